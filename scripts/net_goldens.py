@@ -192,8 +192,8 @@ def experiments() -> dict[str, Any]:
 
 def write_data() -> None:
     """Data of made-up sentences in the current directory, and caches of them."""
-    from t5x_lite.run.caching import cache
-    from t5x_lite.vocabulary.loading import train_sentencepiece
+    from t5x_lite.data.cache.making import write_cache
+    from t5x_lite.vocabulary.loading import load_vocabulary, train_sentencepiece
 
     rng = random.Random(0)
 
@@ -220,12 +220,13 @@ def write_data() -> None:
         write(f"squad/{split}-v1.1.json", [json.dumps(squad)])
     train_sentencepiece([" ".join(d) for d in documents], size=50, output_dir="pieces")
     runs = experiments()
-    cache(runs["t5_live"], output="caches/t5")
     bert = runs["bert"].data
     lines = dataclasses.replace(
         bert, cache="", task="tasks.encoder:documents", directory="paragraphs"
     )
-    cache(dataclasses.replace(runs["bert"], data=lines), output="caches/encoder")
+    for output, data in (("caches/t5", runs["t5_live"].data), ("caches/encoder", lines)):
+        vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
+        write_cache(data, vocabulary, output)
 
 
 def question(context: str, name: str, rng: random.Random) -> dict[str, Any]:

@@ -109,6 +109,8 @@ _MODULES = {
     "report": "report.runs",
     "report_chart": "report.chart",
     "report_page": "report.page",
+    "run.c4": "commands.c4",
+    "run.caching": "commands.texts",
     "run.c4_bars": "report.chart",
     "run.c4_progress": "c4.progress",
     "run.c4_report": "report.c4",

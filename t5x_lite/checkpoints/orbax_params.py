@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from t5x_lite import renames, trees
+from t5x_lite.checkpoints import manifest
 from t5x_lite.errors import InputError
 from t5x_lite.remote import absolute
 from t5x_lite.trees import LazyArray
@@ -58,6 +59,24 @@ def write_params(directory: Path, arrays: Mapping[str, LazyArray]) -> None:
         handler.finalize(target)
     finally:
         handler.close()
+
+
+def write_step(
+    directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
+) -> None:
+    """Write a step directory: files/, params/ and the manifest.
+
+    Args:
+      directory: is there, and empty.
+      files: by name below files/.
+      arrays: by path.
+    """
+    for name, content in files.items():
+        path = directory / "files" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    write_params(directory / "params", arrays)
+    manifest.write(directory)
 
 
 def lazy_params(directory: Path) -> dict[str, LazyArray]:

@@ -20,7 +20,7 @@ __all__ = ["COMMANDS", "PROG", "summaries"]
 PROG = "t5x-lite"
 
 _PLACES = {
-    "init": "texts:InitProject",
+    "init": "texts:init",
     "train": "runs:train",
     "finetune": "runs:finetune",
     "glue": "runs:glue",
@@ -55,16 +55,16 @@ _PLACES = {
     "export hf": "weights:export_hf",
     "export adapter": "weights:export_adapter",
     "push": "weights:push",
-    "compose": "deltas:Compose",
-    "merge": "deltas:Merge",
-    "fisher": "deltas:Fisher",
-    "heads": "deltas:Heads",
-    "extend": "weights:Extend",
-    "vocab": "texts:Vocab",
-    "cache": "texts:Cache",
-    "c4": "c4:C4",
+    "compose": "deltas:compose",
+    "merge": "deltas:merge",
+    "fisher": "deltas:fisher",
+    "heads": "deltas:heads",
+    "extend": "deltas:extend",
+    "vocab": "texts:vocab",
+    "cache": "texts:cache",
+    "c4": "c4:c4",
     "plan": "runs:plan",
-    "completion": "shell:Completion",
+    "completion": "shell:completion",
 }
 """Name -> module of this package, and function or class in it; in the order of the help."""
 

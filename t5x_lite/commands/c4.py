@@ -1,15 +1,38 @@
-"""The command that makes C4 of files of Common Crawl: c4."""
+"""The command that makes C4 of files of Common Crawl, on this machine or on a cluster: c4."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-from t5x_lite.c4.config import Cleaning, preset
-from t5x_lite.commands.options import PROG, at_least, before_beam
-from t5x_lite.option_types import Directory, FileTuple, Number, OptionalCount, OptionalFile, Text
+from t5x_lite.c4.config import Cleaning, missing_lists
+from t5x_lite.c4.config import preset as rules_of
+from t5x_lite.commands.command import command
+from t5x_lite.commands.options import PROG, before_beam, load_driver
+from t5x_lite.errors import InputError
+from t5x_lite.option_types import (
+    Directory,
+    Files,
+    Number,
+    OptionalFile,
+    OptionalPositive,
+    Overrides,
+    Text,
+)
 from t5x_lite.options import OptionError, option_names, parse
 
-_LISTS = ("bad_words", "domains", "urls")
+if TYPE_CHECKING:
+    from t5x_lite.c4.inputs import Input
+    from t5x_lite.c4.output import Kind
+    from t5x_lite.c4.pages import Tally
+    from t5x_lite.progress import Row
+
+BYTES_OF_A_SHARD = 1 << 28
+"""Of input as it is stored; a crawl of 8 TB then has the 1024 shards of the release."""
+MAX_SHARDS = 1024
+_VALIDATION_PAGES = 10
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,8 +42,24 @@ class _Rules:
     cleaning: Cleaning
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class C4:
+@command
+def c4(
+    input: Files,
+    overrides: Overrides = (),
+    *,
+    output: Directory,
+    preset: Literal["released", "paper"] = "released",
+    variant: Literal["en", "en.noclean", "realnewslike", "webtextlike", "multilingual"] = "en",
+    bad_words: OptionalFile = None,
+    domains: OptionalFile = None,
+    urls: OptionalFile = None,
+    base: Text = "",
+    num_shards: OptionalPositive = None,
+    array_record: bool = False,
+    workers: OptionalPositive = None,
+    memory: Number = 2.0,
+    runner: Text = "local",
+) -> dict[str, Any]:
     """Build C4 from Common Crawl WET or WARC files: clean, deduplicate, and report.
 
     Kept pages go to OUTPUT in shards, with report.html and stats.json about what was dropped and
@@ -31,9 +70,10 @@ class C4:
         t5x-lite c4 --input gs://B/wet.paths --output gs://B/c4 --runner DataflowRunner
         -- --project=P --region=R --temp_location=gs://B/tmp
 
-    Attributes:
+    Args:
       input: WET or WARC files, .gz or not; patterns, directories, gs:// and s3:// too; a file
         *.paths, *.paths.gz or *.txt that lists such files.
+      overrides: --cleaning.RULE and its value, and after "--" the options of Beam.
       output: the directory to write: new, or that of the same command.
       preset: the rules of the published C4, or of the paper as it first appeared.
       variant: the variant of C4.
@@ -48,66 +88,141 @@ class C4:
       workers: processes; one per core if not given. For the runner local.
       memory: GiB that deduplication may hold before it spills to disk. For the runner local.
       runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
+
+    Returns:
+      The sizes of the corpus, as printed: a table on a terminal, a line of JSON elsewhere.
+
+    Raises:
+      InputError: if an input, a list or the output is wrong, or if no input has a record.
     """
+    if not input:
+        raise OptionError("--input needs at least one file")
+    if not 0 < memory < 1 << 20:
+        raise OptionError(f"--memory must be a number of GiB above 0, got {memory}")
+    if runner != "local" and workers is not None:
+        raise OptionError("--workers is for --runner local; other runners have their own")
+    changes, beam_options = before_beam(overrides, runner=runner)
+    lists = {"bad_words": bad_words, "domains": domains, "urls": urls}
+    given = {name: path for name, path in lists.items() if path is not None}
+    cleaning = _changed(dataclasses.replace(rules_of(preset, variant), **given), changes)
+    from t5x_lite.c4 import local
+    from t5x_lite.c4.inputs import expand_inputs
+    from t5x_lite.c4.progress import show_progress
+    from t5x_lite.c4.reading import check_archives
+    from t5x_lite.c4.sentences import load_counter
+    from t5x_lite.progress import print_result
+    from t5x_lite.report.c4 import write_report
 
-    input: FileTuple
-    output: Directory
-    preset: Literal["released", "paper"] = "released"
-    variant: Literal["en", "en.noclean", "realnewslike", "webtextlike", "multilingual"] = "en"
-    bad_words: OptionalFile = None
-    domains: OptionalFile = None
-    urls: OptionalFile = None
-    base: Text = ""
-    num_shards: OptionalCount = None
-    array_record: bool = False
-    workers: OptionalCount = None
-    memory: Number = 2.0
-    runner: Text = "local"
-    takes_overrides: ClassVar[bool] = True
+    _check_lists(cleaning, variant)
+    files = expand_inputs(input, base=base)
+    check_archives(files)
+    shards = num_shards or default_shards(files)
+    kinds: tuple[Kind, ...] = ("json", "array_record") if array_record else ("json",)
+    about = {
+        "preset": preset,
+        "variant": variant,
+        "sentences": load_counter().name,
+        "cleaning": dataclasses.asdict(cleaning),
+    }
 
-    def __post_init__(self) -> None:
-        if not self.input:
-            raise OptionError("--input needs at least one file")
-        at_least(1, {"--num-shards": self.num_shards, "--workers": self.workers})
-        if not 0 < self.memory < 1 << 20:
-            raise OptionError(f"--memory must be a number of GiB above 0, got {self.memory}")
-        if self.runner != "local" and self.workers is not None:
-            raise OptionError("--workers is for --runner local; other runners have their own")
+    def report(tally: "Tally") -> None:
+        write_report(output, tally, about)
 
-    def run(self, overrides: Sequence[str]) -> None:
-        """Calls run.c4.c4.
-
-        Args:
-          overrides: --cleaning.RULE VALUE, and after "--" the options of Beam.
-        """
-        rules, beam_options = before_beam(overrides, runner=self.runner)
-        cleaning = self._cleaning(rules)
-        from t5x_lite.run.c4 import c4
-
-        c4(
-            self.input,
-            output=self.output,
-            cleaning=cleaning,
-            preset=self.preset,
-            variant=self.variant,
-            base=self.base,
-            num_shards=self.num_shards,
-            array_record=self.array_record,
-            workers=self.workers,
-            memory=self.memory,
-            runner=self.runner,
-            beam_options=beam_options,
+    if runner == "local":
+        with show_progress() as progress:
+            tally = local.run(
+                files,
+                output,
+                cleaning,
+                workers=workers or 0,
+                memory_limit=int(memory * 2**30),
+                num_shards=shards,
+                kinds=kinds,
+                progress=progress,
+                report=report,
+            )
+    else:
+        tally = load_driver("t5x_lite.c4.beam", runner=runner, extras="c4,beam").run(
+            files,
+            output,
+            cleaning,
+            runner=runner,
+            options=beam_options,
+            num_shards=shards,
+            kinds=kinds,
+            report=report,
         )
+    found = _summary(output, tally)
+    if not found["pages_kept"]:
+        _logger.warning("no page was kept; %s says why", found["report"])
+    _warn_of_empty_validation(found["pages"], cleaning.validation_modulus)
+    print_result(found, _rows(found), indent=None)
+    return found
 
-    def _cleaning(self, overrides: Sequence[str]) -> Cleaning:
-        """The preset's rules, with the lists of this command and the changes that are asked for."""
-        lists = {name: getattr(self, name) for name in _LISTS if getattr(self, name) is not None}
-        rules = dataclasses.replace(preset(self.preset, self.variant), **lists)
-        found, _ = parse(
-            _Rules,
-            overrides,
-            prog=f"{PROG} c4",
-            default=_Rules(cleaning=rules),
-            other_options=option_names(C4),
-        )
-        return found.cleaning
+
+def _changed(rules: Cleaning, changes: Sequence[str]) -> Cleaning:
+    """Change rules by options such as --cleaning.min-words 3."""
+    found, _ = parse(
+        _Rules,
+        changes,
+        prog=f"{PROG} c4",
+        default=_Rules(cleaning=rules),
+        other_options=option_names(c4.options),
+    )
+    return found.cleaning
+
+
+def _check_lists(cleaning: Cleaning, variant: str) -> None:
+    """Refuses a variant without the list that makes it; says that there is no list of bad words."""
+    for name in missing_lists(cleaning, variant):
+        if name != "bad_words":
+            raise InputError(f"--variant {variant} needs a list: give --{name} FILE")
+        _logger.warning("no --bad-words FILE: pages with bad words stay, which C4 drops")
+
+
+def default_shards(files: "Sequence[Input]") -> int:
+    """Shards of the training split by the size of the input."""
+    return max(1, min(MAX_SHARDS, sum(file.size for file in files) // BYTES_OF_A_SHARD))
+
+
+def _summary(output: str, tally: "Tally") -> dict[str, Any]:
+    """What a run gave, for people: pages read and written, and damaged records."""
+    from t5x_lite.report.c4 import REPORT
+
+    read = tally.stages.get("read", {})
+    pages = {split: counts["pages"] for split, counts in sorted(tally.splits.items())}
+    return {
+        "output": output,
+        "pages_read": read.get("pages_in", 0),
+        "pages_kept": sum(pages.values()),
+        "pages": pages,
+        "bytes": sum(counts["bytes"] for counts in tally.splits.values()),
+        "damaged_records": tally.damage.total(),
+        "report": f"{output.rstrip('/')}/{REPORT}",
+    }
+
+
+def _rows(found: Mapping[str, Any]) -> "Iterator[Row]":
+    """The lines of the table on a terminal: each number, and each split's pages."""
+    for name, value in found.items():
+        if name != "pages":
+            yield {"": name.replace("_", " "), " ": value}
+    for split, pages in found["pages"].items():
+        yield {"": f"pages of {split}", " ": pages}
+
+
+def _warn_of_empty_validation(pages: Mapping[str, int], modulus: int) -> None:
+    """Warn that a split has no validation pages, and name an option that gives it some."""
+    for split, kept in pages.items():
+        validation = "validation" if split == "train" else f"{split}-validation"
+        if modulus and kept and not split.endswith("validation") and not pages.get(validation):
+            smaller = max(2, min(modulus - 1, kept // _VALIDATION_PAGES))
+            _logger.warning(
+                "%s has no page (1 in %d of %d pages, by URL); for held-out pages, run again with "
+                "--cleaning.validation-modulus %d and a new --output, or train with "
+                "--evaluation.loss False",
+                validation,
+                modulus,
+                kept,
+                smaller,
+            )

@@ -1,37 +1,74 @@
-"""Commands of deltas: compose, merge, fisher and heads."""
+"""Commands that combine, merge, measure and extend checkpoints.
+
+compose and merge are about deltas: adapters, task vectors and other changes of a base. The rest
+write beside a checkpoint:
+
+    work/rte_fisher/params/fisher/model/...       fisher: the diagonal, float32, of each array
+    work/rte_fisher/files/fisher.json             the checkpoint, the number of examples, the labels
+    work/pruned/params/adapters/heads/...         heads: masks of 0 and 1, float32 [N, H]
+    work/pruned/files/heads.json                  importance of each head of each layer, share kept
+"""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+import itertools
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from t5x_lite.commands.options import at_least
+from t5x_lite.commands.command import command
+from t5x_lite.errors import InputError
 from t5x_lite.option_types import (
     ALL_MODULES,
-    Count,
     Destination,
     Modules,
+    Natural,
     Number,
     OptionalDirectory,
-    OptionalStep,
+    Positive,
     Source,
+    Step,
 )
-from t5x_lite.options import OptionError
+from t5x_lite.options import OptionError, did_you_mean
 from t5x_lite.project import trusting_checkpoints
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from t5x_lite.deltas.delta import Delta, Module
+    from t5x_lite.inference.loading import Loaded
+    from t5x_lite.learner import Learner
+    from t5x_lite.types import Params
+
 Expression = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="EXPRESSION")]
-Named = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=DIR [NAME=DIR ...]")]
+Named = Annotated[Sequence[str], tyro.conf.arg(metavar="NAME=DIR [NAME=DIR ...]")]
+_MASKS = "heads"
+"""Name of the adapter that `heads` writes."""
+_POSITIONS = "model/embedding/position"
+
+_logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Compose:
+@command
+def compose(
+    expression: Expression,
+    destination: Destination,
+    *,
+    delta: Named,
+    fisher: Named = (),
+    base: OptionalDirectory = None,
+    allow_other_base: bool = False,
+    trust_project: bool = False,
+) -> None:
     """Add, subtract and merge adapters, task vectors and other deltas of one base.
 
     'ties(a, b, density=0.2) - 0.5 * c' is an expression; linear, average, svd, ties, dare, fisher,
     sparsify, factor, materialise and without_heads are its functions.
 
-    Attributes:
+    Args:
       expression: of names, numbers, + - * / and functions.
       destination: the directory to write, a delta; it must not exist yet.
       delta: NAME=DIR for each name: a delta, or a run that trained adapters; with --base any run.
@@ -40,42 +77,128 @@ class Compose:
       allow_other_base: uses --base though another one was recorded, and says so.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Raises:
+      InputError: if the expression is wrong, with the column; if a directory is wrong; if the
+        bases differ; or if the destination exists.
     """
+    _check_base(base, allowed=allow_other_base)
+    from t5x_lite.deltas.expression import Names, check, evaluate, names_in
+    from t5x_lite.run import delta_files
 
-    expression: Expression
-    destination: Destination
-    delta: Named
-    fisher: Named = ()
-    base: OptionalDirectory = None
-    allow_other_base: bool = False
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _check_base(self.base, allowed=self.allow_other_base)
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.composing.compose."""
-        from t5x_lite.run.composing import compose
-
-        with trusting_checkpoints(self.trust_project):
-            compose(
-                self.expression,
-                self.destination,
-                deltas=self.delta,
-                fishers=self.fisher,
-                base=self.base,
-                allow_other_base=self.allow_other_base,
+    with trusting_checkpoints(trust_project):
+        places = _named(delta, option="--delta")
+        check(expression, places)
+        if unused := sorted(places.keys() - set(names_in(expression))):
+            raise InputError(f"--delta {unused[0]} is not in the expression {expression!r}")
+        fisher_places = _named(fisher, option="--fisher")
+        if unknown := [name for name in fisher_places if name not in places]:
+            raise InputError(
+                f"--fisher {unknown[0]}: no --delta is called so{did_you_mean(unknown[0], places)}"
             )
+        diagonals = {name: _diagonal(where) for name, where in fisher_places.items()}
+        _refuse_existing(destination)
+        opened = {
+            name: delta_files.open_delta(where, base=base, allow_other_base=allow_other_base)
+            for name, where in places.items()
+        }
+
+        def materialised(name: str) -> "Delta":
+            return delta_files.materialised(opened[name], by_option=base is not None)
+
+        names = Names({name: one.delta for name, one in opened.items()}, diagonals, materialised)
+        made = evaluate(expression, names)
+        files = delta_files.files_for(made, list(opened.values()))
+        delta_files.save(made, destination, files=files)
+    _logger.info("wrote %s: %s, %s", destination, _contents(made), _in_bytes(made.nbytes))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Merge:
+def _check_base(base: str | None, *, allowed: bool) -> None:
+    if allowed and base is None:
+        raise OptionError("--allow-other-base needs --base DIR")
+
+
+def _named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
+    """NAME=DIR pairs as a dict.
+
+    Raises:
+      InputError: if one is no such pair, or if a name comes twice.
+    """
+    places: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, directory = pair.partition("=")
+        if not (equals and name.isidentifier() and directory):
+            raise InputError(f"{option} is NAME=DIR, such as a=work/a: got {pair!r}")
+        if name in places:
+            raise InputError(f"{option} {name} is given twice")
+        places[name] = directory
+    return places
+
+
+def _refuse_existing(destination: str | Path) -> None:
+    """Raises an InputError before deltas are read; `new_directory` is what decides."""
+    target = Path(destination)
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise InputError(f"{destination} exists and is not empty; give another name")
+
+
+def _diagonal(where: str) -> Mapping[str, Any]:
+    """A Fisher diagonal by path."""
+    from t5x_lite.checkpoints import manifest, orbax_params
+    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.remote import local_path
+
+    source = Path(find_step(local_path(where, what="Fisher diagonal")))
+    manifest.verify(source, "params", "files")
+    arrays = orbax_params.lazy_params(source / "params")
+    start = "fisher/"
+    diagonal = {p.removeprefix(start): a.read() for p, a in arrays.items() if p.startswith(start)}
+    if not diagonal:
+        raise InputError(f"{where} holds no Fisher diagonal: `t5x-lite fisher` writes one")
+    return diagonal
+
+
+def _contents(delta: "Delta") -> str:
+    """What a delta changes, in words."""
+    number, named = len(delta.parts), ", ".join(_titled(module) for module in delta.config)
+    arrays = f"{number:,} changed array{'' if number == 1 else 's'}"
+    return f"{arrays} and the adapter{'s' * (len(delta.config) > 1)} {named}" if named else arrays
+
+
+def _titled(module: "Module") -> str:
+    """An adapter's name, and its kind; the methods of a union."""
+    from t5x_lite.adapters.union import Union
+
+    members = module.members if isinstance(module, Union) else ()
+    kinds = " and ".join(type(each).__name__ for each in members) or type(module).__name__
+    return f"{module.name} ({kinds})"
+
+
+def _in_bytes(number: int) -> str:
+    """A size with three digits, in the largest unit that leaves it at 1 or more."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} bytes"
+
+
+@command
+def merge(
+    source: Source,
+    destination: Destination,
+    *,
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    allow_other_base: bool = False,
+    trust_project: bool = False,
+) -> None:
     """Make a plain checkpoint of a base and a delta, or of a run that trained adapters.
 
     predict, score, evaluate, train --init and export take what it writes.
 
-    Attributes:
+    Args:
       source: a delta, or a work directory or step of a run; with --base of any run.
       destination: the directory to write; it must not exist yet.
       step: the step to take from a work directory, or best, the one that its run found best; the
@@ -86,45 +209,51 @@ class Merge:
       allow_other_base: uses --base though another one was recorded, and says so.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Raises:
+      InputError: if the source or its base is missing, damaged or another one, or if the
+        destination exists; nothing is left behind then.
     """
+    _check_base(base, allowed=allow_other_base)
+    from t5x_lite.checkpoints.orbax_params import write_step
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.run import delta_files
 
-    source: Source
-    destination: Destination
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    allow_other_base: bool = False
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step})
-        _check_base(self.base, allowed=self.allow_other_base)
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.composing.merge."""
-        from t5x_lite.run.composing import merge
-
-        with trusting_checkpoints(self.trust_project):
-            merge(
-                self.source,
-                self.destination,
-                step=self.step,
-                base=self.base,
-                use=self.adapters.use,
-                dtype=self.dtype,
-                allow_other_base=self.allow_other_base,
-            )
+    with trusting_checkpoints(trust_project), new_directory(destination) as directory:
+        opened = delta_files.open_delta(
+            source, step=step, base=base, use=adapters.use, allow_other_base=allow_other_base
+        )
+        where, arrays = delta_files.recorded_base(opened, by_option=base is not None)
+        files = opened.files or delta_files.base_files(where, opened.delta)
+        loss = delta_files.Rounding()
+        merged = delta_files.merged(opened, arrays, files, dtype=dtype, loss=loss)
+        write_step(directory, files, merged)
+    if opened.delta.config:
+        _logger.info(
+            "no kernel can hold %s; it stays an adapter of %s, beside the merged weights",
+            ", ".join(_titled(module) for module in opened.delta.config),
+            destination,
+        )
+    _logger.info("wrote %s: %s with %s", destination, where, _contents(opened.delta))
+    if dtype == "bfloat16":
+        _logger.info("%s: %s", destination, loss.summary())
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Fisher:
+@command
+def fisher(
+    source: Source,
+    destination: Destination,
+    *,
+    examples: Positive = 1024,
+    labels: Literal["empirical", "expected"] = "empirical",
+    step: Step = None,
+    trust_project: bool = False,
+) -> None:
     """Measure how much each weight of a tuned model matters, for compose 'fisher(a, b)'.
 
     It is the mean of squared gradients over training examples, one at a time.
 
-    Attributes:
+    Args:
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
       examples: number of examples.
@@ -134,42 +263,79 @@ class Fisher:
         newest if not given.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Raises:
+      InputError: if there is no such checkpoint, if its data are missing, if expected labels are
+        asked for without a classifier, or if the destination exists.
     """
+    from t5x_lite.checkpoints.orbax_params import write_step
+    from t5x_lite.evaluate.fisher import classes_of, fisher_diagonal
+    from t5x_lite.inference.loading import Loaded
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.progress import counting
+    from t5x_lite.trees import LazyArray
 
-    source: Source
-    destination: Destination
-    examples: Count = 1024
-    labels: Literal["empirical", "expected"] = "empirical"
-    step: OptionalStep = None
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(1, {"--examples": self.examples})
-        at_least(0, {"--step": self.step})
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.fisher.fisher."""
-        from t5x_lite.run.fisher import fisher
-
-        with trusting_checkpoints(self.trust_project):
-            fisher(
-                self.source,
-                self.destination,
-                examples=self.examples,
-                labels=self.labels,
-                step=self.step,
-            )
+    # Examples are drawn as training draws them, with the run's seed.
+    with trusting_checkpoints(trust_project), new_directory(destination) as directory:
+        loaded = Loaded.from_checkpoint(str(source), step=step)
+        learner, params = _merged_learner(loaded)
+        classes = classes_of(learner) if labels == "expected" else None
+        rows = _rows(loaded, examples=examples)
+        with counting("measuring", unit="examples", total=examples, steps=True):
+            found = fisher_diagonal(learner.loss, params, rows, classes=classes)
+        arrays = {
+            f"fisher/{path}": LazyArray(x.shape, x.dtype, lambda x=x: x)
+            for path, x in found.items()
+        }
+        said = {"checkpoint": str(loaded.directory), "examples": examples, "labels": labels}
+        write_step(directory, {"fisher.json": json.dumps(said, indent=1).encode()}, arrays)
+    _logger.info("%s: %s diagonal of %d examples", destination, labels, examples)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Heads:
+def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
+    """A checkpoint's learner and parameters, with adapters merged where kernels can hold them."""
+    from t5x_lite import trees
+    from t5x_lite.deltas.delta import Delta
+    from t5x_lite.inference.loading import learner_of
+    from t5x_lite.run.delta_files import plain
+
+    params = dict(loaded.params)
+    if not loaded.learner.adapters:
+        return loaded.learner, params
+    parts, rest = loaded.learner.delta_form(params.get("adapters", {}))
+    names = {adapter.name for adapter in rest}
+    modules = {name: x for name, x in params.pop("adapters", {}).items() if name in names}
+    merged = Delta(parts).apply(params)
+    learner = learner_of(plain(loaded.experiment, rest))
+    return learner, {**trees.overlaid(params, merged), **({"adapters": modules} if modules else {})}
+
+
+def _rows(loaded: "Loaded", *, examples: int) -> Any:
+    """Batches of one row of a checkpoint's training data, drawn by its seed as training does."""
+    from t5x_lite.data.shapes import Fixed
+    from t5x_lite.data.sources import batch_source
+
+    data = dataclasses.replace(loaded.experiment.data, batch_size=1, pack=False, batches=Fixed())
+    rows = batch_source(data).train_batches(data, loaded.vocabulary, seed=loaded.experiment.seed)
+    return itertools.islice(rows, examples)
+
+
+@command
+def heads(
+    source: Source,
+    destination: Destination,
+    *,
+    examples: Positive = 1024,
+    keep: Number = 1.0,
+    step: Step = None,
+    trust_project: bool = False,
+) -> None:
     """Measure which attention heads matter least, and write a module that masks them.
 
     Importance is the mean over training examples of the absolute gradient of a head's mask, divided
     by the length of its layer's importances. `t5x-lite merge` writes the pruned model.
 
-    Attributes:
+    Args:
       source: a work directory or a step directory, without modules.
       destination: the directory to write; it must not exist yet.
       examples: number of examples.
@@ -178,36 +344,216 @@ class Heads:
         newest if not given.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Raises:
+      InputError: if there is no such checkpoint, if it has modules or shared arrays, if its data
+        are missing, or if the destination exists; nothing is left behind then.
     """
+    if not 0 < keep <= 1:
+        raise OptionError(f"--keep must be above 0 and at most 1, got {keep}")
+    from t5x_lite import trees
+    from t5x_lite.adapters.base import ADAPTERS
+    from t5x_lite.adapters.config import Adapters
+    from t5x_lite.checkpoints import reading as checkpointing
+    from t5x_lite.checkpoints.base import BASE_FILE, Base
+    from t5x_lite.checkpoints.init import Init
+    from t5x_lite.checkpoints.orbax_params import write_step
+    from t5x_lite.config.json import to_json
+    from t5x_lite.evaluate.head_importance import pruned
+    from t5x_lite.inference.loading import Loaded, learner_of, read_experiment
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.interop.module_hosts import refuse_views
+    from t5x_lite.run.delta_files import goes_along
+    from t5x_lite.trees import LazyArray
 
-    source: Source
-    destination: Destination
-    examples: Count = 1024
-    keep: Number = 1.0
-    step: OptionalStep = None
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(1, {"--examples": self.examples})
-        at_least(0, {"--step": self.step})
-        if not 0 < self.keep <= 1:
-            raise OptionError(f"--keep must be above 0 and at most 1, got {self.keep}")
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.head_pruning.heads."""
-        from t5x_lite.run.head_pruning import heads
-
-        with trusting_checkpoints(self.trust_project):
-            heads(
-                self.source,
-                self.destination,
-                examples=self.examples,
-                keep=self.keep,
-                step=self.step,
+    with trusting_checkpoints(trust_project), new_directory(destination) as directory:
+        loaded = Loaded.from_checkpoint(str(source), step=step)
+        where, learner = loaded.directory, loaded.learner
+        if learner.adapters:
+            raise InputError(
+                f"checkpoint {where} has modules itself: merge them by `t5x-lite merge` and give "
+                "what that writes"
             )
+        refuse_views(where, learner.views)
+        files = checkpointing.step_files(where)
+        made = dataclasses.replace(
+            read_experiment(where, files),
+            adapters=Adapters(add=(f"{_MASKS} = heads()",)),
+            init=Init(checkpoint=str(where)),
+            train=(),
+        )
+        importance = _importance(loaded, learner_of(made), examples=examples)
+        masks = pruned(importance, keep=keep)
+        left = list(trees.flatten(loaded.params))
+        base = Base.of(
+            loaded.params, dict(zip(left, left, strict=True)), base=where, steps=directory.parent
+        )
+        told = {
+            "checkpoint": str(where),
+            "examples": examples,
+            "keep": keep,
+            "importance": {p.removesuffix("/mask"): x.tolist() for p, x in importance.items()},
+        }
+        contents = {
+            **{name: content for name, content in files.items() if goes_along(name)},
+            checkpointing.CONFIG_FILE: to_json(made).encode(),
+            BASE_FILE: base.content(),
+            "heads.json": json.dumps(told, indent=1).encode(),
+        }
+        arrays = {
+            f"{ADAPTERS}{_MASKS}/{path}": LazyArray(mask.shape, mask.dtype, lambda mask=mask: mask)
+            for path, mask in masks.items()
+        }
+        write_step(directory, contents, arrays)
+    total = sum(mask.size for mask in masks.values())
+    kept = round(sum(float(mask.sum()) for mask in masks.values()))
+    _logger.info("%s: %d of %d heads, by %d examples", destination, kept, total, examples)
 
 
-def _check_base(base: str | None, *, allowed: bool) -> None:
-    if allowed and base is None:
-        raise OptionError("--allow-other-base needs --base DIR")
+def _importance(loaded: "Loaded", learner: "Learner", *, examples: int) -> "dict[str, np.ndarray]":
+    """The importance of each head on training data; the learner is the one with masks."""
+    import jax
+    import jax.numpy as jnp
+
+    from t5x_lite.evaluate.head_importance import head_importance
+    from t5x_lite.progress import counting
+
+    ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), learner.shapes["adapters"])
+    rows = _rows(loaded, examples=examples)
+    params = {**loaded.params, "adapters": ones}
+    with counting("measuring", unit="examples", total=examples, steps=True):
+        return head_importance(learner.loss, params, rows, name=_MASKS)
+
+
+@command
+def extend(
+    source: Source,
+    destination: Destination,
+    *,
+    positions: Positive,
+    new_rows: Literal["repeat", "random"] = "repeat",
+    seed: Natural = 0,
+    step: Step = None,
+    trust_project: bool = False,
+) -> Path:
+    """Give an encoder more positions, so that it reads longer texts.
+
+    The rows of its table stay, and texts of the old length have the states that they had.
+
+    Args:
+      source: a work directory or a step directory.
+      destination: the directory to write; it must not exist yet.
+      positions: tokens of a text at most, such as 8192.
+      new_rows: repeat the rows that there are, or random.
+      seed: of random rows.
+      step: the step to take from a work directory, or best, the one that its run found best; the
+        newest if not given.
+      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
+        model; without it only classes of t5x_lite are admitted.
+
+    Returns:
+      The directory that was made.
+
+    Raises:
+      InputError: if the checkpoint has no table of positions, one that is as long already, or
+        modules; or if the destination exists.
+    """
+    if new_rows not in ("repeat", "random"):
+        raise InputError(f"new rows are repeat or random: got {new_rows!r}")
+    import numpy as np
+
+    from t5x_lite import trees
+    from t5x_lite.checkpoints import manifest
+    from t5x_lite.checkpoints import reading as checkpointing
+    from t5x_lite.checkpoints.orbax_params import write_step
+    from t5x_lite.config.json import to_json
+    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.inference.loading import learner_of, read_experiment
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.interop.encoder_families import is_encoder
+    from t5x_lite.learner import views_of
+    from t5x_lite.run.delta_files import goes_along
+    from t5x_lite.trees import LazyArray
+
+    with trusting_checkpoints(trust_project):
+        where = Path(find_step(source, step=step))
+        manifest.verify(where, "params", "files")
+        files = checkpointing.step_files(where)
+        experiment = read_experiment(where, files)
+        model: Any = experiment.model
+        if not is_encoder(model) or not model.position_rows:
+            raise InputError(f"checkpoint {where}: has no table of positions that could be longer")
+        first, rows = model.first_position, model.position_rows
+        if positions + first <= rows:
+            raise InputError(
+                f"checkpoint {where}: reads texts of {rows - first} tokens already, and "
+                f"{positions} are asked for"
+            )
+        if experiment.adapters.modules or views_of(model, experiment.objective):
+            raise InputError(
+                f"checkpoint {where} has modules or shared arrays: merge the modules by `t5x-lite "
+                "merge`, or export and import the model"
+            )
+        longer = dataclasses.replace(
+            experiment,
+            model=model.replace(max_positions=positions + first),
+            init=type(experiment.init)(),
+        )
+        shapes = {p: tuple(x.shape) for p, x in trees.flatten(learner_of(longer).shapes).items()}
+        arrays = checkpointing.lazy_params(where)
+        changed = [path for path, shape in shapes.items() if shape != arrays[path].shape]
+        if changed != [_POSITIONS]:
+            raise InputError(
+                f"checkpoint {where}: more than the table changes: {', '.join(changed)}"
+            )
+        old, rng = arrays[_POSITIONS], np.random.default_rng(seed)
+        stddev = model.initializer_stddev
+
+        def drawn(shape: tuple[int, int]) -> np.ndarray:
+            return stddev * rng.standard_normal(shape).astype(np.float32)
+
+        def table() -> np.ndarray:
+            draw = None if new_rows == "repeat" else drawn
+            return extended(old.read(), positions + first, first=first, draw=draw)
+
+        arrays = {**arrays, _POSITIONS: LazyArray(shapes[_POSITIONS], old.dtype, table)}
+        contents = {
+            **{name: content for name, content in files.items() if goes_along(name)},
+            checkpointing.CONFIG_FILE: to_json(longer).encode(),
+        }
+        with new_directory(destination) as directory:
+            write_step(directory, contents, {path: arrays[path] for path in shapes})
+    _logger.info(
+        "%s: texts of %d tokens, %d before (new rows: %s)",
+        *(destination, positions, rows - first, new_rows),
+    )
+    return Path(destination)
+
+
+def extended(
+    table: "np.ndarray",
+    rows: int,
+    *,
+    first: int,
+    draw: "Callable[[tuple[int, int]], np.ndarray] | None" = None,
+) -> "np.ndarray":
+    """A table of positions [R, D] with more rows.
+
+        table of 512 + 2 rows, 8,194 wanted:   row 2 + i of the new table = row 2 + (i mod 512)
+
+    The rows that there are stay, so that texts of the old length have the states that they had.
+    How BGE-M3's authors began the new rows of XLM-R is not published; "random" draws them.
+
+    Args:
+      table: the one that there is.
+      rows: of the new one.
+      first: the row of a text's first token; those before it are as they were.
+      draw: makes new rows of a shape; None repeats the rows from `first` on.
+    """
+    import numpy as np
+
+    num = rows - len(table)
+    if draw is not None:
+        return np.concatenate([table, draw((num, table.shape[1])).astype(table.dtype)])
+    places = first + np.arange(len(table) - first, rows - first) % (len(table) - first)
+    return np.concatenate([table, table[places]])

@@ -1,13 +1,19 @@
 """What the commands share: the types of their options, and the checks of them."""
 
 import glob
+import importlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from t5x_lite.commands import PROG
-from t5x_lite.errors import shown
+from t5x_lite.errors import InputError, shown
+from t5x_lite.extras import install_command
 from t5x_lite.options import OptionError, option_names
+
+_logger = logging.getLogger(__name__)
 
 
 def some_directory(directories: Sequence[str]) -> None:
@@ -36,6 +42,32 @@ def before_beam(overrides: Sequence[str], *, runner: str) -> tuple[list[str], tu
     if beam_options and runner == "local":
         raise OptionError("options after -- are for Apache Beam; choose a --runner")
     return list(overrides[:end]), beam_options
+
+
+def load_driver(module: str, *, runner: str, extras: str) -> ModuleType:
+    """Import a module that runs on Apache Beam.
+
+    Args:
+      module: its full name.
+      runner: the runner that was asked for, for messages.
+      extras: the extras of this package that have what the module needs.
+
+    Raises:
+      InputError: if Beam, or what else the module needs, is missing.
+    """
+    silent = logging.NullHandler()
+    logging.root.addHandler(silent)  # Beam warns at its import of what only BigQuery needs
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"--runner {runner} needs Apache Beam, which is missing: "
+            f"{install_command(*extras.split(','))}"
+        ) from error
+    finally:
+        logging.root.removeHandler(silent)
+    _logger.info("handing the pipeline to %s, and waiting for its end", runner)
+    return found
 
 
 def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:

@@ -1,48 +1,125 @@
 """Commands that prepare a project and data: init, vocab, cache."""
 
-import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from t5x_lite.commands.options import at_least, before_beam, load_config
+from t5x_lite.commands.command import command
+from t5x_lite.commands.options import before_beam, load_config, load_driver
+from t5x_lite.errors import InputError
 from t5x_lite.option_types import (
     Config,
-    Count,
     Directory,
-    FileTuple,
+    Files,
+    Natural,
     OptionalNumber,
+    Overrides,
+    Positive,
     SomeDirectory,
     Text,
-    TextTuple,
+    Texts,
 )
 from t5x_lite.options import OptionError
 
+if TYPE_CHECKING:
+    from t5x_lite.records.weighted_lines import Source
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InitProject:
+PROJECT_PIECES = 4000
+"""Pieces of a new project's vocabulary."""
+_PROJECT_BYTES = 6_000_000
+_NAMED_CHARACTERS = 40
+
+_logger = logging.getLogger(__name__)
+
+
+@command
+def init(directory: SomeDirectory) -> Path:
     """Write a small project that trains at once: configs, a task, data, a vocabulary, a README.
 
     Nothing is downloaded: the text is the documentation that Python carries. Takes half a minute.
 
-    Attributes:
+    Args:
       directory: the project to write; it must not exist, or be empty.
+
+    Returns:
+      The project's directory.
+
+    Raises:
+      InputError: if the directory holds something or cannot be written; nothing is left behind.
     """
+    from t5x_lite.data.tasks.python_docs import documents, labelled
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.run.project_files import FILES, QUESTIONS, README
+    from t5x_lite.vocabulary.loading import ASCII, train_sentencepiece
 
-    directory: SomeDirectory
-    takes_overrides: ClassVar[bool] = False
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.new_project.new_project."""
-        from t5x_lite.run.new_project import new_project
-
-        made = new_project(self.directory)
-        print(
-            f"{made}: begin with `cd {made} && t5x-lite train configs/pretrain.py`; see README.md"
+    with new_directory(directory) as root:
+        for name, content in FILES.items():
+            _write(root / name, content)
+        name = Path(directory).absolute().name
+        _write(root / "README.md", README.format(name=name))
+        corpus = documents()
+        texts = _within([document.text for document in corpus], _PROJECT_BYTES)
+        _write(root / "data/text/documents.txt", "".join(f"{text}\n" for text in texts))
+        for split, rows in _table(labelled(corpus)).items():
+            lines = (json.dumps({"text": text, "package": label}) for text, label in rows)
+            _write(root / f"data/table/{split}.jsonl", "".join(f"{line}\n" for line in lines))
+        asked = "".join(json.dumps({"inputs": text}) + "\n" for text in QUESTIONS)
+        _write(root / "data/questions.jsonl", asked)
+        _write(root / "data/questions.txt", "".join(f"{text}\n" for text in QUESTIONS))
+        with contextlib.suppress(FileExistsError):
+            (root / "vocabulary").mkdir()
+        train_sentencepiece(
+            texts, size=PROJECT_PIECES, output_dir=root / "vocabulary", required=ASCII
         )
+    made = Path(directory)
+    print(f"{made}: begin with `cd {made} && t5x-lite train configs/pretrain.py`; see README.md")
+    return made
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Vocab:
+def _write(file: Path, content: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content, encoding="utf-8")
+
+
+def _within(texts: Sequence[str], size: int) -> list[str]:
+    """Choose texts of at most so many bytes, evenly, so that every package has some."""
+    total = sum(len(text.encode()) + 1 for text in texts)
+    step = max(1.0, total / size)
+    places = {int(number * step) for number in range(int(len(texts) / step))}
+    return [text for place, text in enumerate(texts) if place in places]
+
+
+def _table(pairs: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
+    """Rows by split: a tenth for validation and a tenth for the test, by a hash of the text."""
+    splits: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
+    for text, label in pairs:
+        place = hashlib.sha1(text.encode("utf-8", "surrogatepass")).digest()[0] % 10
+        splits[{8: "validation", 9: "test"}.get(place, "train")].append((text, label))
+    return splits
+
+
+@command
+def vocab(
+    input: Files,
+    *,
+    output: Directory,
+    size: Positive,
+    no_ascii: bool = False,
+    alpha: OptionalNumber = None,
+    encoder: bool = False,
+    character_coverage: OptionalNumber = None,
+    seed: Natural = 0,
+    text: Text = "{text}",
+) -> Path:
     """Train a SentencePiece vocabulary on unlabelled text: files, directories or data sets.
 
     Plain text has a document or a sentence a line. Of JSON, as `t5x-lite c4` writes it, of Parquet
@@ -56,7 +133,7 @@ class Vocab:
 
     Of such files, and with --alpha, it says into how many pieces their words are cut.
 
-    Attributes:
+    Args:
       input: text files, JSON lines, Parquet, Arrow, directories and patterns of them, hf://NAME or
         tfds://NAME; - is standard input. FILE=WEIGHT gives each a share of the text.
       output: the directory that receives sentencepiece.model.
@@ -71,44 +148,127 @@ class Vocab:
       seed: random seed for the lines drawn by weights, and for the 2,000,000 of a longer text.
       text: column of the text of JSON, tables and data sets, or columns in braces such as
         "{title} {body}".
+
+    Returns:
+      The path of the model, which is also printed.
+
+    Raises:
+      InputError: if files or weights are wrong, or if there is too little text.
     """
+    from t5x_lite.data.tasks.text_source import texts_of
+    from t5x_lite.records.documents import as_template
+    from t5x_lite.records.weighted_lines import tempered_files, weighted_files, weighted_lines
+    from t5x_lite.vocabulary.fertility import fertility
+    from t5x_lite.vocabulary.loading import ASCII, load_vocabulary, train_sentencepiece
 
-    input: FileTuple
-    output: Directory
-    size: Count
-    no_ascii: bool = False
-    alpha: OptionalNumber = None
-    encoder: bool = False
-    character_coverage: OptionalNumber = None
-    seed: Count = 0
-    text: Text = "{text}"
-    takes_overrides: ClassVar[bool] = False
+    if not input:
+        raise OptionError("--input needs at least one file")
+    template = as_template(text)
 
-    def __post_init__(self) -> None:
-        if not self.input:
-            raise OptionError("--input needs at least one file")
-        at_least(1, {"--size": self.size})
-        at_least(0, {"--seed": self.seed})
+    def read(names: Sequence[str]) -> Iterator[str]:
+        for name in names:
+            for document in texts_of(name, template=template):
+                yield from document.split("\n")
 
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.texts.vocab."""
-        from t5x_lite.run.texts import vocab
-
-        vocab(
-            self.input,
-            output=self.output,
-            size=self.size,
-            ascii=not self.no_ascii,
-            alpha=self.alpha,
-            encoder=self.encoder,
-            character_coverage=self.character_coverage,
-            seed=self.seed,
-            text=self.text,
+    sources = weighted_files(input, is_place=_is_place)
+    if alpha is not None:
+        if sources is not None:
+            raise InputError("--alpha makes the weights: leave out those of --input")
+        sources = tempered_files(input, alpha, is_place=_is_place, read=read)
+    if character_coverage is not None and not 0.98 <= character_coverage <= 1:  # SentencePiece's
+        raise InputError(
+            f"--character-coverage must be at least 0.98 and at most 1, got {character_coverage}"
         )
+    required = "" if no_ascii else ASCII
+    with contextlib.ExitStack() as stack:
+        if character_coverage is None and sources is None:
+            input = [_readable_twice(path, stack) for path in input]
+
+        def lines() -> Iterator[str]:
+            if sources is None:
+                return read(input)
+            return weighted_lines(sources, seed=seed, read=read)
+
+        if character_coverage is None:
+            required = _with_frequent(required, lines(), size=size)
+        try:
+            path = train_sentencepiece(
+                lines(),
+                size=size,
+                output_dir=output,
+                character_coverage=0.9995 if character_coverage is None else character_coverage,
+                required=required,
+                encoder=encoder,
+                seed=seed,
+            )
+        except InputError as error:
+            raise _with_weights(error, sources) from error
+    for source in sources or ():
+        found = fertility(read(source.files), load_vocabulary(path))
+        _logger.info("%s: %s", source.name, found)
+    print(os.fspath(path))
+    return Path(path)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Cache:
+def _is_place(name: str) -> bool:
+    """Whether an input is a data set, a directory or in a bucket, and no file of this machine."""
+    from t5x_lite.records.documents import is_named
+    from t5x_lite.remote import is_remote
+
+    return is_named(name) or is_remote(name) or os.path.isdir(name)
+
+
+def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
+    """Add the text's frequent characters to the required ones, up to half of the pieces."""
+    from t5x_lite.vocabulary.loading import frequent_characters
+
+    selected, rest = frequent_characters(lines, limit=size // 2)
+    if rest:
+        _logger.warning(
+            "%d frequent characters have no piece of their own, such as %s; raise --size to at "
+            "least %d, or set --character-coverage",
+            len(rest),
+            " ".join(rest[:_NAMED_CHARACTERS]),
+            2 * (len(selected) + len(rest)),
+        )
+    return required + "".join(one for one in selected if one not in required)
+
+
+def _readable_twice(path: str, stack: contextlib.ExitStack) -> str:
+    """Return the path of a file, or of a temporary copy of standard input or of a pipe."""
+    from t5x_lite.records.compressed import open_text
+
+    if path != "-" and (_is_place(path) or not os.path.exists(path) or os.path.isfile(path)):
+        return path
+    copy = stack.enter_context(tempfile.NamedTemporaryFile(prefix="t5x_lite."))  # noqa: SIM115
+    with contextlib.ExitStack() as opened:
+        stream = sys.stdin.buffer if path == "-" else opened.enter_context(open_text(path))
+        shutil.copyfileobj(stream, copy)
+    copy.flush()
+    return copy.name
+
+
+def _with_weights(error: InputError, sources: "Sequence[Source] | None") -> InputError:
+    """Add to an error about too little text that weights may be the cause."""
+    if sources is None or not str(error).startswith("too little text"):
+        return error
+    return InputError(
+        f"{error} to the file that the weights leave whole: no line is repeated, so it says how "
+        "much of the others is used"
+    )
+
+
+@command
+def cache(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    output: Directory,
+    splits: Texts = (),
+    num_workers: Positive = 1,
+    bake: bool = False,
+    runner: Text = "local",
+) -> list[dict[str, Any]]:
     """Run a config's task once and write its tokens, which train reads by --data.cache DIR.
 
     Training from a cache needs no TensorFlow, and corrupts every epoch anew. What follows -- are
@@ -117,46 +277,65 @@ class Cache:
         t5x-lite cache CONFIG --output /shared/cache --runner FlinkRunner
         -- --flink_master=HOST:8081
 
-    Attributes:
+    Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
+      overrides: options that are fields of the config, and after "--" the options of Beam.
       output: the directory to write; it must not exist yet.
       splits: the splits to write; all that have an example if not given.
       num_workers: processes that run the task. For the runner local.
       bake: writes whole examples, corrupted once and for all. For the runner local.
       runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
+
+    Returns:
+      A dict for each cache, as printed. A mixture has a cache for each task that is trained on,
+      OUTPUT/glue_cola and so on, which training mixes again by --data.cache OUTPUT/glue_cola ...
+
+    Raises:
+      InputError: if the task, its files, the vocabulary or the output is wrong.
     """
+    if runner != "local" and num_workers != 1:
+        raise OptionError("--num-workers is for --runner local; other runners have their own")
+    if runner != "local" and bake:
+        raise OptionError("--bake is for --runner local")
+    fields, beam_options = before_beam(overrides, runner=runner)
+    experiment = load_config(config, fields, command=cache.options)
+    from t5x_lite.buckets.paths import data_path
+    from t5x_lite.data.cache.files import Cache
+    from t5x_lite.data.cache.making import write_cache
+    from t5x_lite.data.config import truncation_of
+    from t5x_lite.data.mixtures import find_mixture
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
-    config: Config
-    output: Directory
-    splits: TextTuple = ()
-    num_workers: Count = 1
-    bake: bool = False
-    runner: Text = "local"
-    takes_overrides: ClassVar[bool] = True
+    write: Callable[..., Any] = partial(write_cache, bake=bake, num_workers=num_workers)
+    if runner != "local":
+        for name in truncation_of(experiment.data):
+            raise InputError(
+                f"--runner {runner} writes the files of a task side by side, and data.{name} needs "
+                "their order: leave out one of them"
+            )
+        driver = load_driver("t5x_lite.data.cache.making_beam", runner=runner, extras="data,beam")
+        write = partial(driver.write_cache, runner=runner, options=beam_options)
+    vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
+    caches = {output: experiment.data}
+    if find_mixture(experiment.data) is not None:
+        from t5x_lite.data.live.members import trained_members  # now: TensorFlow takes seconds
 
-    def __post_init__(self) -> None:
-        at_least(1, {"--num-workers": self.num_workers})
-        if self.runner != "local" and self.num_workers != 1:
-            raise OptionError("--num-workers is for --runner local; other runners have their own")
-        if self.runner != "local" and self.bake:
-            raise OptionError("--bake is for --runner local")
+        # Before anything is written: the others would have to be written anew.
+        trained = trained_members(experiment.data, vocabulary, seed=experiment.seed)
+        caches = {str(data_path(output) / one.member.name): one.data for one in trained}
+    made = []
+    for directory, data in caches.items():
+        write(data, vocabulary, directory, splits=splits or None, seed=experiment.seed)
+        made.append(Cache(directory).summary())
+        _print_cache(made[-1])
+    return made
 
-    def run(self, overrides: Sequence[str]) -> None:
-        """Calls run.caching.cache.
 
-        Args:
-          overrides: of the config and, after "--", the options of Beam.
-        """
-        overrides, beam_options = before_beam(overrides, runner=self.runner)
-        experiment = load_config(self.config, overrides, command=Cache)
-        from t5x_lite.run.caching import cache
+def _print_cache(found: dict[str, Any]) -> None:
+    """Print a cache: a table of its splits on a terminal, a line of JSON elsewhere."""
+    from t5x_lite.progress import print_result
 
-        cache(
-            experiment,
-            output=self.output,
-            splits=self.splits or None,
-            num_workers=self.num_workers,
-            bake=self.bake,
-            runner=self.runner,
-            beam_options=beam_options,
-        )
+    rows = [{"split": name, **split} for name, split in found["splits"].items()]
+    if sys.stdout.isatty():
+        print(f"{found['cache']}: {found['task']}")
+    print_result(found, rows, indent=None)

@@ -9,17 +9,15 @@ import dataclasses
 import importlib.util
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from t5x_lite.commands.command import command
-from t5x_lite.commands.options import at_least
 from t5x_lite.errors import InputError
 from t5x_lite.option_types import (
     AnyDirectory,
     AnyFile,
-    Count,
     Destination,
     Dtype,
     Number,
@@ -27,7 +25,6 @@ from t5x_lite.option_types import (
     OptionalFeedForward,
     OptionalNatural,
     OptionalPooling,
-    OptionalStep,
     OptionalText,
     Repository,
     Source,
@@ -521,49 +518,3 @@ def _upload(directory: Path, repository: str, *, private: bool, message: str) ->
             "may write there"
         ) from error
     return str(getattr(commit, "commit_url", commit))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Extend:
-    """Give an encoder more positions, so that it reads longer texts.
-
-    The rows of its table stay, and texts of the old length have the states that they had.
-
-    Attributes:
-      source: a work directory or a step directory.
-      destination: the directory to write; it must not exist yet.
-      positions: tokens of a text at most, such as 8192.
-      new_rows: repeat the rows that there are, or random.
-      seed: of random rows.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
-    """
-
-    source: Source
-    destination: Destination
-    positions: Count
-    new_rows: Literal["repeat", "random"] = "repeat"
-    seed: Count = 0
-    step: OptionalStep = None
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(1, {"--positions": self.positions})
-        at_least(0, {"--step": self.step, "--seed": self.seed})
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.extending.extend."""
-        from t5x_lite.run.extending import extend
-
-        with trusting_checkpoints(self.trust_project):
-            extend(
-                self.source,
-                self.destination,
-                positions=self.positions,
-                new_rows=self.new_rows,
-                seed=self.seed,
-                step=self.step,
-            )

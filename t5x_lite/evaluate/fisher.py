@@ -17,6 +17,7 @@ import numpy as np
 from t5x_lite import progress, trees
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.interruption import between_batches
+from t5x_lite.learner import Learner
 from t5x_lite.objectives.base import Loss
 from t5x_lite.types import Array, Batch, Params
 
@@ -109,3 +110,19 @@ def mean_over_examples(
         raise InputError(f"{what} needs one example at least")
     flat = trees.flatten(total)
     return {path: np.asarray(x) / np.float32(number) for path, x in flat.items()}
+
+
+def classes_of(learner: Learner) -> int:
+    """How many classes a classifier has.
+
+    Raises:
+      InputError: it is none.
+    """
+    head = learner.heads.get("classifier")
+    classes = 0 if head is None else vars(head).get("num_classes", 0)
+    if classes < 2:
+        raise InputError(
+            "labels expected are those of a classifier with classes, which this checkpoint is not: "
+            "use --labels empirical"
+        )
+    return classes

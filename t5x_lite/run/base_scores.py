@@ -20,9 +20,8 @@ from t5x_lite.config import Experiment
 from t5x_lite.data.shapes import Fixed
 from t5x_lite.data.sources import batch_source
 from t5x_lite.deltas.selection import Lazy
-from t5x_lite.evaluate.fisher import fisher_diagonal
+from t5x_lite.evaluate.fisher import classes_of, fisher_diagonal
 from t5x_lite.run import restoring
-from t5x_lite.run.fisher import classes_of
 from t5x_lite.run.loading import learner_of
 from t5x_lite.train.state import TrainState
 from t5x_lite.types import Params

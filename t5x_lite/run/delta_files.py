@@ -15,11 +15,13 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 
 from t5x_lite import renames, trees
@@ -60,6 +62,7 @@ _KINDS: Mapping[str, type[Part]] = {
 _logger = logging.getLogger(__name__)
 
 Arrays = Mapping[str, LazyArray]
+Stored = Literal["float32", "bfloat16"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,10 +127,6 @@ def save(
         contents[DELTA_FILE] = json.dumps(_described(delta), indent=1).encode()
         if delta.base is not None:
             contents[BASE_FILE] = _base_file(delta.base, target).content()
-        for name, content in contents.items():
-            path = made / "files" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
         arrays = {
             f"parts/{number}/{name}": array
             for number, path in enumerate(sorted(delta.parts))
@@ -135,8 +134,7 @@ def save(
         } | {f"extra/{path}": array for path, array in delta.extra.items()}
         # Orbax writes no tree without arrays.
         arrays = arrays or {"empty": np.zeros(1, np.float32)}
-        orbax_params.write_params(made / "params", {p: _lazy(x) for p, x in arrays.items()})
-        manifest.write(made)
+        orbax_params.write_step(made, contents, {p: _lazy(x) for p, x in arrays.items()})
 
 
 def open_delta(
@@ -413,3 +411,165 @@ def _part_of(described: Mapping[str, Any], arrays: Arrays, prefix: str) -> Part:
 def _lazy(array: Any) -> LazyArray:
     host = np.asarray(array)
     return LazyArray(host.shape, host.dtype, lambda: host)
+
+
+def recorded_base(opened: Opened, *, by_option: bool) -> tuple[Path, Arrays]:
+    """The directory and the arrays of a delta's base.
+
+    Args:
+      opened: the delta.
+      by_option: whether the base was given, and so is checked already.
+
+    Raises:
+      InputError: if a base where it was recorded has other numbers.
+    """
+    where, arrays = opened.base()
+    if not by_option and where != opened.directory:
+        check_base(opened, arrays, where, allowed=False)
+    return where, arrays
+
+
+def materialised(opened: Opened, *, by_option: bool) -> Delta:
+    """A delta as sums with its base, of which it is a change then, be it another one or not."""
+    delta, (where, arrays) = opened.delta, recorded_base(opened, by_option=by_option)
+    changed = {path: arrays[path].read() for path in delta.parts if path in arrays}
+    made = delta.materialise(trees.unflatten(changed))
+    if not by_option:
+        return made
+    recorded = delta.base or Identity("", dict.fromkeys(delta.parts, ""))
+    known = {path: arrays[path] for path in recorded.arrays if path in arrays}
+    identity = Identity(os.path.abspath(where), digests_of(known), recorded.sources)
+    return dataclasses.replace(made, base=identity)
+
+
+def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
+    """The config and the vocabulary of the delta that has the result's heads, else of the first."""
+    heads = _heads(made)
+    chosen = next((one for one in opened if _equal(_heads(one.delta), heads)), opened[0])
+    if not chosen.files:
+        return {}
+    files = dict(chosen.files)
+    config = plain(_merged_config(chosen.directory, files), made.config)
+    return {**files, checkpointing.CONFIG_FILE: to_json(config).encode()}
+
+
+def _heads(delta: Delta) -> dict[str, np.ndarray]:
+    """The arrays of heads, by path."""
+    return {p: np.asarray(x) for p, x in delta.extra.items() if not p.startswith(ADAPTERS)}
+
+
+def _equal(one: Mapping[str, np.ndarray], two: Mapping[str, np.ndarray]) -> bool:
+    return one.keys() == two.keys() and all(np.array_equal(x, two[path]) for path, x in one.items())
+
+
+def _merged_config(directory: Path, files: Mapping[str, bytes]) -> Any:
+    return read_experiment(directory / "files" / MERGED, files)
+
+
+def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
+    """A base's files but its position in the data and its own base; the config has the modules."""
+    files = checkpointing.step_files(where)
+    left = ("data/", checkpointing.METRICS_FILE, BASE_FILE)
+    kept = {name: content for name, content in files.items() if not name.startswith(left)}
+    config = plain(read_experiment(where, files), delta.config)
+    return {**kept, checkpointing.CONFIG_FILE: to_json(config).encode()}
+
+
+class Rounding:
+    """What storing in fewer bits loses, over all arrays that a delta changes."""
+
+    def __init__(self) -> None:
+        self._error = self._change = self._weight = 0.0
+
+    def add(self, before: np.ndarray, exact: np.ndarray, stored: np.ndarray) -> None:
+        """One array, before the change, after it, and as it is stored."""
+        self._error += float(np.sum(np.square(stored - exact, dtype=np.float64)))
+        self._change += float(np.sum(np.square(exact - before, dtype=np.float64)))
+        self._weight += float(np.sum(np.square(exact, dtype=np.float64)))
+
+    def summary(self) -> str:
+        """One phrase for the log."""
+        if not self._change:
+            return "no array is changed"
+        error = math.sqrt(self._error)
+        return (
+            f"in bfloat16 the changed arrays have a relative error of "
+            f"{error / (math.sqrt(self._weight) or 1.0):.2g}, which is "
+            f"{error / math.sqrt(self._change):.2g} of the delta"
+        )
+
+
+def merged(
+    opened: Opened, arrays: Arrays, files: Mapping[str, bytes], *, dtype: Stored, loss: Rounding
+) -> dict[str, LazyArray]:
+    """The arrays of the checkpoint that a base and a delta are together.
+
+    Args:
+      opened: the delta.
+      arrays: of the base.
+      files: of the checkpoint, with its config.
+      dtype: of what is stored.
+      loss: gets what is lost by that.
+
+    Raises:
+      InputError: if an array is missing, has another shape, or has no place in the config.
+    """
+    return _that_config_has(opened, files, _merged(opened, arrays, dtype, loss))
+
+
+def _merged(opened: Opened, arrays: Arrays, dtype: Stored, loss: Rounding) -> dict[str, LazyArray]:
+    """All arrays by path, each made when it is written."""
+    delta = opened.delta
+    for path in delta.parts:
+        if path not in arrays:
+            raise InputError(f"the base of {opened.directory} has no array {path}")
+    keeps = dtype == "float32" and not delta.parts
+    wanted = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
+
+    def made(path: str, array: LazyArray) -> LazyArray:
+        kind = array.dtype if keeps else wanted
+
+        def read() -> np.ndarray:
+            before = array.read()
+            if path not in delta.parts:
+                return before.astype(kind, copy=False)
+            exact = np.asarray(delta.changed(path, before, keep_float32=True))
+            stored = exact.astype(kind, copy=False)
+            loss.add(before.astype(np.float32), exact, stored.astype(np.float32))
+            return stored
+
+        return LazyArray(array.shape, kind, read)
+
+    extra = {path: np.asarray(array) for path, array in delta.extra.items()}
+    own = {
+        path: LazyArray(x.shape, wanted, lambda x=x: x.astype(wanted)) for path, x in extra.items()
+    }
+    base = {p: a for p, a in arrays.items() if not p.startswith(ADAPTERS)}
+    return {**{path: made(path, array) for path, array in base.items()}, **own}
+
+
+def _that_config_has(
+    opened: Opened, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
+) -> dict[str, LazyArray]:
+    """The arrays that the config's model, heads and objective have.
+
+    Raises:
+      InputError: one is missing or of another shape, or the delta has one that has no place.
+    """
+    shapes = trees.flatten(learner_of(_merged_config(opened.directory, files)).shapes)
+    if homeless := sorted(opened.delta.extra.keys() - shapes.keys()):
+        raise InputError(
+            f"{opened.directory} holds {homeless[0]}, which its config has no place for: leave "
+            "heads out by `without_heads(NAME)`"
+        )
+    if missing := sorted(shapes.keys() - arrays.keys()):
+        raise InputError(
+            f"{opened.directory} and its base lack {missing[0]}, which their config asks for"
+        )
+    for path, wanted in shapes.items():
+        if tuple(arrays[path].shape) != tuple(wanted.shape):
+            raise InputError(
+                f"{opened.directory}: {path} has shape {tuple(arrays[path].shape)}, and its config "
+                f"says {tuple(wanted.shape)}"
+            )
+    return {path: arrays[path] for path in shapes}

@@ -23,7 +23,6 @@ from t5x_lite.config import Experiment
 from t5x_lite.data.cache.files import INDEX_NAME, Cache
 from t5x_lite.remote import local_path
 from t5x_lite.run.best_step import Measured, find_step
-from t5x_lite.run.caching import summary
 from t5x_lite.run.delta_files import open_delta
 from t5x_lite.run.loading import learner_of, read_experiment, with_float32_base
 from t5x_lite.run.model_card import Origin, origin_of
@@ -123,7 +122,7 @@ def _cache(directory: str) -> dict[str, Any]:
     found = {
         "directory": directory,
         "kind": "cache",
-        **{name: value for name, value in summary(opened).items() if name != "cache"},
+        **{name: value for name, value in opened.summary().items() if name != "cache"},
         "vocabulary": {"size": index.vocabulary["size"]},
         "baked": index.baked is not None,
         "documents": index.documents,

@@ -132,6 +132,13 @@ def test_what_a_call_refuses(given, message):
         ("index build --vectors a --output d --threads 0", "--threads must be at least 1"),
         ("index search --index d --queries q --output r --nprobe 0", "--nprobe must be at least 1"),
         ("index bench --indexes d --vectors a --queries q --nprobe 0", "--nprobe must be at"),
+        ("vocab --input a --output v --size 0", "--size must be at least 1"),
+        ("vocab --input a --output v --size 9 --seed -1", "--seed must be at least 0"),
+        ("cache configs/tiny_pretrain.py --output c --num-workers 0", "--num-workers must be at"),
+        ("c4 --input a --output o --num-shards 0", "--num-shards must be at least 1"),
+        ("extend s d --positions 0", "--positions must be at least 1, got 0"),
+        ("extend s d --positions 8 --seed -1", "--seed must be at least 0, got -1"),
+        ("heads s d --examples 0", "--examples must be at least 1, got 0"),
     ],
 )
 def test_numbers_that_are_too_small(line, message, capsys):

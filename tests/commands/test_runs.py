@@ -1,10 +1,12 @@
-"""finetune and glue: the config that is made, and options that contradict each other."""
+"""finetune and glue: the config that is made, and options that contradict each other; report."""
 
+import json
 from unittest import mock
 
 import pytest
 
 from t5x_lite.cli import main
+from t5x_lite.commands.runs import report
 from t5x_lite.data.columns import Columns
 
 
@@ -42,3 +44,13 @@ def test_finetune_refuses_no_epoch(capsys):
     assert message in capsys.readouterr().err
     assert main(["glue", "--init", "c", "--directory", "d", "--workdir", "w", "--epochs", "0"]) == 2
     assert "--epochs must be above 0, got 0.0" in capsys.readouterr().err
+
+
+def test_report(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.5}) + "\n")
+    report(str(tmp_path))
+    assert capsys.readouterr().out == f"{tmp_path / 'report.html'}\n"
+    assert "2.5" in (tmp_path / "report.html").read_text()
+    report(str(tmp_path), output=str(tmp_path / "page.html"))
+    assert capsys.readouterr().out == f"{tmp_path / 'page.html'}\n"
+    assert (tmp_path / "page.html").is_file()

@@ -16,6 +16,7 @@ from t5x_lite.data.rates import Mixing
 from t5x_lite.models import presets
 from t5x_lite.optim.schedules import InverseSquareRoot
 from t5x_lite.sharding import MeshConfig
+from tests.config_files import saved
 from tests.tasks import benchmark_directory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,15 +159,16 @@ def test_a_step_of_all_tasks(name, directory, tiny_vocabulary, tmp_path, compile
 def test_a_step_of_the_released_recipe_from_caches(
     directory, tiny_vocabulary, tmp_path, compile_once
 ):
+    from t5x_lite.commands.texts import cache
     from t5x_lite.data.cache.mixture import mixed_sources
-    from t5x_lite.run.caching import cache
 
     path = "configs/paper/t5_small.py"
     experiment = config.load(path)
     lengths = {"inputs_length": 32, "targets_length": 32, "vocabulary": str(tiny_vocabulary)}
     mixing = dataclasses.replace(experiment.data.mixing, leave_out=OTHERS)
     data = dataclasses.replace(experiment.data, directory=str(directory), mixing=mixing, **lengths)
-    cache(dataclasses.replace(experiment, data=data), output=str(tmp_path / "caches"))
+    whole = dataclasses.replace(experiment, data=data)
+    cache(saved(whole, tmp_path), output=str(tmp_path / "caches"))
     caches = tuple(sorted(map(str, (tmp_path / "caches").iterdir())))
     assert [Path(each).name for each in caches] == ["c4_span_3_15_u_u", "squad_squad"]
     text, squad = (

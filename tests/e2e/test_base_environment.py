@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from t5x_lite import config
-from t5x_lite.run.caching import cache
+from t5x_lite.commands.texts import cache
+from tests.config_files import saved
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +25,7 @@ sys.exit(f"found {found}" if found else 0)
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_cache_is_all_that_training_needs(tiny_experiment, tmp_path):
-    cache(tiny_experiment, output=str(tmp_path / "cache"))
+    cache(saved(tiny_experiment, tmp_path), output=str(tmp_path / "cache"))
     data = dataclasses.replace(
         tiny_experiment.data, task="", directory="", cache=str(tmp_path / "cache")
     )

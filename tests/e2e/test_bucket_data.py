@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from t5x_lite import config
-from t5x_lite.run.caching import cache
+from t5x_lite.commands.texts import cache
+from tests.config_files import saved
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 60
@@ -49,7 +50,7 @@ def losses(workdir):
 @pytest.fixture
 def start(tiny_experiment, compile_once, tmp_path):
     """A function that starts a run of a config: its name, and options."""
-    cache(tiny_experiment, output=str(tmp_path / "cache"))
+    cache(saved(tiny_experiment, tmp_path), output=str(tmp_path / "cache"))
     bucket = tmp_path / "store" / "bucket"
     shutil.copytree(tmp_path / "cache", bucket / "cache")
     places = {"here": tmp_path / "cache", "there": "gs://bucket/cache"}

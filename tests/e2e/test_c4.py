@@ -228,7 +228,7 @@ def c4_directory(tmp_path_factory, english_lines):
 
 @pytest.fixture(scope="module")
 def encoder_vocabulary(tmp_path_factory, c4_directory):
-    from t5x_lite.run.texts import vocab
+    from t5x_lite.commands.texts import vocab
 
     where = tmp_path_factory.mktemp("vocabulary")
     return vocab([str(c4_directory)], output=str(where / "v"), size=300, encoder=True).parent

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from t5x_lite import config
-from t5x_lite.run.caching import cache
+from t5x_lite.commands.texts import cache
+from tests.config_files import saved
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +56,7 @@ def losses(workdir):
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_processes_begin_and_one_or_four_go_on(tiny_experiment, tmp_path):
-    cache(tiny_experiment, output=str(tmp_path / "cache"))
+    cache(saved(tiny_experiment, tmp_path), output=str(tmp_path / "cache"))
     data = dataclasses.replace(
         tiny_experiment.data, task="", directory="", cache=str(tmp_path / "cache")
     )

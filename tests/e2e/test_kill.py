@@ -24,6 +24,7 @@ from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.optim.unfreezing import Gradual
 from t5x_lite.run.training import train
+from tests.config_files import saved
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("T5X_LITE_KILLS", "2"))
@@ -105,9 +106,9 @@ def experiment(request, tiny_experiment, tmp_path):
     """A run whose data are read on the fly or from a cache, or whose modules unfreeze."""
     data = tiny_experiment.data
     if request.param == "cache":
-        from t5x_lite.run.caching import cache
+        from t5x_lite.commands.texts import cache
 
-        cache(tiny_experiment, output=str(tmp_path / "cache"))
+        cache(saved(tiny_experiment, tmp_path), output=str(tmp_path / "cache"))
         data = dataclasses.replace(data, task="", directory="", cache=str(tmp_path / "cache"))
     run = tiny_experiment if request.param != "modules" else with_modules(tiny_experiment, tmp_path)
     return dataclasses.replace(

@@ -18,6 +18,7 @@ from t5x_lite.objectives.language_model import LanguageModel
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.text_to_text import TextToText
+from tests.config_files import saved
 
 LAYOUT = layouts.PrefixLM(separator=" target:")
 
@@ -124,11 +125,11 @@ def test_a_run_goes_on_with_its_own_words(run, experiment, changes, message):
 
 @pytest.mark.slow
 def test_a_cache_has_the_same_loss(run, experiment, tmp_path):
-    from t5x_lite.run.caching import cache
+    from t5x_lite.commands.texts import cache
 
     settings = dataclasses.replace(experiment.evaluation, task_metrics=False, max_batches=None)
     live = dataclasses.replace(experiment, evaluation=settings)
-    cache(experiment, output=str(tmp_path / "cache"), splits=["validation"])
+    cache(saved(experiment, tmp_path), output=str(tmp_path / "cache"), splits=["validation"])
     data = dataclasses.replace(experiment.data, cache=str(tmp_path / "cache"))
     from_cache = evaluate(dataclasses.replace(live, data=data), [str(run)])
     assert from_cache == pytest.approx(evaluate(live, [str(run)]), abs=1e-5)

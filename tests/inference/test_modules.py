@@ -14,10 +14,10 @@ from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.commands.answers import score
+from t5x_lite.commands.deltas import merge
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
 from t5x_lite.option_types import Modules
-from t5x_lite.run.composing import merge
 from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.modules import ModulesOf
@@ -171,10 +171,10 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
     assert scored(both, "a") == pytest.approx(scored(part), abs=1e-5)
     assert scored(both, "") == pytest.approx(scored(place / "t5"), abs=1e-5)
     assert scored(both, "b, a") == scored(both) != scored(both, "b")
-    merge(both, tmp_path / "merged", use="a")
+    merge(str(both), str(tmp_path / "merged"), adapters=Modules(use="a"))
     assert scored(tmp_path / "merged") == pytest.approx(scored(part), abs=1e-5)
     with pytest.raises(InputError, match="no module is called 'bb'; did you mean b"):
-        merge(both, tmp_path / "none", use="bb")
+        merge(str(both), str(tmp_path / "none"), adapters=Modules(use="bb"))
     pair = [("a moving film", "good")]
     chosen = t5x_lite.load(both, use="a")
     assert chosen.score(pair) == pytest.approx(t5x_lite.load(part).score(pair), abs=1e-5)

@@ -18,6 +18,7 @@ from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.spans import Spans
 from t5x_lite.objectives.task_heads import TaskHeads
 from tests.adapters.hosts import random
+from tests.config_files import saved
 from tests.objectives.encoder_rows import MODEL
 from tests.objectives.test_classify import batch_of, glue, pretrained, tuned  # noqa: F401
 
@@ -128,7 +129,7 @@ def test_its_heads_and_what_is_refused():
 
 @pytest.mark.slow
 def test_two_tasks_are_learned_and_each_is_measured_by_its_head(pretrained, glue, tmp_path):  # noqa: F811
-    from t5x_lite.run.caching import cache
+    from t5x_lite.commands.texts import cache
     from t5x_lite.run.measuring import evaluate
     from t5x_lite.run.training import train
 
@@ -137,7 +138,7 @@ def test_two_tasks_are_learned_and_each_is_measured_by_its_head(pretrained, glue
         one = tuned(pretrained, glue, tmp_path / name, task=f"tasks.glue:{name}",
                     num_classes=num_classes)  # fmt: skip
         caches.append(str(tmp_path / "caches" / name))
-        cache(one, output=caches[-1], splits=("train", "validation"))
+        cache(saved(one, tmp_path), output=caches[-1], splits=("train", "validation"))
     experiment = dataclasses.replace(
         one,
         objective=TaskHeads(tasks=("rte=2", "stsb=1")),

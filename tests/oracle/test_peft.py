@@ -16,12 +16,12 @@ from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.cli import main
+from t5x_lite.commands.deltas import compose
 from t5x_lite.commands.weights import export_adapter, export_hf, import_adapter, import_hf
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
 from t5x_lite.errors import InputError
 from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.run.composing import compose
 from t5x_lite.run.loading import Loaded, learner_of
 from tests.run.delta_directories import write_step
 
@@ -418,8 +418,8 @@ def test_a_composition_of_loras_is_one_lora(t5, tmp_path, rank, capsys):
         import_adapter(tmp_path / name, tmp_path / f"our_{name}", base=t5 / "ours", name=name)
     compose(
         "0.5 * a - 2.0 * b",
-        tmp_path / "delta",
-        deltas=[f"{name}={tmp_path / f'our_{name}'}" for name in configs],
+        str(tmp_path / "delta"),
+        delta=[f"{name}={tmp_path / f'our_{name}'}" for name in configs],
     )
     out = tmp_path / "out"
     command = ["export", "adapter", str(tmp_path / "delta"), str(out)]

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 
 from t5x_lite import config
+from t5x_lite.commands.texts import cache
 from t5x_lite.config import Evaluation
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.ranking import NAMES
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.run import measuring
-from t5x_lite.run.caching import cache
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import Measurement, evaluate
 from t5x_lite.run.modules import load_using
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.sharding import MeshConfig, make_mesh
+from tests.config_files import saved
 from tests.encoder_checkpoint import write_checkpoint
 
 
@@ -94,7 +95,8 @@ def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
 def test_the_loss_of_each_cache(tiny_run, tiny_experiment, tmp_path):
     """One compiled program; that of all is their mean, weighted by tokens."""
     for name in ("en", "sw"):
-        cache(tiny_experiment, output=str(tmp_path / name), splits=("validation",))
+        output = str(tmp_path / name)
+        cache(saved(tiny_experiment, tmp_path), output=output, splits=("validation",))
     caches = tuple(f"{tmp_path / name}={rate}" for name, rate in (("en", 1), ("sw", 1)))
     both = dataclasses.replace(
         tiny_experiment,

@@ -13,6 +13,7 @@ from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.cli import main
+from t5x_lite.commands.deltas import compose, merge
 from t5x_lite.commands.weights import export_adapter, export_hf, import_adapter, import_hf
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data import layouts
@@ -23,7 +24,6 @@ from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run import phases
-from t5x_lite.run.composing import compose, merge
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.modules import with_loaded
 from t5x_lite.run.sft_interchange import export_sft
@@ -129,9 +129,9 @@ def test_a_run_with_two_towers_resumes_bit_for_bit(two):
 
 def test_the_merged_retriever_and_its_directories_have_the_same_vectors(two, tmp_path):
     run = two / "run"
-    merge(run, tmp_path / "merged")
-    compose("a", tmp_path / "delta", deltas=[f"a={run}"])
-    merge(tmp_path / "delta", tmp_path / "composed")
+    merge(str(run), str(tmp_path / "merged"))
+    compose("a", str(tmp_path / "delta"), delta=[f"a={run}"])
+    merge(str(tmp_path / "delta"), str(tmp_path / "composed"))
     export_hf(run, tmp_path / "theirs", sentence_transformers=True)
     import_hf(tmp_path / "theirs", tmp_path / "again")
     for name in ("merged", "composed", "again"):
@@ -142,7 +142,7 @@ def test_the_merged_retriever_and_its_directories_have_the_same_vectors(two, tmp
 def test_a_directory_of_peft_for_each_tower(two, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     run, base = two / "run", two / "bert"
-    compose("a", tmp_path / "delta", deltas=[f"a={run}"])
+    compose("a", str(tmp_path / "delta"), delta=[f"a={run}"])
     export_adapter(run, tmp_path / "peft")
     assert "peft: one directory for each tower, query and passage" in caplog.text
     export_adapter(run, tmp_path / "library", format="adapters")
@@ -164,7 +164,7 @@ def test_modules_of_two_towers_are_loaded_and_begun_with(two, tmp_path):
     train(dataclasses.replace(more, adapters=adapters, workdir=str(tmp_path / "more"), steps=1))
     params = Loaded.from_checkpoint(str(tmp_path / "more"), step=None).params["adapters"]
     own = Loaded.from_checkpoint(str(run), step=None).params["adapters"]
-    merge(tmp_path / "more", tmp_path / "kept")  # no kernel holds seq_bn
+    merge(str(tmp_path / "more"), str(tmp_path / "kept"))  # no kernel holds seq_bn
     (left,) = Loaded.from_checkpoint(str(tmp_path / "kept"), step=None).learner.adapters
     assert left.name == "n"
     same_vectors(tmp_path / "kept", tmp_path / "more")
@@ -201,7 +201,7 @@ def test_what_two_towers_refuse(two, tmp_path):
     )
     with pytest.raises(InputError, match="has parameters for two towers"):
         with_loaded(single, earlier=None)
-    merge(run, tmp_path / "merged")
+    merge(str(run), str(tmp_path / "merged"))
     with pytest.raises(InputError, match="holds the adapter of one encoder, and checkpoint"):
         import_adapter(tmp_path / "peft" / "query", tmp_path / "none", base=tmp_path / "merged")
     with pytest.raises(InputError, match="changes one encoder"):

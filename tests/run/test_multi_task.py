@@ -8,18 +8,20 @@ import pytest
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
+from t5x_lite.commands.texts import cache
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.errors import InputError
-from t5x_lite.run.caching import cache
 from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.training import train
+from tests.config_files import saved
 
 
 @pytest.fixture
 def both(tmp_path, tiny_run, tiny_experiment):
     """Two caches of one task, and a run over them."""
     for name in ("en", "sw"):
-        cache(tiny_experiment, output=str(tmp_path / name), splits=("train", "validation"))
+        output = str(tmp_path / name)
+        cache(saved(tiny_experiment, tmp_path), output=output, splits=("train", "validation"))
     data = dataclasses.replace(
         tiny_experiment.data,
         cache=tuple(f"{tmp_path / name}=1" for name in ("en", "sw")),

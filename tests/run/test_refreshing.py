@@ -35,6 +35,7 @@ from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests import tokenizer_files
+from tests.config_files import saved
 from tests.encoder_checkpoint import write_checkpoint
 
 PASSAGES = ["a b", "c", "d e f", "g", "h a", "b c d", "a b"]
@@ -352,10 +353,10 @@ def by_length(tmp_path):
 @pytest.mark.slow
 def test_a_run_with_batches_by_length_and_a_search_beside_it(by_length, tmp_path, compile_once):
     """From files to weights; runs that resume before and after the search have the same ones."""
+    from t5x_lite.commands.texts import cache
     from t5x_lite.run import training
-    from t5x_lite.run.caching import cache
 
-    cache(by_length, output=str(tmp_path / "cache"))
+    cache(saved(by_length, tmp_path), output=str(tmp_path / "cache"))
     data = dataclasses.replace(by_length.data, cache=str(tmp_path / "cache"))
     experiment = dataclasses.replace(by_length, data=data)
     workdir = Path(experiment.workdir)

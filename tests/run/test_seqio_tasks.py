@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from t5x_lite import project, trees
+from t5x_lite.commands.texts import cache
 from t5x_lite.config import Evaluation
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.live import pipeline
 from t5x_lite.errors import InputError
-from t5x_lite.run.caching import cache
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.training import train
 from t5x_lite.vocabulary.loading import load_vocabulary
+from tests.config_files import saved
 from tests.seqio_module import written
 
 NAME = "seqio:my_seqio.tasks:"
@@ -90,7 +91,8 @@ def test_batches_are_those_of_seqio(experiment):
 @pytest.mark.slow
 def test_a_cache_of_a_task_and_of_a_mixture(experiment, tmp_path, capsys):
     data = dataclasses.replace(experiment.data, task=NAME + "count_length", pack=False)
-    cache(dataclasses.replace(experiment, data=data), output=str(tmp_path / "c"))
+    whole = dataclasses.replace(experiment, data=data)
+    cache(saved(whole, tmp_path), output=str(tmp_path / "c"))
     told = json.loads(capsys.readouterr().out)
     assert told["task"] == NAME + "count_length"
     assert told["splits"]["train"]["examples"] == 60
@@ -103,7 +105,8 @@ def test_a_cache_of_a_task_and_of_a_mixture(experiment, tmp_path, capsys):
     for first, second in zip(*both, strict=True):
         assert all(np.array_equal(first[name], second[name]) for name in first)
     mixed = dataclasses.replace(data, task=NAME + "count_both")
-    cache(dataclasses.replace(experiment, data=mixed), output=str(tmp_path / "both"))
+    whole = dataclasses.replace(experiment, data=mixed)
+    cache(saved(whole, tmp_path), output=str(tmp_path / "both"))
     names = ("count_first", "count_length")
     assert {path.name for path in (tmp_path / "both").iterdir()} == set(names)
     of_caches = dataclasses.replace(
@@ -112,8 +115,9 @@ def test_a_cache_of_a_task_and_of_a_mixture(experiment, tmp_path, capsys):
     sources = cached.open_sources(of_caches, vocabulary, split="train")
     assert [round(float(source.rate), 3) for source in sources] == [0.786, 0.214]
     random = dataclasses.replace(data, task=NAME + "count_random")
+    whole = dataclasses.replace(experiment, data=random)
     with pytest.raises(InputError, match=r"count_random.* does not say what a cache of it holds"):
-        cache(dataclasses.replace(experiment, data=random), output=str(tmp_path / "random"))
+        cache(saved(whole, tmp_path), output=str(tmp_path / "random"))
 
 
 def test_another_vocabulary_is_one_error_of_a_mixture_too(experiment):

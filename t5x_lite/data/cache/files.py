@@ -270,6 +270,19 @@ class Cache:
         if digest != file.sha256:
             raise self._damaged(file.name, "does not fit its checksum")
 
+    def summary(self) -> dict[str, Any]:
+        """The task, and the examples, tokens, shards and bytes of each split; for people."""
+        splits = {
+            name: {
+                "examples": split.examples,
+                "tokens": split.tokens,
+                "shards": len(split.shards),
+                "bytes": sum(shard.size for shard in split.shards) + split.lengths.size,
+            }
+            for name, split in self.index.splits.items()
+        }
+        return {"cache": str(self.directory), "task": self.index.task, "splits": splits}
+
     def split(self, name: str) -> "Split":
         """The examples of a split.
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from t5x_lite.commands.deltas import extend, extended
 from t5x_lite.errors import InputError
-from t5x_lite.run.extending import extend, extended
 from t5x_lite.run.text_encoder import TextEncoder
 from tests.encoder_checkpoint import write_checkpoint
 
@@ -27,7 +27,7 @@ def test_texts_of_the_old_length_have_the_same_vectors(tmp_path, compile_once, n
     checkpoint = str(write_checkpoint(tmp_path, "xlm_roberta"))
     before = TextEncoder.load(checkpoint, pooling="mean")
     most = before.loaded.experiment.model.longest_document
-    made = extend(checkpoint, tmp_path / "longer", positions=3 * most, new_rows=new_rows)
+    made = extend(checkpoint, str(tmp_path / "longer"), positions=3 * most, new_rows=new_rows)
     after = TextEncoder.load(str(made), pooling="mean", length=3 * most)
     assert after.loaded.experiment.model.longest_document == 3 * most
     rows = before.rows([text[: 2 * most - 5] for text in TEXTS]).rows
@@ -37,6 +37,6 @@ def test_texts_of_the_old_length_have_the_same_vectors(tmp_path, compile_once, n
     assert len(long[0]) == 3 * most
     assert np.isfinite(after.embedder(batch_size=1).run(after.params, long)).all()
     with pytest.raises(InputError, match=f"reads texts of {3 * most} tokens already"):
-        extend(str(made), tmp_path / "again", positions=3 * most)
+        extend(str(made), str(tmp_path / "again"), positions=3 * most)
     with pytest.raises(InputError, match="exists and is not empty"):
-        extend(checkpoint, made, positions=3 * most)
+        extend(checkpoint, str(made), positions=3 * most)

@@ -7,8 +7,8 @@ import pytest
 
 from t5x_lite import trees
 from t5x_lite.checkpoints import orbax_params
+from t5x_lite.commands.deltas import _in_bytes, _named, compose, merge
 from t5x_lite.errors import InputError
-from t5x_lite.run.composing import _in_bytes, compose, merge, named
 from t5x_lite.run.delta_files import load, open_delta, save
 from t5x_lite.run.loading import learner_of, read_experiment
 from tests.adapters.hosts import HOSTS, outputs
@@ -47,7 +47,7 @@ def logits(directory, host="t5"):
 
 @pytest.mark.slow
 def test_a_merged_run_is_a_plain_checkpoint(place, tmp_path):
-    merge(place / "a", tmp_path / "merged")
+    merge(str(place / "a"), str(tmp_path / "merged"))
     after, base = params(tmp_path / "merged"), params(place / "t5")
     assert after.keys() == base.keys()
     changed = load(place / "a").parts
@@ -63,22 +63,22 @@ def test_a_merged_run_is_a_plain_checkpoint(place, tmp_path):
     expected = outputs(learner_of(run), whole, HOSTS["t5"][2])
     np.testing.assert_allclose(logits(tmp_path / "merged"), expected, atol=1e-4)
     with pytest.raises(InputError, match="merged exists and is not empty"):
-        merge(place / "a", tmp_path / "merged")
+        merge(str(place / "a"), str(tmp_path / "merged"))
 
 
 @pytest.mark.slow
 def test_composed_and_merged(place, tmp_path):
     places = [f"{name}={place / name}" for name in "ab"]
-    compose("ties(a, b, density=0.2) - 0.5 * b", tmp_path / "abc", deltas=places)
-    merge(tmp_path / "abc", tmp_path / "merged")
+    compose("ties(a, b, density=0.2) - 0.5 * b", str(tmp_path / "abc"), delta=places)
+    merge(str(tmp_path / "abc"), str(tmp_path / "merged"))
     delta, base = load(tmp_path / "abc"), params(place / "t5")
     expected = trees.flatten(delta.apply(nested(base)))
     for path, x in params(tmp_path / "merged").items():
         np.testing.assert_array_equal(x, np.asarray(expected[path]), err_msg=path)
     np.testing.assert_allclose(logits(tmp_path / "merged"), logits(tmp_path / "merged"))
     # A delta of deltas is one as well.
-    compose("abc - abc", tmp_path / "none", deltas=[f"abc={tmp_path / 'abc'}"])
-    merge(tmp_path / "none", tmp_path / "base")
+    compose("abc - abc", str(tmp_path / "none"), delta=[f"abc={tmp_path / 'abc'}"])
+    merge(str(tmp_path / "none"), str(tmp_path / "base"))
     for path, x in params(tmp_path / "base").items():
         np.testing.assert_array_equal(x, base[path])
 
@@ -89,8 +89,8 @@ def test_composed_and_merged(place, tmp_path):
 def test_an_empty_delta_is_bitwise_the_base(place, tmp_path, dtype):
     base = write_base(tmp_path / "t5", "t5", dtype=dtype)
     write_run(tmp_path / "a", "t5", base, f"rte = {LORA}")
-    compose("0 * a", tmp_path / "empty", deltas=[f"a={tmp_path / 'a'}"])
-    merge(tmp_path / "empty", tmp_path / "merged")
+    compose("0 * a", str(tmp_path / "empty"), delta=[f"a={tmp_path / 'a'}"])
+    merge(str(tmp_path / "empty"), str(tmp_path / "merged"))
     for path, x in params(tmp_path / "merged").items():
         assert x.dtype == dtype
         np.testing.assert_array_equal(x, base[1][path])
@@ -99,13 +99,13 @@ def test_an_empty_delta_is_bitwise_the_base(place, tmp_path, dtype):
 @pytest.mark.slow
 def test_each_command_says_what_it_wrote(place, tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    compose("a", tmp_path / "a", deltas=[f"a={place / 'a'}"])
+    compose("a", str(tmp_path / "a"), delta=[f"a={place / 'a'}"])
     kilobytes = load(tmp_path / "a").nbytes / 1e3
     number = len(load(tmp_path / "a").parts)
     assert f"wrote {tmp_path}/a: {number} changed arrays, {kilobytes:.3g} kB" in caplog.text
-    merge(place / "a", tmp_path / "merged")
+    merge(str(place / "a"), str(tmp_path / "merged"))
     assert f"wrote {tmp_path}/merged: {place}/t5 with {number} changed arrays" in caplog.text
-    merge(place / "bn", tmp_path / "kept")
+    merge(str(place / "bn"), str(tmp_path / "kept"))
     assert (
         f"no kernel can hold sst (Bottleneck); it stays an adapter of {tmp_path}/kept"
         in caplog.text
@@ -116,7 +116,7 @@ def test_each_command_says_what_it_wrote(place, tmp_path, caplog):
 @pytest.mark.slow
 def test_a_union_that_stays_is_named(place, tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    merge(place / "both", tmp_path / "merged")
+    merge(str(place / "both"), str(tmp_path / "merged"))
     assert "no kernel can hold both (Lora and Bottleneck); it stays an adapter" in caplog.text
 
 
@@ -137,7 +137,7 @@ def test_sizes(number, shown):
 @pytest.mark.slow
 def test_bfloat16_says_what_it_loses(place, tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="t5x_lite"):
-        merge(place / "a", tmp_path / "half", dtype="bfloat16")
+        merge(str(place / "a"), str(tmp_path / "half"), dtype="bfloat16")
     assert {x.dtype for x in params(tmp_path / "half").values()} == {np.dtype(ml_dtypes.bfloat16)}
     assert "in bfloat16 the changed arrays have a relative error of 0.00" in caplog.text
     assert "of the delta" in caplog.text
@@ -145,7 +145,7 @@ def test_bfloat16_says_what_it_loses(place, tmp_path, caplog):
 
 @pytest.mark.exhaustive
 def test_modules_that_no_kernel_holds_stay(place, tmp_path):
-    merge(place / "bn", tmp_path / "merged")
+    merge(str(place / "bn"), str(tmp_path / "merged"))
     found = config(tmp_path / "merged")
     assert found.adapters.add == ("sst = seq_bn(reduction=2.0)",)
     whole = nested({**params(place / "t5"), **params(place / "bn")})
@@ -154,14 +154,14 @@ def test_modules_that_no_kernel_holds_stay(place, tmp_path):
     # Twice its branch, as a number and as a sum.
     for text in ("2 * m", "m + m"):
         name = text.replace(" ", "")
-        compose(text, tmp_path / name, deltas=[f"m={place / 'bn'}"])
-        merge(tmp_path / name, tmp_path / f"{name}.merged")
+        compose(text, str(tmp_path / name), delta=[f"m={place / 'bn'}"])
+        merge(str(tmp_path / name), str(tmp_path / f"{name}.merged"))
     assert config(tmp_path / "m+m.merged").adapters.modules[0].scale == 1.0
     twice = logits(tmp_path / "2*m.merged")
     np.testing.assert_allclose(logits(tmp_path / "m+m.merged"), twice, atol=1e-5)
     assert np.max(np.abs(twice - expected)) > 1e-3
     with pytest.raises(InputError, match="module sst is added by linear alone"):
-        compose("ties(m, a)", tmp_path / "no", deltas=[f"{n}={place / d}" for n, d in
+        compose("ties(m, a)", str(tmp_path / "no"), delta=[f"{n}={place / d}" for n, d in
                                                        (("m", "bn"), ("a", "a"))])  # fmt: skip
 
 
@@ -171,9 +171,12 @@ def test_a_whole_run_with_its_base(place, tmp_path):
     tuned = {path: x + np.float32(0.5) for path, x in base.items()}
     write_step(tmp_path / "tuned", experiment("t5"), tuned)
     compose(
-        "-0.5 * t", tmp_path / "away", deltas=[f"t={tmp_path / 'tuned'}"], base=str(place / "t5")
+        "-0.5 * t",
+        str(tmp_path / "away"),
+        delta=[f"t={tmp_path / 'tuned'}"],
+        base=str(place / "t5"),
     )
-    merge(tmp_path / "away", tmp_path / "merged")
+    merge(str(tmp_path / "away"), str(tmp_path / "merged"))
     for path, x in params(tmp_path / "merged").items():
         np.testing.assert_allclose(x, base[path] - 0.25, atol=1e-5)
 
@@ -185,10 +188,10 @@ def test_heads_of_two_runs(tmp_path):
         write_run(tmp_path / name, "bert", base, f"m = {LORA}", seed=seed)
     places = [f"{name}={tmp_path / name}" for name in "ab"]
     with pytest.raises(InputError, match="column 1: both deltas have heads/classifier/"):
-        compose("a + b", tmp_path / "no", deltas=places)
+        compose("a + b", str(tmp_path / "no"), delta=places)
     assert not (tmp_path / "no").exists()
-    compose("a + without_heads(b)", tmp_path / "ab", deltas=places)
-    merge(tmp_path / "ab", tmp_path / "merged")
+    compose("a + without_heads(b)", str(tmp_path / "ab"), delta=places)
+    merge(str(tmp_path / "ab"), str(tmp_path / "merged"))
     head = next(p for p in params(tmp_path / "a") if p.startswith("heads/"))
     np.testing.assert_array_equal(params(tmp_path / "merged")[head], params(tmp_path / "a")[head])
     # Its config is that of the run whose head it is.
@@ -199,7 +202,7 @@ def test_heads_of_two_runs(tmp_path):
         }
         save(one.delta, tmp_path / f"{name}7", files=config_file if name == "b" else one.files)
     seven = [f"a={tmp_path / 'a7'}", f"b={tmp_path / 'b7'}"]
-    compose("without_heads(a) + b", tmp_path / "of_b", deltas=seven)
+    compose("without_heads(a) + b", str(tmp_path / "of_b"), delta=seven)
     assert b'"steps": 7' in open_delta(tmp_path / "of_b").files["config.json"]
     # A head needs a place in the config.
     homeless = dataclasses.replace(opened["a"].delta, extra={"heads/other/bias": np.zeros(2)})
@@ -207,13 +210,13 @@ def test_heads_of_two_runs(tmp_path):
     with pytest.raises(
         InputError, match=r"homeless holds heads/other/bias, which its config has no"
     ):
-        merge(tmp_path / "homeless", tmp_path / "no")
+        merge(str(tmp_path / "homeless"), str(tmp_path / "no"))
     wide = {**opened["a"].delta.extra, head: np.zeros((3, 3, 3))}
     save(dataclasses.replace(opened["a"].delta, extra=wide), tmp_path / "wide")
     with pytest.raises(
         InputError, match=rf"wide: {head} has shape \(3, 3, 3\), and its config says"
     ):
-        merge(tmp_path / "wide", tmp_path / "no")
+        merge(str(tmp_path / "wide"), str(tmp_path / "no"))
 
 
 @pytest.mark.exhaustive
@@ -223,14 +226,14 @@ def test_another_base_is_refused(place, tmp_path):
     write_run(tmp_path / "a", "t5", base, f"rte = {LORA}")
     places = [f"a={place / 'a'}", f"b={tmp_path / 'a'}"]
     with pytest.raises(InputError, match=r"column 1: these deltas have different bases.*digest"):
-        compose("a + b", tmp_path / "no", deltas=places)
+        compose("a + b", str(tmp_path / "no"), delta=places)
     with pytest.raises(InputError, match=r"t5 is not the base of .*/a: model/.* differs"):
-        merge(place / "a", tmp_path / "no", base=str(tmp_path / "t5"))
-    merge(place / "a", tmp_path / "yes", base=str(tmp_path / "t5"), allow_other_base=True)
+        merge(str(place / "a"), str(tmp_path / "no"), base=str(tmp_path / "t5"))
+    merge(str(place / "a"), str(tmp_path / "yes"), base=str(tmp_path / "t5"), allow_other_base=True)
     other = {"base": str(tmp_path / "t5"), "allow_other_base": True}
-    compose("materialise(a)", tmp_path / "sums", deltas=[f"a={place / 'a'}"], **other)
+    compose("materialise(a)", str(tmp_path / "sums"), delta=[f"a={place / 'a'}"], **other)
     assert load(tmp_path / "sums").base.checkpoint == str(tmp_path / "t5")
-    merge(tmp_path / "sums", tmp_path / "same")  # it is a change of the other one now
+    merge(str(tmp_path / "sums"), str(tmp_path / "same"))  # it is a change of the other one now
     assert not (tmp_path / "no").exists()
 
 
@@ -245,15 +248,15 @@ def test_what_is_wrong_is_said_before_anything_is_read(place, tmp_path):
         ("a", ["a=nowhere"], "nowhere: no such directory"),
     ):
         with pytest.raises(InputError, match=reason.replace("?", r"\?")):
-            compose(text, tmp_path / "no", deltas=given)
+            compose(text, str(tmp_path / "no"), delta=given)
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="file exists and is not empty"):
-        compose("a", tmp_path / "file", deltas=places)
-    assert named(["a=x=y"], option="--delta") == {"a": "x=y"}
+        compose("a", str(tmp_path / "file"), delta=places)
+    assert _named(["a=x=y"], option="--delta") == {"a": "x=y"}
     with pytest.raises(InputError, match="holds no Fisher diagonal"):
-        compose("fisher(a)", tmp_path / "no", deltas=places, fishers=places)
+        compose("fisher(a)", str(tmp_path / "no"), delta=places, fisher=places)
     with pytest.raises(InputError, match="--fisher b: no --delta is called so"):
-        compose("fisher(a)", tmp_path / "no", deltas=places, fishers=["b=nowhere"])
+        compose("fisher(a)", str(tmp_path / "no"), delta=places, fisher=["b=nowhere"])
 
 
 @pytest.mark.exhaustive
@@ -261,9 +264,9 @@ def test_a_delta_without_a_name_of_its_base(place, tmp_path):
     delta = load(place / "a")
     save(type(delta)(delta.parts), tmp_path / "plain")
     with pytest.raises(InputError, match="does not name its base: give --base DIR"):
-        merge(tmp_path / "plain", tmp_path / "no")
-    merge(tmp_path / "plain", tmp_path / "yes", base=str(place / "t5"))
-    merge(place / "a", tmp_path / "same")
+        merge(str(tmp_path / "plain"), str(tmp_path / "no"))
+    merge(str(tmp_path / "plain"), str(tmp_path / "yes"), base=str(place / "t5"))
+    merge(str(place / "a"), str(tmp_path / "same"))
     ours, theirs = params(tmp_path / "yes"), params(tmp_path / "same")
     assert all(np.array_equal(x, theirs[path]) for path, x in ours.items())
     assert open_delta(tmp_path / "plain").files == {}
@@ -272,7 +275,7 @@ def test_a_delta_without_a_name_of_its_base(place, tmp_path):
 @pytest.mark.exhaustive
 def test_a_delta_without_files_brings_its_modules(place, tmp_path):
     save(load(place / "bn"), tmp_path / "bn")
-    merge(tmp_path / "bn", tmp_path / "merged")
-    merge(place / "bn", tmp_path / "same")
+    merge(str(tmp_path / "bn"), str(tmp_path / "merged"))
+    merge(str(place / "bn"), str(tmp_path / "same"))
     assert config(tmp_path / "merged").adapters.add == ("sst = seq_bn(reduction=2.0)",)
     assert params(tmp_path / "merged").keys() == params(tmp_path / "same").keys()

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.commands.deltas import heads
 from t5x_lite.errors import InputError
-from t5x_lite.run import head_pruning
+from t5x_lite.options import OptionError
 from t5x_lite.run.delta_files import load
-from t5x_lite.run.head_pruning import heads
 from t5x_lite.run.loading import Loaded
 from t5x_lite.trees import flatten
 from t5x_lite.vocabulary.loading import load_vocabulary
@@ -27,12 +27,12 @@ class Source:
 
 @pytest.mark.slow
 def test_half_of_the_heads(tmp_path, monkeypatch):
-    monkeypatch.setattr(head_pruning, "batch_source", lambda data: Source())
+    monkeypatch.setattr("t5x_lite.data.sources.batch_source", lambda data: Source())
     monkeypatch.setattr(
         "t5x_lite.inference.loading.load_vocabulary", lambda *a, **k: load_vocabulary("bytes")
     )
     base = write_base(tmp_path / "bert", "bert")
-    heads(str(tmp_path / "bert"), tmp_path / "half", examples=2, keep=0.5)
+    heads(str(tmp_path / "bert"), str(tmp_path / "half"), examples=2, keep=0.5)
     told = json.loads((tmp_path / "half" / "files" / "heads.json").read_text())
     importance = np.array(told["importance"]["encoder/attention/hidden"])
     assert (importance.shape, told["examples"], told["keep"]) == ((2, 2), 2, 0.5)
@@ -48,9 +48,9 @@ def test_half_of_the_heads(tmp_path, monkeypatch):
         atol=1e-5,
     )
     assert set(load(tmp_path / "half").parts) == {"model/layers/attention/out/kernel"}
-    with pytest.raises(InputError, match="keep must be above 0 and at most 1: got 2"):
-        heads(str(tmp_path / "bert"), tmp_path / "more", examples=1, keep=2.0)
+    with pytest.raises(OptionError, match="--keep must be above 0 and at most 1, got 2"):
+        heads(str(tmp_path / "bert"), str(tmp_path / "more"), examples=1, keep=2.0)
     assert not (tmp_path / "more").exists()
     write_run(tmp_path / "a", "bert", base, "m = lora(r=2)")
     with pytest.raises(InputError, match="has modules itself: merge them by `t5x-lite merge`"):
-        heads(str(tmp_path / "a"), tmp_path / "b", examples=1)
+        heads(str(tmp_path / "a"), str(tmp_path / "b"), examples=1)

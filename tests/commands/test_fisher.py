@@ -5,12 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.commands.deltas import compose, fisher
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.fisher import fisher_diagonal
-from t5x_lite.run import fisher as fishers
-from t5x_lite.run.composing import compose
 from t5x_lite.run.delta_files import load
-from t5x_lite.run.fisher import fisher
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests.adapters.hosts import HOSTS
 from tests.run.delta_directories import write_base, write_run
@@ -30,7 +27,7 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def _data(monkeypatch):
-    monkeypatch.setattr(fishers, "batch_source", lambda data: Source(HOSTS["bert"][2]))
+    monkeypatch.setattr("t5x_lite.data.sources.batch_source", lambda data: Source(HOSTS["bert"][2]))
     monkeypatch.setattr(
         "t5x_lite.inference.loading.load_vocabulary", lambda *a, **k: load_vocabulary("bytes")
     )
@@ -41,31 +38,30 @@ def test_two_runs_are_merged_by_their_diagonals(tmp_path, monkeypatch):
     base = write_base(tmp_path / "bert", "bert")
     for name, seed in (("a", 1), ("b", 2)):
         write_run(tmp_path / name, "bert", base, "m = lora(r=2)", seed=seed)
-        fisher(str(tmp_path / name), tmp_path / f"f{name}", examples=2)
+        fisher(str(tmp_path / name), str(tmp_path / f"f{name}"), examples=2)
     said = json.loads((tmp_path / "fa" / "files" / "fisher.json").read_text())
     assert said == {"checkpoint": str(tmp_path / "a"), "examples": 2, "labels": "empirical"}
     compose(
         "fisher(a, b)",
-        tmp_path / "ab",
-        deltas=[f"a={tmp_path / 'a'}", f"b={_headless(tmp_path / 'b', tmp_path / 'bb')}"],
-        fishers=[f"a={tmp_path / 'fa'}", f"b={tmp_path / 'fb'}"],
+        str(tmp_path / "ab"),
+        delta=[f"a={tmp_path / 'a'}", f"b={_headless(tmp_path / 'b', tmp_path / 'bb')}"],
+        fisher=[f"a={tmp_path / 'fa'}", f"b={tmp_path / 'fb'}"],
     )
     merged, parts = load(tmp_path / "ab").parts, [load(tmp_path / name).parts for name in "ab"]
     assert merged.keys() == parts[0].keys()
     for path, part in merged.items():
         low, high = (f(*(p[path].dense() for p in parts)) for f in (np.minimum, np.maximum))
         assert np.all((part.dense() >= low - 1e-5) & (part.dense() <= high + 1e-5))
-    fisher(str(tmp_path / "a"), tmp_path / "expected", examples=1, labels="expected")
-    assert fisher_diagonal is fishers.fisher_diagonal
+    fisher(str(tmp_path / "a"), str(tmp_path / "expected"), examples=1, labels="expected")
 
 
 def _headless(run, made):
-    compose("without_heads(a)", made, deltas=[f"a={run}"])
+    compose("without_heads(a)", str(made), delta=[f"a={run}"])
     return made
 
 
 def test_expected_labels_need_a_classifier(tmp_path):
     base = write_base(tmp_path / "t5", "t5")
     with pytest.raises(InputError, match="labels expected are those of a classifier"):
-        fisher(str(base[0]), tmp_path / "no", labels="expected")
+        fisher(str(base[0]), str(tmp_path / "no"), labels="expected")
     assert not (tmp_path / "no").exists()

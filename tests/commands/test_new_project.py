@@ -5,10 +5,9 @@ import sys
 
 import pytest
 
+from t5x_lite.commands.texts import init
 from t5x_lite.data.tasks.python_docs import Document
 from t5x_lite.errors import InputError
-from t5x_lite.run import new_project as module
-from t5x_lite.run.new_project import new_project
 
 
 @pytest.fixture
@@ -24,12 +23,12 @@ def short_docs(monkeypatch):
         )
         for i in range(120)
     ]
-    monkeypatch.setattr(module, "documents", lambda: docs)
-    monkeypatch.setattr(module, "PIECES", 120)
+    monkeypatch.setattr("t5x_lite.data.tasks.python_docs.documents", lambda: docs)
+    monkeypatch.setattr("t5x_lite.commands.texts.PROJECT_PIECES", 120)
 
 
 def test_the_project_is_whole(short_docs, tmp_path, monkeypatch):
-    assert new_project(tmp_path / "mine") == tmp_path / "mine"
+    assert init(str(tmp_path / "mine")) == tmp_path / "mine"
     monkeypatch.chdir(tmp_path / "mine")
     names = sorted(str(p.relative_to(tmp_path / "mine")) for p in (tmp_path / "mine").rglob("*.*"))
     assert names == [
@@ -49,7 +48,7 @@ def test_the_project_is_whole(short_docs, tmp_path, monkeypatch):
     row = json.loads((tmp_path / "mine/data/table/train.jsonl").read_text().splitlines()[0])
     assert set(row) == {"text", "package"}
     with pytest.raises(InputError, match="exists and is not empty"):
-        new_project(tmp_path / "mine")
+        init(str(tmp_path / "mine"))
 
 
 @pytest.fixture

@@ -1,3 +1,5 @@
+"""cache: the splits that are written and told, a mixture, and the options of Beam."""
+
 import dataclasses
 import json
 import sys
@@ -5,26 +7,28 @@ from types import SimpleNamespace
 
 import pytest
 
+from t5x_lite.cli import main
+from t5x_lite.commands import texts
+from t5x_lite.commands.texts import cache
+from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.rates import Mixing
 from t5x_lite.errors import InputError
-from t5x_lite.run import caching
-from t5x_lite.run.caching import cache, verify
 from t5x_lite.run.info import described
+from tests.config_files import saved
 
 
 def test_cache_writes_says_what_and_verifies(tmp_path, tiny_experiment, capsys, monkeypatch):
     output = tmp_path / "c"
-    cache(tiny_experiment, output=str(output), splits=["validation"])
+    cache(saved(tiny_experiment, tmp_path), output=str(output), splits=["validation"])
     told = json.loads(capsys.readouterr().out)
     assert told["cache"] == str(output)
     assert told["task"] == "tasks.text:span_corruption"
     [(split, counts)] = told["splits"].items()
     assert (split, counts["shards"]) == ("validation", 1)
     assert 0 < counts["examples"] < counts["tokens"] < counts["bytes"]
-    verify(str(output))
-    assert json.loads(capsys.readouterr().out) == told
+    Cache(output).verify()
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    verify(str(output))
+    texts._print_cache(told)
     title, columns, row = capsys.readouterr().out.splitlines()
     assert title == f"{output}: tasks.text:span_corruption"
     assert columns.split() == ["split", "examples", "tokens", "shards", "bytes"]
@@ -41,7 +45,16 @@ def test_cache_writes_says_what_and_verifies(tmp_path, tiny_experiment, capsys, 
     content[-1] ^= 1
     shard.write_bytes(content)
     with pytest.raises(InputError, match="does not fit its checksum"):
-        verify(str(output))
+        Cache(output).verify()
+
+
+def test_a_baked_cache(tmp_path, tiny_experiment):
+    output = str(tmp_path / "c")
+    [told] = cache(
+        saved(tiny_experiment, tmp_path), output=output, splits=["validation"], bake=True
+    )
+    assert list(told["splits"]) == ["validation"]
+    assert Cache(output).index.baked == tiny_experiment.seed
 
 
 def test_each_task_of_a_mixture_has_a_cache(tmp_path, tiny_experiment, tiny_glue, capsys):
@@ -53,7 +66,7 @@ def test_each_task_of_a_mixture_has_a_cache(tmp_path, tiny_experiment, tiny_glue
         mixing=Mixing(leave_out=tuple(f"glue_{name}" for name in absent)),
     )
     experiment = dataclasses.replace(tiny_experiment, data=data)
-    cache(experiment, output=str(tmp_path / "c"), splits=["train"])
+    cache(saved(experiment, tmp_path), output=str(tmp_path / "c"), splits=["train"])
     told = json.loads(capsys.readouterr().out)
     assert told["cache"] == str(tmp_path / "c" / "glue_sst2")
     assert (told["task"], told["splits"]["train"]["examples"]) == ("tasks.glue:sst2", 40)
@@ -68,17 +81,36 @@ def test_beam_gets_the_options_of_its_runner(tmp_path, tiny_experiment, monkeypa
         raise InputError("so far")
 
     driver = SimpleNamespace(write_cache=write_cache)
-    monkeypatch.setattr(caching, "load_driver", lambda *_, **__: driver)
-    options = {"runner": "FlinkRunner", "beam_options": ("--parallelism=2",)}
+    monkeypatch.setattr(texts, "load_driver", lambda *_, **__: driver)
+    options = ["--data.batch-size", "2", "--", "--parallelism=2"]
     with pytest.raises(InputError, match="so far"):
-        cache(tiny_experiment, output=str(tmp_path / "c"), **options)
+        cache(
+            saved(tiny_experiment, tmp_path),
+            options,
+            output=str(tmp_path / "c"),
+            runner="FlinkRunner",
+        )
     assert got == {
-        "data": tiny_experiment.data,
+        "data": dataclasses.replace(tiny_experiment.data, batch_size=2),
         "output": str(tmp_path / "c"),
         "runner": "FlinkRunner",
         "options": ("--parallelism=2",),
         "splits": None,
         "seed": tiny_experiment.seed,
     }
-    with pytest.raises(InputError, match="neither --bake nor --num-workers"):
-        cache(tiny_experiment, output=str(tmp_path / "c"), bake=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--runner FlinkRunner --bake", "--bake is for --runner local"),
+        ("--runner FlinkRunner --num-workers 2", "--num-workers is for --runner local"),
+        ("-- --parallelism=2", "options after -- are for Apache Beam; choose a --runner"),
+        ("--runner FlinkRunner --data.batch-sise 2 -- --x=1", "did you mean --data.batch-size?"),
+    ],
+)
+def test_what_is_wrong_is_one_line(capsys, line, told):
+    assert main(f"cache configs/tiny_pretrain.py --output c {line}".split()) == 2
+    [message] = capsys.readouterr().err.splitlines()
+    assert message.startswith("error: ")
+    assert told in message
