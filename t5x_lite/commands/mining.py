@@ -371,7 +371,7 @@ def refresh(
             numbers = refresh_search.search(
                 data.refresh, workdir, step, pool, queries, batch_size=batch_size
             )
-            settings = {"top": data.refresh.top, "passages": len(pool)}
-            settings["cache"] = source.cache.digest
+            top, digest = data.refresh.top, source.cache.digest
+            settings = {"top": top, "passages": len(pool), "cache": digest}
             refreshes.write(data.refresh.directory, step, numbers, settings=settings)
             _logger.info("step %d: searched in %.0f s", step, time.monotonic() - started)

@@ -215,17 +215,17 @@ def test_a_run_that_does_not_fit(beir, run, tmp_path, rankings, message):
 def test_what_does_not_fit(beir, checkpoint, tmp_path):
     output = str(tmp_path / "m.jsonl")
     (tmp_path / "run.tsv").write_text("q1\t2\t1\n")
-    source = {"rankings": str(tmp_path / "run.tsv")}
+    rankings = str(tmp_path / "run.tsv")
     with pytest.raises(InputError, match="has no scores"):
-        mine(str(beir), output=output, rules=Rules(margin=0.1), **source)
+        mine(str(beir), output=output, rankings=rankings, rules=Rules(margin=0.1))
     with pytest.raises(InputError, match="no judgements of the split test: give --split train"):
-        mine(str(beir), output=output, split="test", **source)
+        mine(str(beir), output=output, rankings=rankings, split="test")
     np.save(tmp_path / "v.npy", np.zeros((3, 12), np.float32))
-    wrong = {"vectors": [str(tmp_path / "v.npy")], "encoder": PairEncoder(pooling="cls")}
+    vectors, encoder = [str(tmp_path / "v.npy")], PairEncoder(pooling="cls")
     with pytest.raises(InputError, match="3 vectors, and there are 7 passages"):
-        mine(str(beir), output=output, checkpoint=checkpoint, **wrong)
+        mine(str(beir), output=output, checkpoint=checkpoint, vectors=vectors, encoder=encoder)
     with pytest.raises(InputError, match="--output must be a file"):
-        mine(str(beir), output="-", **source)
+        mine(str(beir), output="-", rankings=rankings)
 
 
 LONG = "the quick brown fox jumps over the lazy dog"

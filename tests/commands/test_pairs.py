@@ -162,7 +162,6 @@ def test_inverse_cloze_by_seed(tmp_path):
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
-        (["a.txt"], {"rule": "x"}, "there is no rule 'x': give one of title_body"),
         (["a.txt"], {"rule": "parallel"}, "line by line: got 1 files"),
         (["a.txt", "a.txt"], {"rule": "parallel"}, "--languages must be one, or the two"),
         (["a.txt"], {"rule": "title_body", "languages": ["a", "b"]}, "got a b"),

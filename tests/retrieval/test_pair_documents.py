@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from t5x_lite.errors import InputError
 from t5x_lite.retrieval.pair_documents import PairReader
 
 
@@ -58,3 +59,8 @@ def test_documents_without_a_pair_are_counted(tmp_path):
     assert (reader.num, reader.empty, reader.damaged()) == (2, 1, 0)
     assert reader.fields().startswith("; the first has the fields lang, title, text: set --text")
     assert [one[:2] for one in reader.files] == [[str(path), path.stat().st_size]]
+
+
+def test_a_rule_that_is_none():
+    with pytest.raises(InputError, match="there is no rule 'x': give one of title_body"):
+        PairReader(["a.txt"], rule="x")
