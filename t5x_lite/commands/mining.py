@@ -1,36 +1,90 @@
-"""The command that makes training data of searches: mine."""
+"""Hard negatives of queries, of a finished search or while a run goes on: mine, refresh.
 
-import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+    mine("pairs.jsonl", output="mined.jsonl", checkpoint="work/retriever")
+    mine("scifact", output="mined.jsonl", rankings="bm25.trec")    # BEIR
+    refresh("work/run", passages=["corpus.jsonl"])
 
-from t5x_lite.commands.options import at_least
+`mine` writes what `tasks.pairs` reads: {"query", "pos", "neg", "pos_ids", "neg_ids", "pos_scores",
+"neg_scores"} and what else a line had. Beside it OUTPUT.settings.json says how it was made, and how
+many candidates each rule dropped. `retrieval.mine` has the rules. What is slow, the vectors of the
+pool and the search, stands in OUTPUT.partial until the output is whole: a killed command goes on.
+
+`refresh` searches with the checkpoints of a run that needs hard negatives of them (ANCE):
+
+    t5x-lite train CONFIG --workdir W --data.cache C --data.refresh.period 1000 \
+        --data.refresh.directory W/refresh
+    t5x-lite refresh W --passages corpus.jsonl          # meanwhile, here or on another machine
+
+The search of a step is there whole or not at all; a killed command goes on with the step that it
+was at.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from t5x_lite.commands.command import command
+from t5x_lite.errors import InputError
+from t5x_lite.files import locked, naming, write_atomically
+from t5x_lite.inference.mining_search import EncoderSearch, PairEncoder
 from t5x_lite.option_types import (
-    ALL_MODULES,
-    Count,
+    SHARED,
     File,
-    FileTuple,
-    Modules,
-    OptionalCount,
+    Files,
     OptionalDirectory,
     OptionalFile,
-    OptionalNumber,
-    OptionalPooling,
-    OptionalStep,
-    OptionalText,
+    Positive,
+    SomeDirectory,
 )
 from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints
+from t5x_lite.retrieval.mine import Candidate, Chosen, Known, Rules, choose
+
+if TYPE_CHECKING:
+    from t5x_lite.retrieval.mining_inputs import Asked, Inputs
+    from t5x_lite.retrieval.pool import Pool
+
+_RULES = Rules()
+_ENCODER = PairEncoder()
+
+_logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Mine:
+class _Ranked(NamedTuple):
+    """A query's ranking, and the scores of its answers; None are not known."""
+
+    candidates: list[Candidate]
+    answers: list[float | None]
+
+
+@command
+def mine(
+    input: File,
+    *,
+    output: File,
+    checkpoint: OptionalDirectory = None,
+    rankings: OptionalFile = None,
+    passages: Files = (),
+    vectors: Files = (),
+    split: Literal["train", "validation", "test"] = "train",
+    rules: Annotated[Rules, SHARED] = _RULES,
+    rescore: bool = False,
+    encoder: Annotated[PairEncoder, SHARED] = _ENCODER,
+) -> None:
     """Find hard negatives: passages that a search ranks high for a query and that do not answer it.
 
     Answers, by id and by their words, the query's own words and duplicates are never taken. The
     same files give the same negatives; a killed command goes on.
 
-    Attributes:
+    Args:
       input: JSON lines {"query", "pos"}, or a directory in BEIR's format.
       output: the same lines with "neg", ids and scores; OUTPUT.settings.json is written beside it.
       checkpoint: searches with its vectors; in place of it, --rankings.
@@ -39,103 +93,285 @@ class Mine:
       passages: files of the passages that are searched; if not given, those of the input.
       vectors: of these passages in their order, if embed has made them.
       split: train, validation or test: whose judgements of a BEIR directory.
-      first: the first place of a ranking that is looked at, from 0.
-      last: the place behind the last one.
-      negatives: of a query at most.
-      take: the first ones, or a sample of all.
-      margin: negatives score so much less than the answer with the lowest score.
-      relative_margin: the same as a share of that score.
-      min_score: of a negative.
-      max_score: of a negative.
-      fill: random gives a query with too few passages that are not in its ranking.
-      seed: of samples.
+      rules: which passages become negatives.
       rescore: replaces "pos_scores" of the input by scores of the search; if not set they stay.
-      step: the step to take from a work directory, or best; the newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone.
-      adapters: the modules in use.
-      pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      normalize: whether vectors have length 1; if not given, what the checkpoint says.
-      query_prefix: what every query begins with; if not given, the checkpoint's prompt.
-      passage_prefix: what every passage begins with; if not given, the checkpoint's prompt.
-      batch_size: texts encoded at once.
-      query_length: tokens of a query at most; what the model was trained with if not given.
-      passage_length: tokens of a passage at most; what the model was trained with if not given.
-      trust_project: as for embed.
+      encoder: how the checkpoint encodes texts.
+
+    Raises:
+      InputError: a file is wrong, a run names what the input does not have, or what is there of the
+        output is of another command.
     """
+    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.records.json_lines import writer
+    from t5x_lite.retrieval.mining_inputs import read_inputs
 
-    input: File
-    output: File
-    checkpoint: OptionalDirectory = None
-    rankings: OptionalFile = None
-    passages: FileTuple = ()
-    vectors: FileTuple = ()
-    split: Literal["train", "validation", "test"] = "train"
-    first: Count = 10
-    last: Count = 210
-    negatives: Count = 15
-    take: Literal["top", "sample"] = "sample"
-    margin: OptionalNumber = None
-    relative_margin: OptionalNumber = None
-    min_score: OptionalNumber = None
-    max_score: OptionalNumber = None
-    fill: Literal["none", "random"] = "none"
-    seed: Count = 0
-    rescore: bool = False
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    pooling: OptionalPooling = None
-    normalize: bool | None = None
-    query_prefix: OptionalText = None
-    passage_prefix: OptionalText = None
-    batch_size: Count = 32
-    query_length: OptionalCount = None
-    passage_length: OptionalCount = None
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step, "--first": self.first, "--seed": self.seed})
-        at_least(
-            1,
-            {
-                "--last": self.last,
-                "--negatives": self.negatives,
-                "--batch-size": self.batch_size,
-                "--query-length": self.query_length,
-                "--passage-length": self.passage_length,
-            },
-        )
-        if (self.checkpoint is None) == (self.rankings is None):
-            raise OptionError("who searches? give --checkpoint DIR or --rankings FILE")
-        if self.vectors and self.checkpoint is None:
-            raise OptionError("--vectors are searched by the vectors of --checkpoint: give it")
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.mining.mine."""
-        from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.retrieval.mine import Rules
-        from t5x_lite.run.mining import RunSource, mine
-        from t5x_lite.run.mining_search import EncoderSource
-
-        if self.rankings is not None:
-            source = RunSource(self.rankings)
+    if (checkpoint is None) == (rankings is None):
+        raise OptionError("who searches? give --checkpoint DIR or --rankings FILE")
+    if vectors and checkpoint is None:
+        raise OptionError("--vectors are searched by the vectors of --checkpoint: give it")
+    if output == "-":
+        raise InputError("--output must be a file: its settings stand beside it")
+    with (
+        trusting_checkpoints(encoder.trust_project),
+        base_at(encoder.base),
+        contextlib.ExitStack() as held,
+    ):
+        inputs = read_inputs(input, passages=passages, split=split)
+        made_of: dict[str, Any] = {"input": inputs.digest, "pool": inputs.pool.identity()}
+        folder = None
+        if checkpoint is None:
+            assert rankings is not None
+            made_of["source"] = {"run": _digest_of(rankings)}
+            found = _of_run(rankings, inputs, rules)
         else:
-            assert self.checkpoint is not None
-            names = (
-                "checkpoint vectors step pooling normalize query_prefix passage_prefix batch_size "
-                "query_length passage_length"
+            made_of["source"] = encoder.identity(checkpoint, vectors)
+            folder = _folder(output, {**made_of, "last": rules.last}, held)
+            search = EncoderSearch(checkpoint, inputs, encoder, vectors=vectors, folder=folder)
+            found = _of_search(search, inputs, rules)
+        report = _Report()
+        with writer(output) as file:
+            for record in _records(inputs, found, rules, report, rescore=rescore):
+                file.write(record)
+            settings = {
+                **made_of,
+                "passages": len(inputs.pool),
+                "rules": asdict(rules),
+                "rescore": rescore,
+                "report": report.as_json(),
+            }
+            header = json.dumps(settings, indent=1)
+            write_atomically(Path(f"{output}.settings.json"), header.encode() + b"\n")
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        report.tell(output)
+
+
+def _digest_of(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _folder(output: str, identity: dict[str, Any], held: contextlib.ExitStack) -> Path:
+    """OUTPUT.partial, which is this process's until `held` ends.
+
+    Raises:
+      InputError: it is another command's, or another process uses it.
+    """
+    folder = Path(f"{output}.partial")
+    path = folder / "identity.json"
+    identity = json.loads(json.dumps(identity))
+    with naming(output):
+        folder.mkdir(exist_ok=True)
+        held.enter_context(locked(folder, output=output))
+    if path.exists():
+        known = json.loads(path.read_text())
+        if known != identity:
+            other = [key for key in identity if known.get(key) != identity[key]]
+            raise InputError(
+                f"{folder} is of another command (other {', '.join(other)}): give that one again, "
+                f"delete the directory, or give another output than {output}"
             )
-            options = {name: getattr(self, name) for name in names.split()}
-            source = EncoderSource(**options, use=self.adapters.use)
-        rules = [field.name for field in dataclasses.fields(Rules)]
-        with trusting_checkpoints(self.trust_project), base_at(self.base):
-            mine(
-                input=self.input,
-                output=self.output,
-                source=source,
-                passages=self.passages,
-                split=self.split,
-                rules=Rules(**{name: getattr(self, name) for name in rules}),
-                rescore=self.rescore,
+    write_atomically(path, json.dumps(identity, indent=1).encode() + b"\n")
+    return folder
+
+
+def _of_run(path: str, inputs: "Inputs", rules: Rules) -> Iterator[_Ranked]:
+    """The ranking of each query in a run; none of a query that it lacks.
+
+    Raises:
+      InputError: it names a query or a passage that is not there, or has no scores for the rules.
+    """
+    from t5x_lite.records.run_files import read_run
+
+    rankings: dict[str, list[Candidate]] = {}
+    scores: dict[str, dict[int, float | None]] = {}
+    places = {one.id: one for one in inputs.asked}
+    if len(places) < len(inputs.asked):
+        raise InputError('an id of a query comes twice: give each line an "id" of its own')
+    for ranking in read_run(path):
+        if ranking.query not in places:
+            raise InputError(f"{path} names the query {ranking.query!r}, which the input lacks")
+        found = []
+        for one in ranking.documents:
+            number = inputs.pool.number(one.document)
+            if number is None:
+                raise InputError(
+                    f"{path} names the document {one.document!r}, which the passages lack"
+                )
+            if one.score is None and rules.scored:
+                raise InputError(f"{path} has no scores: a margin or a limit needs TREC's form")
+            found.append(Candidate(number, one.score))
+        rankings[ranking.query] = found[: rules.last]
+        answers = {number for number in places[ranking.query].positives if number is not None}
+        scores[ranking.query] = {number: score for number, score in found if number in answers}
+    if not rankings:
+        raise InputError(f"{path}: no ranking")
+    for one in inputs.asked:
+        own = scores.get(one.id, {})
+        answers = [
+            before if number is None else own.get(number, before)
+            for number, before in zip(one.positives, one.scores, strict=True)
+        ]
+        yield _Ranked(rankings.get(one.id, []), answers)
+
+
+def _of_search(search: EncoderSearch, inputs: "Inputs", rules: Rules) -> Iterator[_Ranked]:
+    best = search.run(depth=min(rules.last, len(inputs.pool)))
+    answers = search.scores_of_answers()
+    for scores, rows, own in zip(best.scores, best.rows, answers, strict=True):
+        pairs = zip(rows.tolist(), scores.tolist(), strict=True)
+        yield _Ranked([Candidate(row, score) for row, score in pairs if row >= 0], [*own])
+
+
+def _records(
+    inputs: "Inputs", rankings: Iterable[_Ranked], rules: Rules, report: "_Report", *, rescore: bool
+) -> Iterator[dict[str, Any]]:
+    """The line of each query with its negatives; `report` counts them."""
+    from t5x_lite.retrieval.pool import digest
+
+    answers, digests = inputs.answers_by_query(), inputs.digests_by_query()
+    texts = inputs.texts_by_query()
+    for one, ranked in zip(inputs.asked, rankings, strict=True):
+        scores = [score for score in ranked.answers if score is not None]
+        known = Known(
+            numbers=answers[one.key],
+            digests=digests[one.key],
+            own=frozenset((digest(one.query), digest(one.prompted))),
+            lowest=min(scores) if len(scores) == len(one.positives) else None,
+            texts=texts[one.key],
+        )
+        chosen = choose(one.id, ranked.candidates, known, inputs.pool, rules)
+        report.add(chosen, rules)
+        yield _record(one, ranked, chosen, inputs.pool, rescore=rescore)
+
+
+def _record(
+    one: "Asked", ranked: _Ranked, chosen: Chosen, pool: "Pool", *, rescore: bool
+) -> dict[str, Any]:
+    """The line of a query.
+
+    Without `rescore` "pos_scores" of the input stay, and a new negative has the score that the
+    input has for its text, or null: two scales in one line would mislead a student.
+    """
+    record = {key: value for key, value in one.record.items() if not key.startswith("neg")}
+    record["neg"] = [pool.text(number) for number in chosen.numbers]
+    record["pos_ids"], record["neg_ids"] = (
+        [*one.names],
+        [pool.name(number) for number in chosen.numbers],
+    )
+    record["pos_scores"], record["neg_scores"] = ranked.answers, chosen.scores
+    if one.record.get("pos_scores") is not None and not rescore:
+        negatives, scores = one.record.get("neg", []), one.record.get("neg_scores")
+        known = dict(zip(negatives, scores or [None] * len(negatives), strict=True))
+        record["pos_scores"] = one.record["pos_scores"]
+        record["neg_scores"] = [known.get(text) for text in record["neg"]]
+    if None in one.names:
+        del record["pos_ids"], record["neg_ids"]
+    return record
+
+
+class _Report:
+    """How many candidates each rule dropped, and how many queries have too few negatives."""
+
+    def __init__(self):
+        self._queries = self._negatives = self._few = self._none = self._filled = 0
+        self._dropped: Counter[str] = Counter()
+
+    def add(self, chosen: Chosen, rules: Rules) -> None:
+        num = len(chosen.numbers) - chosen.filled
+        self._queries += 1
+        self._negatives += num
+        self._filled += chosen.filled
+        self._few += num < rules.negatives
+        self._none += num == 0
+        self._dropped.update(chosen.dropped)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "queries": self._queries,
+            "negatives": self._negatives,
+            "filled": self._filled,
+            "queries_with_too_few": self._few,
+            "queries_with_none": self._none,
+            "dropped": dict(sorted(self._dropped.items())),
+        }
+
+    def tell(self, output: str) -> None:
+        dropped = [f"{num} {why}" for why, num in sorted(self._dropped.items())]
+        _logger.info(
+            "%s: %d queries, %d negatives and %d random ones; candidates dropped: %s",
+            output,
+            self._queries,
+            self._negatives,
+            self._filled,
+            ", ".join(dropped) or "none",
+        )
+        if self._few:
+            _logger.warning(
+                "%d queries have fewer negatives of their ranking than were asked for, and %d none",
+                self._few,
+                self._none,
             )
+
+
+@command
+def refresh(
+    workdir: SomeDirectory,
+    *,
+    passages: Files,
+    batch_size: Positive = 32,
+    once: bool = False,
+    trust_project: bool = False,
+) -> None:
+    """Search for hard negatives with the checkpoints of a run that goes on (ANCE).
+
+    For runs with --data.refresh.period. Which negatives a step has does not depend on how fast this
+    is: training waits for a search that is late. It ends when no search is needed any more.
+
+    Args:
+      workdir: of the run.
+      passages: files of the passages that are searched.
+      batch_size: texts encoded at once.
+      once: ends after the checkpoints that are there.
+      trust_project: as for embed.
+
+    Raises:
+      InputError: the config has no refresh, or a file or the cache is wrong.
+    """
+    from t5x_lite.config import load
+    from t5x_lite.data.cache import refreshes
+    from t5x_lite.data.cache.batches import open_sources
+    from t5x_lite.data.config import text_lengths
+    from t5x_lite.inference import refresh_search
+    from t5x_lite.vocabulary.loading import load_vocabulary
+
+    if not passages:
+        raise OptionError("--passages needs at least one file")
+    with trusting_checkpoints(trust_project):
+        experiment = load(str(Path(workdir) / "config.json"))
+        data = experiment.data
+        if not data.refresh.period:
+            raise InputError(f"{workdir}: its config has no data.refresh.period: nothing is needed")
+        vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
+        pool = refresh_search.tokenized_passages(data, vocabulary, passages)
+        (source,) = open_sources(data, vocabulary, split="train")
+        length = text_lengths(data)["document"]
+        examples = refresh_search.examples_of(source.split)
+        queries = refresh_search.CachedQueries(examples, pool, length=length)
+        queries.tell()
+        for step in refresh_search.needed_steps(data.refresh, experiment.steps):
+            if refreshes.is_whole(data.refresh.directory, step):
+                continue
+            if not refresh_search.wait_for(workdir, step, once=once):
+                return
+            started = time.monotonic()
+            numbers = refresh_search.search(
+                data.refresh, workdir, step, pool, queries, batch_size=batch_size
+            )
+            top, digest = data.refresh.top, source.cache.digest
+            settings = {"top": top, "passages": len(pool), "cache": digest}
+            refreshes.write(data.refresh.directory, step, numbers, settings=settings)
+            _logger.info("step %d: searched in %.0f s", step, time.monotonic() - started)

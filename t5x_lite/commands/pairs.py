@@ -1,31 +1,92 @@
-"""Commands that make training data of text: pairs, synthesize."""
+"""Make training data of text: pairs, synthesize requests, synthesize collect.
 
-import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+    requests    articles -> {"id", "lang", "text", "prompt"}, of which a generator makes
+                {"id", "question"}
+    collect     articles and these answers -> {"query", "pos": [the whole article], "id"}
 
-from t5x_lite.commands.options import at_least
+All three write pairs that `tasks.pairs` and `mine` read, or requests for them, in the order of the
+inputs; the outputs are functions of the inputs and the seed. OUTPUT.report.json says what was
+dropped and why; its counts add up:
+
+    pairs == kept + the sum of dropped
+"""
+
+import itertools
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from t5x_lite.commands.command import command
+from t5x_lite.errors import InputError
+from t5x_lite.files import LONGEST_LINE, write_atomically
 from t5x_lite.option_types import (
-    Count,
+    SHARED,
     File,
-    FileTuple,
-    OptionalCount,
+    Files,
+    Natural,
     OptionalFile,
     OptionalNumber,
+    Positive,
     Text,
-    TextTuple,
+    Texts,
 )
 from t5x_lite.options import OptionError
+from t5x_lite.progress import counting, step
+from t5x_lite.retrieval.pair_filters import Filters, Sieve
+from t5x_lite.retrieval.synthesis import (
+    PROMPT,
+    Excerpts,
+    check,
+    read_articles,
+    read_questions,
+    request_of,
+    sampled_ids,
+)
+
+if TYPE_CHECKING:
+    from t5x_lite.retrieval.pair_documents import PairReader
+
+Rule = Literal[
+    "title_body",
+    "title_abstract",
+    "question_answer",
+    "instruction_output",
+    "heading_section",
+    "sentences",
+    "ict",
+    "code_docstring",
+    "parallel",
+]
+Identifier = Literal["langdetect", "cld3"] | None
+_FILTERS = Filters()
+_EXCERPTS = Excerpts()
+_CHUNK = 1024
+
+_logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Pairs:
+@command
+def pairs(
+    input: Files,
+    *,
+    output: File,
+    rule: Rule,
+    languages: Texts = (),
+    min_score: OptionalNumber = None,
+    filters: Annotated[Filters, SHARED] = _FILTERS,
+    seed: Natural = 0,
+    text: Text = "{text}",
+) -> None:
     """Make pairs of queries and passages from unlabelled text, by a rule and filters.
 
     OUTPUT.report.json says what each filter dropped. The same files give the same pairs; a killed
     command goes on.
 
-    Attributes:
+    Args:
       input: WET or WARC files, directories or lists (*.paths) of them; JSON lines, Parquet, Arrow;
         text files, whose documents blank lines divide; directories and patterns of these; hf://NAME
         or tfds://NAME. For parallel two text files may be translations line by line, or *.tsv has
@@ -35,158 +96,213 @@ class Pairs:
       languages: the two languages of aligned files or of *.tsv; other inputs take one, if they do
         not state it.
       min_score: lowest score of a line of *.tsv that is kept.
-      min_query_words: of a query at least.
-      max_query_words: of a query at most.
-      min_passage_words: of a passage at least.
-      max_queries: pairs of one passage at most.
-      bad_words: a file with an entry on each line; a pair with one is dropped.
-      languages_by: langdetect or cld3 drops passages in another language than they say.
+      filters: which pairs are kept.
       seed: random seed for the sentences that the rule ict draws.
       text: column that is taken as text, or columns in braces, of JSON and of tables.
+
+    Raises:
+      InputError: a file or a line is wrong, there is no such rule, or what is there of the output
+        is of another command.
     """
+    from t5x_lite.records.documents import TEXT, as_template
+    from t5x_lite.records.resumable import resumable_writer
+    from t5x_lite.retrieval.pair_documents import PairReader
 
-    input: FileTuple
-    output: File
-    rule: Literal[
-        "title_body",
-        "title_abstract",
-        "question_answer",
-        "instruction_output",
-        "heading_section",
-        "sentences",
-        "ict",
-        "code_docstring",
-        "parallel",
-    ]
-    languages: TextTuple = ()
-    min_score: OptionalNumber = None
-    min_query_words: Count = 2
-    max_query_words: Count = 64
-    min_passage_words: Count = 10
-    max_queries: Count = 20
-    bad_words: OptionalFile = None
-    languages_by: Literal["langdetect", "cld3"] | None = None
-    seed: Count = 0
-    text: Text = "{text}"
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(0, {"--seed": self.seed})
-        if not self.input:
-            raise OptionError("--input needs at least one file")
-        at_least(
-            1,
-            {
-                "--min-query-words": self.min_query_words,
-                "--max-query-words": self.max_query_words,
-                "--min-passage-words": self.min_passage_words,
-                "--max-queries": self.max_queries,
-            },
-        )
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.pair_making.make_pairs."""
-        from t5x_lite.retrieval.pair_filters import Filters
-        from t5x_lite.run.pair_making import make_pairs
-
-        filters = Filters(
-            min_query_words=self.min_query_words,
-            max_query_words=self.max_query_words,
-            min_passage_words=self.min_passage_words,
-            max_queries=self.max_queries,
-            bad_words=self.bad_words or "",
-            languages_by=self.languages_by or "",
-        )
-        make_pairs(
-            self.input,
-            output=self.output,
-            rule=self.rule,
-            languages=self.languages,
-            filters=filters,
-            seed=self.seed,
-            min_score=self.min_score,
-            text=self.text,
-        )
+    if not input:
+        raise OptionError("--input needs at least one file")
+    if output == "-":
+        raise InputError("--output must be a file: its report stands beside it")
+    template = as_template(text)
+    reader = PairReader(
+        input, rule=rule, languages=languages, template=template, seed=seed, min_score=min_score
+    )
+    kept_by = {key: "" if value is None else value for key, value in asdict(filters).items()}
+    identity = {
+        "inputs": reader.files,
+        "rule": rule,
+        "languages": [*languages],
+        "filters": kept_by,
+        **({"seed": seed} if rule == "ict" else {}),
+        **({} if min_score is None else {"min_score": min_score}),
+        **({} if template == TEXT else {"text": text}),
+    }
+    sieve = Sieve(filters)
+    with (
+        counting("making pairs", unit="documents", steps=True),
+        resumable_writer(output, identity=identity, chunk=_CHUNK) as file,
+    ):
+        # What is a repetition depends on all pairs before it: inputs are read from the first again.
+        kept = itertools.islice(_kept(reader, sieve), file.done, None)
+        while some := list(itertools.islice(kept, _CHUNK)):
+            file.write(*some)
+        if not file.done and not sieve.seen:
+            raise InputError(
+                f"{input[0]}: the rule {rule} found no pair in {reader.num} documents"
+                f"{reader.fields()}"
+            )
+        report = {
+            "documents": reader.num,
+            "documents_without_pair": reader.empty,
+            "pairs": sieve.seen,
+            "kept": sieve.kept,
+            "dropped": dict(sorted(sieve.dropped.items())),
+            "damaged": reader.damaged(),
+            "samples": sieve.samples,
+            **identity,
+        }
+        _write_report(output, report)
+    told = [f"{num} {why}" for why, num in sorted(sieve.dropped.items())]
+    _logger.info(
+        "%s: %d of %d pairs from %d documents; dropped: %s",
+        output,
+        sieve.kept,
+        sieve.seen,
+        reader.num,
+        ", ".join(told) or "none",
+    )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SynthesizeRequests:
+def _kept(reader: "PairReader", sieve: Sieve) -> Iterator[dict[str, Any]]:
+    for document, raws in reader:
+        step(1)
+        source = document.record.get("url") or document.record.get("source") or document.where
+        for raw in raws:
+            pair = sieve.keep(raw)
+            if pair is not None:
+                record = {"query": pair.query, "pos": [pair.passage], "source": source}
+                if pair.languages[1]:
+                    record["lang"] = "-".join(dict.fromkeys(pair.languages))
+                yield record
+
+
+@command
+def synthesize_requests(
+    articles: Files,
+    *,
+    output: File,
+    prompt: OptionalFile = None,
+    excerpts: Annotated[Excerpts, SHARED] = _EXCERPTS,
+) -> None:
     """Write what a generator of yours is asked about long articles.
 
-    Attributes:
+    Args:
       articles: JSON lines {"id", "text"}, perhaps with "title" and "lang".
       output: JSON lines {"id", "lang", "text", "prompt"}.
       prompt: a file with the template, in which {text} stands for the excerpt.
-      min_words: of an article at least.
-      max_words: of its excerpt at most, a run of whole paragraphs.
-      number: articles of each language at most, drawn by seed; all if not given.
-      seed: of all draws.
+      excerpts: which articles, and how much of each.
+
+    Raises:
+      InputError: a file or a line is wrong, or no article is long enough.
     """
+    from t5x_lite.records.json_lines import writer
 
-    articles: FileTuple
-    output: File
-    prompt: OptionalFile = None
-    min_words: Count = 1000
-    max_words: Count = 350
-    number: OptionalCount = None
-    seed: Count = 0
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not self.articles:
-            raise OptionError("--articles needs at least one file")
-        numbers = {"--min-words": self.min_words, "--max-words": self.max_words}
-        at_least(1, {**numbers, "--number": self.number})
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.synthesizing.requests."""
-        from t5x_lite.retrieval.synthesis import Excerpts
-        from t5x_lite.run.synthesizing import requests
-
-        excerpts = Excerpts(
-            min_words=self.min_words,
-            max_words=self.max_words,
-            number=self.number,
-            seed=self.seed,
-        )
-        requests(self.articles, output=self.output, prompt=self.prompt, excerpts=excerpts)
+    if not articles:
+        raise OptionError("--articles needs at least one file")
+    template = PROMPT if prompt is None else _template(prompt)
+    sampled = sampled_ids(read_articles(articles), excerpts)
+    num, dropped = 0, Counter[str]()
+    counter = counting("writing requests", unit="articles")
+    with counter as advance, writer(output) as file:
+        for article in read_articles(articles):
+            num += 1
+            advance(1)
+            if sampled is not None and article.id not in sampled:
+                dropped["too short, or not drawn"] += 1
+                continue
+            request = request_of(article, excerpts, template)
+            if request is None:
+                dropped["too short"] += 1
+                continue
+            file.write(request)
+        if num == dropped.total():
+            raise InputError(
+                f"{articles[0]}: none of {num} articles has {excerpts.min_words} words: give "
+                "longer ones, or lower --min-words"
+            )
+        _report(output, {"articles": num, "requests": num - dropped.total()}, dropped)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SynthesizeCollect:
+@command
+def synthesize_collect(
+    articles: Files,
+    *,
+    answers: File,
+    output: File,
+    min_words: Positive = 3,
+    max_words: Positive = 64,
+    languages_by: Identifier = None,
+) -> None:
     """Make pairs of the questions that a generator wrote and the whole articles.
 
-    Attributes:
+    Args:
       articles: the files that the requests were made of.
       answers: JSON lines {"id", "question"}.
       output: JSON lines {"query", "pos", "id", "lang"}, as training reads them.
       min_words: of a question at least.
       max_words: of a question at most.
       languages_by: langdetect or cld3 drops questions in another language than the article's.
+
+    Raises:
+      InputError: a file or a line is wrong, or an answer is to no article.
     """
+    from t5x_lite.c4.language import identifier
+    from t5x_lite.records.json_lines import writer
 
-    articles: FileTuple
-    answers: File
-    output: File
-    min_words: Count = 3
-    max_words: Count = 64
-    languages_by: Literal["langdetect", "cld3"] | None = None
-    takes_overrides: ClassVar[bool] = False
+    if not articles:
+        raise OptionError("--articles needs at least one file")
+    questions = read_questions(answers)
+    guess = identifier(languages_by) if languages_by else None
+    dropped, kept = Counter[str](), 0
+    counter = counting("making pairs", unit="articles")
+    with counter as advance, writer(output) as file:
+        for article in read_articles(articles):
+            advance(1)
+            question = questions.pop(article.id, None)
+            if question is None:
+                continue
+            why = check(
+                question,
+                article.text,
+                language=article.language,
+                min_words=min_words,
+                max_words=max_words,
+                guess=guess,
+            )
+            if why:
+                dropped[why] += 1
+                continue
+            kept += 1
+            record = {"query": " ".join(question.split()), "pos": [article.text], "id": article.id}
+            file.write({**record, **({"lang": article.language} if article.language else {})})
+        if questions:
+            raise InputError(
+                f"{answers} has an answer to {min(questions)!r}, which the articles do not have"
+            )
+        if not kept:
+            raise InputError(f"{answers}: no question is left; {dict(dropped)}")
+        _report(output, {"answers": kept + dropped.total(), "kept": kept}, dropped)
 
-    def __post_init__(self) -> None:
-        if not self.articles:
-            raise OptionError("--articles needs at least one file")
-        at_least(1, {"--min-words": self.min_words, "--max-words": self.max_words})
 
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.synthesizing.collect."""
-        from t5x_lite.run.synthesizing import collect
+def _template(path: str) -> str:
+    from t5x_lite.records.compressed import read_whole
 
-        collect(
-            self.articles,
-            answers=self.answers,
-            output=self.output,
-            min_words=self.min_words,
-            max_words=self.max_words,
-            languages_by=self.languages_by or "",
-        )
+    try:
+        text = read_whole(path, most=LONGEST_LINE).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    if "{text}" not in text:
+        raise InputError(f"{path}: must have {{text}}, where the excerpt goes")
+    return text
+
+
+def _report(output: str, counts: Mapping[str, int], dropped: Counter[str]) -> None:
+    report = {**counts, "dropped": dict(sorted(dropped.items()))}
+    if output != "-":
+        _write_report(output, report)
+    _logger.info("%s: %s", output, report)
+
+
+def _write_report(output: str, report: Mapping[str, Any]) -> None:
+    """Write OUTPUT.report.json."""
+    content = json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n"
+    write_atomically(Path(f"{output}.report.json"), content)

@@ -20,13 +20,13 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
-
-from t5x_lite.data.permutation import order
 from t5x_lite.errors import InputError
-from t5x_lite.retrieval.pool import Pool
+from t5x_lite.option_types import Natural, OptionalNumber, Positive
+
+if TYPE_CHECKING:
+    from t5x_lite.retrieval.pool import Pool
 
 Take = Literal["top", "sample"]
 Fill = Literal["none", "random"]
@@ -37,41 +37,38 @@ _LEAST_CHARACTERS = 24
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Which candidates become negatives.
+    """Which candidates become negatives; its fields are options of `t5x-lite mine`.
 
     Attributes:
-      first: the first place of a ranking, from 0, that is looked at.
+      first: the first place of a ranking that is looked at, from 0.
       last: the place behind the last one.
       negatives: of a query at most.
       take: the first ones, or a sample of all.
-      margin: a candidate scores at least so much less than the answer with the lowest score; None
-        is no such rule.
-      relative_margin: the same as a share of that score, where it is above 0.
-      min_score: of a candidate.
-      max_score: of a candidate.
-      fill: whether a query with too few gets passages that are not in its ranking.
+      margin: negatives score so much less than the answer with the lowest score.
+      relative_margin: the same as a share of that score.
+      min_score: of a negative.
+      max_score: of a negative.
+      fill: random gives a query with too few passages that are not in its ranking.
       seed: of samples.
     """
 
-    first: int = 10
-    last: int = 210
-    negatives: int = 15
+    first: Natural = 10
+    last: Positive = 210
+    negatives: Positive = 15
     take: Take = "sample"
-    margin: float | None = None
-    relative_margin: float | None = None
-    min_score: float | None = None
-    max_score: float | None = None
+    margin: OptionalNumber = None
+    relative_margin: OptionalNumber = None
+    min_score: OptionalNumber = None
+    max_score: OptionalNumber = None
     fill: Fill = "none"
-    seed: int = 0
+    seed: Natural = 0
 
     def __post_init__(self):
-        if not 0 <= self.first < self.last:
+        if 1 <= self.last <= self.first:
             raise InputError(
                 f"negatives come from the places first to last, which must be 0 or more and "
                 f"rising: got {self.first} to {self.last}"
             )
-        if self.negatives < 1:
-            raise InputError(f"negatives must be at least 1, got {self.negatives}")
 
     @property
     def scored(self) -> bool:
@@ -132,7 +129,7 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    query: str, ranking: Sequence[Candidate], known: Known, pool: Pool, rules: Rules
+    query: str, ranking: Sequence[Candidate], known: Known, pool: "Pool", rules: Rules
 ) -> Chosen:
     """The negatives of a query.
 
@@ -181,7 +178,7 @@ def _text_rule(number: int, digests: set[int], known: Known, seen: set[int]) -> 
     return "duplicate" if digests & seen else ""
 
 
-def _part_rule(number: int, known: Known, pool: Pool) -> str:
+def _part_rule(number: int, known: Known, pool: "Pool") -> str:
     """The rule about parts of texts that drops a candidate; "" is none."""
     for answer in known.texts:
         candidate = pool.words(number)
@@ -217,7 +214,7 @@ def _drawn(*parts: str | int) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
-def _sampled(query: str, kept: list[Candidate], pool: Pool, rules: Rules) -> list[Candidate]:
+def _sampled(query: str, kept: list[Candidate], pool: "Pool", rules: Rules) -> list[Candidate]:
     """Some candidates in their order: those with the lowest draws."""
     draws = [_drawn(rules.seed, query, pool.name(one.number)) for one in kept]
     places = sorted(range(len(kept)), key=lambda place: (draws[place], place))
@@ -225,9 +222,13 @@ def _sampled(query: str, kept: list[Candidate], pool: Pool, rules: Rules) -> lis
 
 
 def _filling(
-    query: str, num: int, ranked: set[int], known: Known, pool: Pool, rules: Rules
+    query: str, num: int, ranked: set[int], known: Known, pool: "Pool", rules: Rules
 ) -> list[int]:
     """Passages that a permutation of the pool, the query's own, has first."""
+    import numpy as np
+
+    from t5x_lite.data.permutation import order
+
     found: list[int] = []
     seen: set[int] = set()
     seed = _drawn(rules.seed, query)

@@ -15,10 +15,11 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
+from typing import Literal
 
-from t5x_lite.c4.bad_words import BadWords, load_bad_words
 from t5x_lite.c4.language import identifier
 from t5x_lite.errors import InputError
+from t5x_lite.option_types import OptionalFile, Positive
 from t5x_lite.retrieval.pair_rules import Raw
 from t5x_lite.retrieval.words import words
 
@@ -30,33 +31,30 @@ SAMPLES = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Filters:
-    """Which pairs are kept.
+    """Which pairs are kept; its fields are options of `t5x-lite pairs`.
 
     Attributes:
       min_query_words: of a query at least.
       max_query_words: of a query at most.
       min_passage_words: of a passage at least.
-      max_queries: pairs of one passage at most: the first; what has more is boilerplate.
-      bad_words: a file with an entry on each line; a pair with one is dropped. "" is none.
-      languages_by: "langdetect" or "cld3" finds the language of a passage that says one, and drops
-        pairs where it is another; "" believes what is said.
+      max_queries: pairs of one passage at most.
+      bad_words: a file with an entry on each line; a pair with one is dropped.
+      languages_by: langdetect or cld3 drops passages in another language than they say.
     """
 
-    min_query_words: int = 2
-    max_query_words: int = 64
-    min_passage_words: int = 10
-    max_queries: int = 20
-    bad_words: str = ""
-    languages_by: str = ""
+    min_query_words: Positive = 2
+    max_query_words: Positive = 64
+    min_passage_words: Positive = 10
+    max_queries: Positive = 20
+    bad_words: OptionalFile = None
+    languages_by: Literal["langdetect", "cld3"] | None = None
 
     def __post_init__(self):
-        if not 1 <= self.min_query_words <= self.max_query_words:
+        if 1 <= self.max_query_words < self.min_query_words:
             raise InputError(
                 "the words of a query must be from 1 up, min to max: got "
                 f"{self.min_query_words} to {self.max_query_words}"
             )
-        if min(self.min_passage_words, self.max_queries) < 1:
-            raise InputError("min_passage_words and max_queries must be at least 1")
 
 
 class Sieve:
@@ -70,6 +68,8 @@ class Sieve:
     """
 
     def __init__(self, filters: Filters):
+        from t5x_lite.c4.bad_words import BadWords, load_bad_words
+
         self._filters = filters
         self._bad = BadWords(load_bad_words(filters.bad_words)) if filters.bad_words else None
         self._bad_anywhere = (

@@ -14,11 +14,15 @@ Source: Chen et al. 2024 (BGE-M3), section 3.1 and appendix (MultiLongDoc).
 
 import dataclasses
 import hashlib
+import heapq
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from t5x_lite.errors import InputError
+from t5x_lite.option_types import Count, OptionalPositive, Positive
+from t5x_lite.records.json_lines import read_examples
+from t5x_lite.records.passages import of_object
 from t5x_lite.retrieval.pair_filters import plain
 from t5x_lite.retrieval.words import words
 
@@ -47,23 +51,21 @@ class Article(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Excerpts:
-    """Which articles are asked about, and by how much of each.
+    """Which articles are asked about, and by how much of each: options of `synthesize requests`.
+
+    Words of scripts without spaces are characters.
 
     Attributes:
-      min_words: of an article at least; of scripts without spaces a character is about a word.
-      max_words: of the run of paragraphs at most.
-      number: articles of each language at most, those with the lowest draws; None is all.
+      min_words: of an article at least.
+      max_words: of its excerpt at most, a run of whole paragraphs.
+      number: articles of each language at most, drawn by seed; all if not given.
       seed: of all draws.
     """
 
-    min_words: int = 1000
-    max_words: int = 350
-    number: int | None = None
-    seed: int = 0
-
-    def __post_init__(self):
-        if min(self.min_words, self.max_words) < 1:
-            raise InputError("min_words and max_words must be at least 1")
+    min_words: Positive = 1000
+    max_words: Positive = 350
+    number: OptionalPositive = None
+    seed: Count = 0
 
 
 def draw_of(article: str, seed: int) -> int:
@@ -146,3 +148,53 @@ def check(
     if guess is not None and language and guess(asked)[0].split("-")[0] != language.split("-")[0]:
         return "other language"
     return ""
+
+
+def read_articles(paths: Sequence[str]) -> Iterator[Article]:
+    """Read the articles of files: JSON lines {"id", "text"}, perhaps with "title" and "lang".
+
+    Raises:
+      InputError: if a line is wrong, or an id comes twice.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        lines = read_examples(path, fields=("text",), optional=("title", "lang"))
+        for number, line in enumerate(lines):
+            passage = of_object(line, number=number)
+            if passage.id in seen:
+                raise InputError(f"{passage.where}: the id {passage.id!r} comes twice")
+            seen.add(passage.id)
+            text = "\n".join(part for part in (passage.title, passage.text) if part)
+            yield Article(passage.id, line.record.get("lang", ""), text)
+
+
+def sampled_ids(articles: Iterator[Article], excerpts: Excerpts) -> set[str] | None:
+    """The ids of the articles with the lowest draws of each language; None are all."""
+    if excerpts.number is None:
+        return None
+    heaps: dict[str, list[tuple[int, str]]] = {}
+    for article in articles:
+        if request_of(article, excerpts, "") is None:
+            continue
+        heap = heaps.setdefault(article.language, [])
+        heapq.heappush(heap, (-draw_of(article.id, excerpts.seed), article.id))
+        if len(heap) > excerpts.number:
+            heapq.heappop(heap)
+    return {name for heap in heaps.values() for _, name in heap}
+
+
+def read_questions(path: str) -> dict[str, str]:
+    """Read a generator's questions, by the id of their article: JSON lines {"id", "question"}.
+
+    Raises:
+      InputError: if a line is wrong, or an id comes twice.
+    """
+    found: dict[str, str] = {}
+    for where, record in read_examples(path, fields=("question",)):
+        name = record.get("id")
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise InputError(f'{where}: must have "id", that of its request, got {name!r:.40}')
+        if str(name) in found:
+            raise InputError(f"{where}: the id {name!r} comes twice")
+        found[str(name)] = record["question"]
+    return found

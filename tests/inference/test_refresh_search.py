@@ -15,6 +15,7 @@ import pytest
 
 from t5x_lite.checkpoints import reading
 from t5x_lite.checkpoints.orbax_params import lazy_params
+from t5x_lite.commands.mining import refresh
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.cache import refreshes
 from t5x_lite.data.config import Data
@@ -23,6 +24,8 @@ from t5x_lite.data.refresh import Refresh
 from t5x_lite.data.shapes import Bucketed
 from t5x_lite.data.tasks import pairs as pair_tasks
 from t5x_lite.errors import InputError
+from t5x_lite.inference import refresh_search
+from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.models.encoder_presets import bert_base
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
@@ -30,8 +33,6 @@ from t5x_lite.optim.schedules import Constant
 from t5x_lite.records.pairs import Pairs
 from t5x_lite.retrieval.pair_filters import Filters, Sieve, plain
 from t5x_lite.retrieval.pair_rules import RULES, Document
-from t5x_lite.run import refreshing
-from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests import tokenizer_files
@@ -45,8 +46,8 @@ EXAMPLES = [("a", "a b"), ("c d", "c"), ("a", "g"), ("g", "h a")]
 
 def test_the_steps_that_are_needed(tmp_path):
     rule = Refresh(period=2, lag=1, directory=str(tmp_path))
-    assert refreshing.needed_steps(rule, 9) == [2, 4, 6]
-    assert refreshing.needed_steps(rule, 4) == []
+    assert refresh_search.needed_steps(rule, 9) == [2, 4, 6]
+    assert refresh_search.needed_steps(rule, 4) == []
 
 
 @pytest.mark.slow
@@ -57,16 +58,16 @@ def test_a_search_has_the_nearest_passages_without_the_answers(tmp_path, compile
     rows = dict(zip(texts, encoder.rows(texts).rows, strict=True))
     refreshes.Passages.write(tmp_path / "r", [rows[text] for text in PASSAGES])
     pool = refreshes.Passages.open(tmp_path / "r")
-    queries = refreshing._Queries(
+    queries = refresh_search.CachedQueries(
         [{"query": rows[q], "positives": rows[p]} for q, p in EXAMPLES], pool
     )
     # "a" has two examples; "g" is a passage, too.
     assert queries.answers == [{0, 3, 6}, {1}, {3, 4}]
     assert queries.of_examples.tolist() == [0, 1, 0, 2]
     monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: encoder)
-    monkeypatch.setattr(refreshing, "_CHUNK_BATCHES", 1)
+    monkeypatch.setattr(refresh_search, "_CHUNK_BATCHES", 1)
     rule = Refresh(period=2, lag=1, top=5, directory=str(tmp_path / "r"))
-    found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
+    found = refresh_search.search(rule, "w", 2, pool, queries, batch_size=2)
     embed = encoder.embedder(batch_size=2)
     scores = embed.run(encoder.params, [rows[q] for q, _ in EXAMPLES]) @ (
         embed.run(encoder.params, [rows[text] for text in PASSAGES]).T
@@ -81,23 +82,16 @@ def test_a_search_has_the_nearest_passages_without_the_answers(tmp_path, compile
 def test_a_checkpoint_that_is_gone(monkeypatch):
     monkeypatch.setattr(reading, "saved_steps", lambda path: [4, 6])
     with pytest.raises(InputError, match="the checkpoint of step 2 is gone"):
-        refreshing._wait("w", 2, once=False)
-    assert refreshing._wait("w", 4, once=False)
-    assert not refreshing._wait("w", 8, once=True)
+        refresh_search.wait_for("w", 2, once=False)
+    assert refresh_search.wait_for("w", 4, once=False)
+    assert not refresh_search.wait_for("w", 8, once=True)
 
 
 def test_a_checkpoint_that_comes(monkeypatch):
     there = iter([[], [2], [2, 4]])
     monkeypatch.setattr(reading, "saved_steps", lambda path: next(there))
-    monkeypatch.setattr(refreshing, "POLL_SECONDS", 0.0)
-    assert refreshing._wait("w", 4, once=False)
-
-
-def test_a_config_without_a_refresh(tmp_path, monkeypatch):
-    run = types.SimpleNamespace(data=Data(cache="c", vocabulary=""))
-    monkeypatch.setattr(refreshing, "load", lambda path: run if Path(path).name else None)
-    with pytest.raises(InputError, match=r"has no data\.refresh\.period"):
-        refreshing.refresh(str(tmp_path), passages=["c.jsonl"])
+    monkeypatch.setattr(refresh_search, "POLL_SECONDS", 0.0)
+    assert refresh_search.wait_for("w", 4, once=False)
 
 
 BODY = "a b c d e f g h i j k l m n o a c e g i k m o"
@@ -133,7 +127,7 @@ def pool_of(encoder, directory, lines, *, length=64, **layout):
         targets_length=length,
         refresh=Refresh(period=1, directory=str(directory / "r")),
     )
-    return refreshing._pool(data, encoder.loaded.vocabulary, [str(corpus)])
+    return refresh_search.tokenized_passages(data, encoder.loaded.vocabulary, [str(corpus)])
 
 
 def queries_of(encoder, pairs, pool, *, length=64, **layout):
@@ -145,7 +139,7 @@ def queries_of(encoder, pairs, pool, *, length=64, **layout):
         lengths=(16, length),
         layout=Groups(**layout),
     )
-    return refreshing._Queries(made, pool, length=length)
+    return refresh_search.CachedQueries(made, pool, length=length)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +282,7 @@ def test_rows_of_the_encoder_of_t5_have_no_cls(tmp_path, tiny_vocabulary, monkey
     queries = queries_of(encoder, pairs, pool, begins_with_cls=False)
     monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: encoder)
     rule = Refresh(period=2, lag=1, top=4, directory=str(tmp_path / "r"))
-    found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
+    found = refresh_search.search(rule, "w", 2, pool, queries, batch_size=2)
     tokens = encoder_tokens(vocabulary)
     assert len(seen) == 8
     assert all(row[0] != tokens.cls_id and row[-1] == tokens.sep_id for row in seen)
@@ -364,7 +358,7 @@ def test_a_run_with_batches_by_length_and_a_search_beside_it(by_length, tmp_path
     def search():
         while not (workdir / "config.json").is_file():
             time.sleep(0.05)
-        refreshing.refresh(str(workdir), passages=[str(tmp_path / "corpus.jsonl")], batch_size=8)
+        refresh(str(workdir), passages=[str(tmp_path / "corpus.jsonl")], batch_size=8)
 
     thread = threading.Thread(target=search, daemon=True)
     thread.start()

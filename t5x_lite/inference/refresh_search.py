@@ -1,13 +1,12 @@
-"""`t5x-lite refresh`: hard negatives by the checkpoints of a run that goes on (ANCE).
+"""The searches of `t5x-lite refresh`: passages near to a cache's queries that do not answer them.
 
-    t5x-lite train CONFIG --workdir W --data.cache C --data.refresh.period 1000 \
-        --data.refresh.directory W/refresh
-    t5x-lite refresh W --passages corpus.jsonl          # meanwhile, here or on another machine
+    passages = tokenized_passages(experiment.data, vocabulary, ["corpus.jsonl"])
+    queries = CachedQueries(examples_of(source.split), passages, length=512)
+    numbers = search(rule, "work/run", 2000, passages, queries, batch_size=32)   # int32 [n, top]
 
-For each checkpoint of a step that is a multiple of `data.refresh.period` it encodes the passages
-and the queries of the cache, and writes the passages nearest to each query, without its answers.
-The search of a step is there whole or not at all; a killed command goes on with the step that it
-was at. It ends when no search is needed any more.
+For each checkpoint of a step that is a multiple of `data.refresh.period` the passages and the
+queries of the cache are encoded, and the passages nearest to each query are found, without its
+answers.
 """
 
 import array
@@ -21,9 +20,7 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.checkpoints import reading
-from t5x_lite.config import load
 from t5x_lite.data.cache import refreshes
-from t5x_lite.data.cache.batches import open_sources
 from t5x_lite.data.cache.files import Split
 from t5x_lite.data.config import Data, text_lengths
 from t5x_lite.data.layouts.base import separate
@@ -33,6 +30,7 @@ from t5x_lite.data.tasks.pairs import MORE
 from t5x_lite.errors import InputError
 from t5x_lite.files import scratch_directory
 from t5x_lite.heads.dense import Role
+from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.progress import counting
 from t5x_lite.records.passages import read_passages
 from t5x_lite.records.string_table import create_array
@@ -40,10 +38,9 @@ from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.remote import open_path
 from t5x_lite.retrieval.exact_runs import search_shards
 from t5x_lite.retrieval.pair_filters import plain
-from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens, without_special
-from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
+from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.text_rows import text_rows
 
 POLL_SECONDS = 5.0
@@ -55,52 +52,14 @@ _LEAST_TOKENS = 8
 _logger = logging.getLogger(__name__)
 
 
-def refresh(
-    workdir: str, *, passages: Sequence[str], batch_size: int = 32, once: bool = False
-) -> None:
-    """Searches with each checkpoint that a run needs a search of, as it comes.
-
-    Args:
-      workdir: of the run, whose config has `data.refresh`.
-      passages: files of the passages that are searched.
-      batch_size: texts encoded at once.
-      once: whether it ends after the checkpoints that are there.
-
-    Raises:
-      InputError: the config has no refresh, or a file or the cache is wrong.
-    """
-    experiment = load(str(Path(workdir) / "config.json"))
-    data = experiment.data
-    if not data.refresh.period:
-        raise InputError(f"{workdir}: its config has no data.refresh.period: nothing is needed")
-    if not passages:
-        raise InputError("--passages needs at least one file")
-    vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
-    pool = _pool(data, vocabulary, passages)
-    (source,) = open_sources(data, vocabulary, split="train")
-    length = text_lengths(data)["document"]
-    queries = _Queries(_examples(source.split), pool, length=length)
-    queries.tell()
-    for step in needed_steps(data.refresh, experiment.steps):
-        if refreshes.is_whole(data.refresh.directory, step):
-            continue
-        if not _wait(workdir, step, once=once):
-            return
-        started = time.monotonic()
-        numbers = _search(data.refresh, workdir, step, pool, queries, batch_size=batch_size)
-        settings = {"top": data.refresh.top, "passages": len(pool), "cache": source.cache.digest}
-        refreshes.write(data.refresh.directory, step, numbers, settings=settings)
-        _logger.info("step %d: searched in %.0f s", step, time.monotonic() - started)
-
-
 def needed_steps(rule: Refresh, steps: int) -> list[int]:
     """The steps whose checkpoints search for some batch of a run of so many steps."""
     batches = range(0, steps, rule.period)
     return sorted({step for number in batches if (step := rule.searched_by(number))})
 
 
-def _wait(workdir: str, step: int, *, once: bool) -> bool:
-    """Waits for a checkpoint; False where `once` says not to.
+def wait_for(workdir: str, step: int, *, once: bool) -> bool:
+    """Wait for a checkpoint; return False if it is not there and `once` is set.
 
     Raises:
       InputError: it is gone already.
@@ -123,8 +82,10 @@ def _wait(workdir: str, step: int, *, once: bool) -> bool:
         time.sleep(POLL_SECONDS)
 
 
-def _pool(data: Data, vocabulary: Vocabulary, files: Sequence[str]) -> refreshes.Passages:
-    """The tokens of all passages, which are written at the first call.
+def tokenized_passages(
+    data: Data, vocabulary: Vocabulary, files: Sequence[str]
+) -> refreshes.Passages:
+    """Return the tokens of all passages, which are written at the first call.
 
     Rows begin with [CLS], as those of the cache do, also where the model's rows do not. A passage
     also has the keys of its text as `pair_filters.plain` writes it in pairs: vocabularies of bytes
@@ -156,7 +117,7 @@ def _pool(data: Data, vocabulary: Vocabulary, files: Sequence[str]) -> refreshes
     return refreshes.Passages.open(directory)
 
 
-class _Queries:
+class CachedQueries:
     """The queries of a cache: each once, and the passages that answer it.
 
     A passage answers if it has the id of an answer, or an answer's tokens with its title or without
@@ -244,7 +205,8 @@ class _Queries:
             )
 
 
-def _examples(split: Split) -> Iterator[Mapping[str, np.ndarray]]:
+def examples_of(split: Split) -> Iterator[Mapping[str, np.ndarray]]:
+    """Read the examples of a cache's split in their order."""
     for start in range(0, split.size, _READ_AT_A_TIME):
         yield from split.read(np.arange(start, min(start + _READ_AT_A_TIME, split.size)))
 
@@ -288,16 +250,20 @@ def _folder(rule: Refresh, step: int) -> Path:
     return Path(rule.directory) / f"{step}.partial"
 
 
-def _search(
+def search(
     rule: Refresh,
     workdir: str,
     step: int,
     pool: refreshes.Passages,
-    queries: _Queries,
+    queries: CachedQueries,
     *,
     batch_size: int,
 ) -> np.ndarray:
-    """int32 [n, top]: the passages of each example, nearest first; -1 is none."""
+    """Search with the checkpoint of a step.
+
+    Returns:
+      int32 [n, top]: the passages of each example, nearest first; -1 is none.
+    """
     with scratch_directory(_folder(rule, step)) as folder:
         return _search_in(folder, rule, workdir, step, pool, queries, batch_size=batch_size)
 
@@ -308,11 +274,11 @@ def _search_in(
     workdir: str,
     step: int,
     pool: refreshes.Passages,
-    queries: _Queries,
+    queries: CachedQueries,
     *,
     batch_size: int,
 ) -> np.ndarray:
-    """As `_search`, with a directory for the vectors of the passages."""
+    """As `search`, with a directory for the vectors of the passages."""
     mesh, top = make_mesh(MeshConfig()), rule.top
     encoder = TextEncoder.load(workdir, step=step, mesh=mesh)
     embedder = encoder.embedder(batch_size=batch_size)

@@ -1,24 +1,16 @@
-"""`t5x-lite pairs`: pairs of queries and passages from unlabelled text, by a rule and filters.
+"""The documents that `t5x-lite pairs` reads, each with the pairs that a rule makes of it.
 
-The output is what `tasks.pairs` and `mine` read, a pair a line: {"query", "pos", "source"} and
-"lang". OUTPUT.report.json beside it says what each filter dropped; its counts add up:
-
-    pairs == kept + the sum of dropped
-
-A killed command goes on: it reads its inputs again from the first, since what is a repetition
-depends on them, and writes only what is not there yet.
+reader = PairReader(["a.jsonl", "b.warc.wet.gz"], rule="title_body")
+for document, pairs in reader: ...
+reader.num, reader.empty        # documents, and those without a pair
 """
 
 import contextlib
 import glob
 import itertools
-import json
-import logging
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal
 
 from t5x_lite.buckets.paths import data_path
@@ -29,14 +21,12 @@ from t5x_lite.c4.reading import read_pages
 from t5x_lite.data.tasks.text_files import shards_of
 from t5x_lite.data.tasks.text_source import texts_of
 from t5x_lite.errors import InputError
-from t5x_lite.files import LONGEST_LINE, write_atomically
-from t5x_lite.progress import counting, step
+from t5x_lite.files import LONGEST_LINE
 from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.documents import (
     TEXT,
     TFDS,
     Shard,
-    as_template,
     is_named,
     kind_of,
     read_documents,
@@ -45,132 +35,33 @@ from t5x_lite.records.documents import (
 )
 from t5x_lite.records.lines import read_lines
 from t5x_lite.records.released_files import read_parallel
-from t5x_lite.records.resumable import resumable_writer
 from t5x_lite.remote import is_remote
-from t5x_lite.retrieval.pair_filters import Filters, Sieve
 from t5x_lite.retrieval.pair_rules import RULES, Document, Raw
 
-_CHUNK = 1024
-_USUAL = Filters()
 _ARCHIVES = (".warc", ".wet")
 
-_logger = logging.getLogger(__name__)
 
-
-def make_pairs(
-    inputs: Sequence[str],
-    *,
-    output: str,
-    rule: str,
-    languages: Sequence[str] = (),
-    filters: Filters = _USUAL,
-    seed: int = 0,
-    min_score: float | None = None,
-    text: str = TEXT,
-) -> None:
-    """Writes a file of pairs.
+class PairReader:
+    """The documents of files, each with the pairs that a rule makes of it.
 
     Args:
-      inputs: WET and WARC files, directories or lists of them; JSON lines, Parquet and Arrow; text
-        files, whose documents are divided by blank lines; patterns and directories of all these;
-        hf://NAME or tfds://NAME. For the rule "parallel" two text files may be given, line by
-        line translations of each other, or *.tsv with both texts in a line
-        (`released_files.read_parallel`). All may be compressed.
-      output: *.jsonl.
+      inputs: files, directories, patterns and data sets, as `t5x-lite pairs` takes them. All files
+        may be compressed; `released_files.read_parallel` reads *.tsv.
       rule: a name in `pair_rules.RULES`.
       languages: of two aligned files, or of the two texts of *.tsv; of all other inputs one, where
         these do not say it.
-      filters: which pairs are kept.
+      template: what is the "text" of an object or a row, with columns in braces; "{text}" changes
+        none.
       seed: of the sentences that the rule "ict" draws.
       min_score: the lowest score of a line of *.tsv that is kept; None keeps all.
-      text: what is the "text" of an object or a row, with columns in braces; "{text}" changes none.
-
-    Raises:
-      InputError: a file or a line is wrong, there is no such rule, or what is there of the output
-        is of another command.
-    """
-    if rule not in RULES:
-        raise InputError(f"there is no rule {rule!r}: give one of {', '.join(RULES)}")
-    if output == "-":
-        raise InputError("--output must be a file: its report stands beside it")
-    reader = _Reader(
-        inputs,
-        rule=rule,
-        languages=tuple(languages),
-        template=as_template(text),
-        seed=seed,
-        min_score=min_score,
-    )
-    identity = {
-        "inputs": reader.files,
-        "rule": rule,
-        "languages": [*languages],
-        "filters": asdict(filters),
-        **({"seed": seed} if rule == "ict" else {}),
-        **({} if min_score is None else {"min_score": min_score}),
-        **({} if as_template(text) == TEXT else {"text": text}),
-    }
-    sieve = Sieve(filters)
-    with (
-        counting("making pairs", unit="documents", steps=True),
-        resumable_writer(output, identity=identity, chunk=_CHUNK) as file,
-    ):
-        kept = itertools.islice(_kept(reader, sieve), file.done, None)
-        while some := list(itertools.islice(kept, _CHUNK)):
-            file.write(*some)
-        if not file.done and not sieve.seen:
-            raise InputError(
-                f"{inputs[0]}: the rule {rule} found no pair in {reader.num} documents"
-                f"{reader.fields()}"
-            )
-        _report(output, reader, sieve, identity)
-    told = [f"{num} {why}" for why, num in sorted(sieve.dropped.items())]
-    _logger.info(
-        "%s: %d of %d pairs from %d documents; dropped: %s",
-        output,
-        sieve.kept,
-        sieve.seen,
-        reader.num,
-        ", ".join(told) or "none",
-    )
-
-
-def _report(output: str, reader: "_Reader", sieve: Sieve, identity: dict[str, Any]) -> None:
-    """Writes OUTPUT.report.json."""
-    report = {
-        "documents": reader.num,
-        "documents_without_pair": reader.empty,
-        "pairs": sieve.seen,
-        "kept": sieve.kept,
-        "dropped": dict(sorted(sieve.dropped.items())),
-        "damaged": reader.damaged(),
-        "samples": sieve.samples,
-        **identity,
-    }
-    content = json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n"
-    write_atomically(Path(f"{output}.report.json"), content)
-
-
-def _kept(reader: "_Reader", sieve: Sieve) -> Iterator[dict[str, Any]]:
-    for document, raws in reader:
-        step(1)
-        source = document.record.get("url") or document.record.get("source") or document.where
-        for raw in raws:
-            pair = sieve.keep(raw)
-            if pair is not None:
-                record = {"query": pair.query, "pos": [pair.passage], "source": source}
-                if pair.languages[1]:
-                    record["lang"] = "-".join(dict.fromkeys(pair.languages))
-                yield record
-
-
-class _Reader:
-    """The documents of files with their pairs.
 
     Attributes:
       files: what is read: paths, sizes and times of the last change.
       num: documents read.
       empty: those of them in which the rule found nothing.
+
+    Raises:
+      InputError: a file cannot be read, or an option does not fit the files.
     """
 
     def __init__(
@@ -178,12 +69,14 @@ class _Reader:
         inputs: Sequence[str],
         *,
         rule: str,
-        languages: tuple[str, ...],
-        template: str,
-        seed: int,
-        min_score: float | None,
+        languages: Sequence[str] = (),
+        template: str = TEXT,
+        seed: int = 0,
+        min_score: float | None = None,
     ):
-        self._rule, self._languages, self._template = RULES[rule], languages, template
+        if rule not in RULES:
+            raise InputError(f"there is no rule {rule!r}: give one of {', '.join(RULES)}")
+        self._rule, self._languages, self._template = RULES[rule], tuple(languages), template
         self._seed, self._min_score = seed, min_score
         kinds = [_kind(name) for name in inputs]
         texts = [

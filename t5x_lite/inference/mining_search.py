@@ -1,28 +1,33 @@
 """The search of `t5x-lite mine` with a checkpoint: vectors of the pool, then the nearest ones."""
 
+import dataclasses
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from jaxtyping import Float
-
-from t5x_lite.data.config import text_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.files import write_atomically
-from t5x_lite.heads.dense import Role
-from t5x_lite.models.pooling import Pooling
+from t5x_lite.option_types import (
+    ALL_MODULES,
+    Modules,
+    OptionalDirectory,
+    OptionalPooling,
+    OptionalPositive,
+    OptionalText,
+    Positive,
+    Step,
+)
 from t5x_lite.progress import counting
-from t5x_lite.records.string_table import create_array
-from t5x_lite.records.vector_shards import VectorShards, identity_of
-from t5x_lite.retrieval.exact_runs import search_shards
-from t5x_lite.retrieval.search import Best, check_vectors
-from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.mining_inputs import Inputs
-from t5x_lite.run.text_encoder import TextEncoder, most_tokens, rows_of
-from t5x_lite.sharding import MeshConfig, make_mesh
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
+    from t5x_lite.heads.dense import Role
+    from t5x_lite.records.vector_shards import VectorShards
+    from t5x_lite.retrieval.mining_inputs import Inputs
+    from t5x_lite.retrieval.search import Best
 
 _CHUNK_BATCHES = 32
 """Batches of passages whose vectors are written together."""
@@ -31,42 +36,45 @@ _PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncoderSource:
-    """A checkpoint that searches.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairEncoder:
+    """How a checkpoint encodes queries and passages; its fields are options of `t5x-lite mine`.
 
     Attributes:
-      checkpoint: a work directory or a step directory.
-      vectors: files of the passages' vectors, in their order; () has the checkpoint make them.
-      step: of a work directory.
-      use: the modules in use.
-      pooling: None is what the checkpoint says.
-      normalize: None is what the checkpoint says.
-      query_prefix: what every query begins with; None is the checkpoint's prompt.
-      passage_prefix: what every passage begins with; None is the checkpoint's prompt.
-      batch_size: texts at once.
-      query_length: tokens of a query at most; None is what the model was trained with.
-      passage_length: tokens of a passage at most.
+      step: the step to take from a work directory, or best; the newest if not given.
+      base: where the base of a checkpoint is that holds its trained part alone.
+      adapters: the modules in use.
+      pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
+      normalize: whether vectors have length 1; if not given, what the checkpoint says.
+      query_prefix: what every query begins with; if not given, the checkpoint's prompt.
+      passage_prefix: what every passage begins with; if not given, the checkpoint's prompt.
+      batch_size: texts encoded at once.
+      query_length: tokens of a query at most; what the model was trained with if not given.
+      passage_length: tokens of a passage at most; what the model was trained with if not given.
+      trust_project: as for embed.
     """
 
-    checkpoint: str
-    vectors: tuple[str, ...] = ()
     step: Step = None
-    use: str | None = None
-    pooling: Pooling | None = None
+    base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
+    pooling: OptionalPooling = None
     normalize: bool | None = None
-    query_prefix: str | None = None
-    passage_prefix: str | None = None
-    batch_size: int = 32
-    query_length: int | None = None
-    passage_length: int | None = None
+    query_prefix: OptionalText = None
+    passage_prefix: OptionalText = None
+    batch_size: Positive = 32
+    query_length: OptionalPositive = None
+    passage_length: OptionalPositive = None
+    trust_project: bool = False
 
-    def identity(self) -> dict[str, Any]:
-        """What makes two searches the same, as JSON."""
+    def identity(self, checkpoint: str, vectors: Sequence[str] = ()) -> dict[str, Any]:
+        """Return what makes two searches the same, as JSON."""
+        from t5x_lite.inference.best_step import find_step
+        from t5x_lite.records.vector_shards import identity_of
+
         return {
-            "checkpoint": str(find_step(self.checkpoint, step=self.step)),
-            **(identity_of(self.vectors) if self.vectors else {}),
-            "use": self.use,
+            "checkpoint": str(find_step(checkpoint, step=self.step)),
+            **(identity_of(vectors) if vectors else {}),
+            "use": self.adapters.use,
             "vectors_are": [self.pooling, self.normalize],
             "prefixes": [self.query_prefix, self.passage_prefix],
             "lengths": [self.query_length, self.passage_length],
@@ -78,30 +86,46 @@ class EncoderSearch:
     """The passages of a pool nearest to queries; what was made stays in a folder.
 
     Args:
-      source: the checkpoint.
+      checkpoint: a work directory or a step directory.
       inputs: queries and passages.
+      options: how it encodes them.
+      vectors: files of the passages' vectors, in their order; () has the checkpoint make them.
       folder: of this command alone.
     """
 
-    def __init__(self, source: EncoderSource, inputs: Inputs, *, folder: Path):
-        self._source, self._inputs, self._folder = source, inputs, folder
+    def __init__(
+        self,
+        checkpoint: str,
+        inputs: "Inputs",
+        options: PairEncoder,
+        *,
+        vectors: Sequence[str] = (),
+        folder: Path,
+    ):
+        from t5x_lite.inference.text_encoder import TextEncoder
+        from t5x_lite.retrieval.search import check_vectors
+        from t5x_lite.sharding import MeshConfig, make_mesh
+
+        self._options, self._inputs, self._folder = options, inputs, folder
         self._mesh = make_mesh(MeshConfig())
         self._encoder = TextEncoder.load(
-            source.checkpoint,
-            step=source.step,
-            use=source.use,
+            checkpoint,
+            step=options.step,
+            use=options.adapters.use,
             mesh=self._mesh,
-            pooling=source.pooling,
-            normalize=source.normalize,
+            pooling=options.pooling,
+            normalize=options.normalize,
         )
-        self._embedder = self._encoder.embedder(batch_size=source.batch_size)
+        self._embedder = self._encoder.embedder(batch_size=options.batch_size)
         texts = [one.prompted for one in inputs.asked]
         self._queries = self._encoded(texts, "query")
         check_vectors(self._queries, what="a query")
-        self._shards = self._open()
+        self._shards = self._open(vectors)
 
-    def run(self, *, depth: int) -> Best:
+    def run(self, *, depth: int) -> "Best":
         """The nearest passages of each query, by number."""
+        from t5x_lite.retrieval.exact_runs import search_shards
+
         return search_shards(
             self._shards,
             self._queries,
@@ -113,6 +137,8 @@ class EncoderSearch:
 
     def scores_of_answers(self) -> list[list[float]]:
         """The score of each answer of each query; those that the pool lacks are encoded."""
+        import numpy as np
+
         absent = [
             text
             for one in self._inputs.asked
@@ -129,29 +155,34 @@ class EncoderSearch:
             found.append([float(np.dot(query, vector)) for vector in vectors])
         return found
 
-    def _encoded(self, texts: Sequence[str], role: Role) -> Float[np.ndarray, "n D"]:
-        source, encoder = self._source, self._encoder
+    def _encoded(self, texts: Sequence[str], role: "Role") -> "Float[np.ndarray, 'n D']":
+        from t5x_lite.data.config import text_lengths
+        from t5x_lite.inference.text_encoder import most_tokens, rows_of
+
+        options, encoder = self._options, self._encoder
         is_query = role == "query"
-        prefix = source.query_prefix if is_query else source.passage_prefix
+        prefix = options.query_prefix if is_query else options.passage_prefix
         if prefix is None:
             names = [encoder.known_prompt(name) for name in _PROMPTS[role]]
             known = next((name for name in names if name is not None), None)
             prefix = encoder.begins_with(None, known)
         experiment = encoder.loaded.experiment
         trained = text_lengths(experiment.data).get("query" if is_query else "document")
-        length = (source.query_length if is_query else source.passage_length) or trained
+        length = (options.query_length if is_query else options.passage_length) or trained
         length = min(length or encoder.length, most_tokens(experiment) or encoder.length)
         cut = rows_of(experiment, encoder.loaded.vocabulary)
         rows, _ = cut([prefix + text for text in texts], length=length)
         return self._embedder.run(encoder.params, rows, role=role)
 
-    def _open(self) -> VectorShards:
+    def _open(self, vectors: Sequence[str]) -> "VectorShards":
         """The vectors of the pool.
 
         Raises:
           InputError: files are not those of the pool.
         """
-        pool, vectors = self._inputs.pool, self._source.vectors
+        from t5x_lite.records.vector_shards import VectorShards
+
+        pool = self._inputs.pool
         if not vectors:
             self._embed()
             vectors = (str(self._folder / "passages.npy"),)
@@ -165,7 +196,11 @@ class EncoderSearch:
 
     def _embed(self) -> None:
         """Writes passages.npy; a chunk that is whole is not made again."""
-        pool, chunk = self._inputs.pool, _CHUNK_BATCHES * self._source.batch_size
+        import numpy as np
+
+        from t5x_lite.records.string_table import create_array
+
+        pool, chunk = self._inputs.pool, _CHUNK_BATCHES * self._options.batch_size
         path, count = self._folder / "passages.npy", self._folder / "passages.done"
         done = int(count.read_text()) if count.exists() and path.exists() else 0
         size = self._queries.shape[1]
