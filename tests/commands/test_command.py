@@ -129,6 +129,13 @@ def test_what_a_call_refuses(given, message):
         ("fuse --runs a --output r --k 0", "--k must be at least 1"),
         ("fuse --runs a --output r --rrf-k -1", "--rrf-k must be at least 0"),
         ("evaluate-run --runs a --qrels q --cuts 5 0", "--cuts must be at least 1"),
+        ("evaluate-suite beir --directory d --output o --runs r --depth 0", "--depth must be at"),
+        ("evaluate-suite beir --directory d --output o --step -1", "--step must be at least 0"),
+        (
+            "evaluate-suite beir --directory d --output o --query-length 0",
+            "--query-length must be at least 1",
+        ),
+        ("evaluate-sts --input i --checkpoint w --batch-size 0", "--batch-size must be at least 1"),
         ("index build --vectors a --output d --threads 0", "--threads must be at least 1"),
         ("index search --index d --queries q --output r --nprobe 0", "--nprobe must be at least 1"),
         ("index bench --indexes d --vectors a --queries q --nprobe 0", "--nprobe must be at"),
