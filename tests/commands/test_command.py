@@ -129,6 +129,10 @@ def test_what_a_call_refuses(given, message):
         ("fuse --runs a --output r --k 0", "--k must be at least 1"),
         ("fuse --runs a --output r --rrf-k -1", "--rrf-k must be at least 0"),
         ("evaluate-run --runs a --qrels q --cuts 5 0", "--cuts must be at least 1"),
+        ("rerank --checkpoint w --input i --output o --query-length 0", "--query-length must be"),
+        ("rerank --checkpoint w --input i --output o --step -1", "--step must be at least 0"),
+        ("score-pairs --checkpoint w --input i --output o --negatives-top 0", "--negatives-top"),
+        ("hybrid --corpus c --queries q --output o --rerank 0", "--rerank must be at least 1"),
         ("evaluate-suite beir --directory d --output o --runs r --depth 0", "--depth must be at"),
         ("evaluate-suite beir --directory d --output o --step -1", "--step must be at least 0"),
         (
