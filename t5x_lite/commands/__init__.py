@@ -27,7 +27,7 @@ _PLACES = {
     "evaluate": "runs:evaluate",
     "predict": "answers:predict",
     "score": "answers:score",
-    "embed": "embeddings:Embed",
+    "embed": "embeddings:embed",
     "serve": "serving:serve",
     "info": "runs:info",
     "report": "runs:report",

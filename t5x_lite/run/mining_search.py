@@ -13,6 +13,7 @@ from t5x_lite.data.config import text_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.files import write_atomically
 from t5x_lite.heads.dense import Role
+from t5x_lite.inference.text_encoder import TextEncoder, most_tokens, rows_of
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.progress import counting
 from t5x_lite.records.string_table import create_array
@@ -21,7 +22,6 @@ from t5x_lite.retrieval.exact_runs import search_shards
 from t5x_lite.retrieval.search import Best, check_vectors
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.mining_inputs import Inputs
-from t5x_lite.run.text_encoder import TextEncoder, most_tokens, rows_of
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 _CHUNK_BATCHES = 32

@@ -33,6 +33,7 @@ from t5x_lite.data.tasks.pairs import MORE
 from t5x_lite.errors import InputError
 from t5x_lite.files import scratch_directory
 from t5x_lite.heads.dense import Role
+from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.progress import counting
 from t5x_lite.records.passages import read_passages
 from t5x_lite.records.string_table import create_array
@@ -40,7 +41,6 @@ from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.remote import open_path
 from t5x_lite.retrieval.exact_runs import search_shards
 from t5x_lite.retrieval.pair_filters import plain
-from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens, without_special
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.ranking import hybrid
 from t5x_lite.data.layouts import Groups
 from t5x_lite.errors import InputError
@@ -13,7 +14,6 @@ from t5x_lite.options import OptionError
 from t5x_lite.records.m3_files import M3Texts
 from t5x_lite.records.run_files import read_run
 from t5x_lite.retrieval.hybrid import NAMES
-from t5x_lite.run.embedding import embed
 from tests.encoder_checkpoint import write_ranker
 
 DOCUMENTS = ["a b c", "d e f", "a d g h i", "j k l m n o a b", "b"]
@@ -37,7 +37,7 @@ def embedded(checkpoint, tmp_path_factory):
         lines = [json.dumps({"_id": f"{name[0]}{i}", "text": t}) for i, t in enumerate(texts)]
         (folder / f"{name}.jsonl").write_text("\n".join(lines))
         options = {"input": str(folder / f"{name}.jsonl"), "output": str(folder / name)}
-        embed(checkpoint, **options, heads=HEADS, batch_size=4, numbers="float32")
+        embed(checkpoint, **options, heads=HEADS, batch_size=4, vector_numbers="float32")
     return folder
 
 

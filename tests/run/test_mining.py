@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.search import search
 from t5x_lite.errors import InputError
 from t5x_lite.files import locked
@@ -13,7 +14,6 @@ from t5x_lite.records import pairs
 from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 from t5x_lite.retrieval.mine import Rules
 from t5x_lite.run import mining_search
-from t5x_lite.run.embedding import embed
 from t5x_lite.run.mining import RunSource, mine
 from t5x_lite.run.mining_search import EncoderSource
 from tests.encoder_checkpoint import write_checkpoint

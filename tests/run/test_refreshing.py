@@ -23,6 +23,7 @@ from t5x_lite.data.refresh import Refresh
 from t5x_lite.data.shapes import Bucketed
 from t5x_lite.data.tasks import pairs as pair_tasks
 from t5x_lite.errors import InputError
+from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.models.encoder_presets import bert_base
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
@@ -31,7 +32,6 @@ from t5x_lite.records.pairs import Pairs
 from t5x_lite.retrieval.pair_filters import Filters, Sieve, plain
 from t5x_lite.retrieval.pair_rules import RULES, Document
 from t5x_lite.run import refreshing
-from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests import tokenizer_files
