@@ -316,7 +316,7 @@ def sharing(part: Any, share: bool) -> Any:
 def answered(name: str) -> dict[str, Any]:
     """What the checkpoint of step SAVED answers: log-likelihoods and texts, or vectors."""
     import t5x_lite
-    from t5x_lite.run.embedding import embed
+    from t5x_lite.commands.embeddings import embed
 
     texts = ["the river ran low .", "two men spoke by night when rain came"]
     step = f"runs/{name}/checkpoints/{SAVED}"

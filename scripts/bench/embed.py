@@ -124,7 +124,7 @@ def side(options: argparse.Namespace) -> None:
     else:
         import jax
 
-        from t5x_lite.run.embedding import embed
+        from t5x_lite.commands.embeddings import embed
 
         # A call compiles what the one before it had compiled: it finds that here.
         jax.config.update("jax_compilation_cache_dir", str(Path(options.output, "compiled")))
@@ -157,7 +157,7 @@ def run_side(name: str, options: argparse.Namespace) -> dict[str, float]:
 
 def speed(options: argparse.Namespace) -> None:
     """All sides in rounds."""
-    from t5x_lite.run.text_encoder import TextEncoder
+    from t5x_lite.inference.text_encoder import TextEncoder
 
     work = Path(options.output)
     work.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def speed(options: argparse.Namespace) -> None:
 
 _WATCHED = """
 import json, resource, sys
-from t5x_lite.run.embedding import embed
+from t5x_lite.commands.embeddings import embed
 embed(sys.argv[1], input=sys.argv[2], output=sys.argv[3], pooling="mean", normalize=True)
 print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
 """

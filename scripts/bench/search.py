@@ -122,7 +122,7 @@ def sentences(directory: str, most: int) -> list[str]:
 
 def embedded(texts: list[str], args: argparse.Namespace) -> np.ndarray:
     if args.checkpoint:
-        from t5x_lite.run.text_encoder import TextEncoder
+        from t5x_lite.inference.text_encoder import TextEncoder
 
         encoder = TextEncoder.load(args.checkpoint, length=48, pooling="mean", normalize=True)
         rows, _ = encoder.rows(texts)

@@ -1,36 +1,97 @@
-"""Commands that make vectors of texts: embed."""
+"""embed: the texts of a file as vectors, without TensorFlow.
 
-import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+A file of any size streams through in constant memory, a chunk of batches at a time, whose texts are
+sorted by length. All devices share a batch. The output appears when it is whole.
+"""
 
-from t5x_lite.commands.options import at_least
+import contextlib
+import functools
+import itertools
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from t5x_lite.commands.command import command
+from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE
 from t5x_lite.option_types import (
     ALL_MODULES,
-    Count,
     Directory,
     File,
     LongInputs,
     Modules,
-    OptionalCount,
+    Natural,
     OptionalDirectory,
     OptionalPooling,
-    OptionalStep,
+    OptionalPositive,
     OptionalText,
+    Positive,
+    Step,
     Text,
-    TextTuple,
+    Texts,
 )
+from t5x_lite.progress import counting
 from t5x_lite.project import trusting_checkpoints
 
+if TYPE_CHECKING:
+    import numpy as np
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Embed:
+    from t5x_lite.evaluate.head_vectors import HeadEmbedder
+    from t5x_lite.heads.dense import Role
+    from t5x_lite.inference.text_encoder import TextEncoder
+    from t5x_lite.records.m3_files import Numbers
+    from t5x_lite.records.passages import PassageFormat
+    from t5x_lite.records.text_records import TextRecord
+    from t5x_lite.types import Params
+
+CHUNK_BATCHES = 32
+"""Batches that are held at a time."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Chunk(NamedTuple):
+    """Texts, and their tokens."""
+
+    records: list["TextRecord"]
+    rows: list["np.ndarray"]
+
+
+@command
+def embed(
+    checkpoint: Directory,
+    *,
+    input: File,
+    output: File,
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    format: Literal["auto", "text", "jsonl", "tsv"] = "auto",
+    pooling: OptionalPooling = None,
+    normalize: bool | None = None,
+    prefix: OptionalText = None,
+    prompt: OptionalText = None,
+    role: Literal["query", "passage"] = "query",
+    batch_size: Positive = 32,
+    inputs_length: OptionalPositive = None,
+    long_inputs: LongInputs = "cut",
+    longest_line: Positive = LONGEST_LINE,
+    bag_top: Natural = 0,
+    heads: Texts = ("dense",),
+    mcls: OptionalPositive = None,
+    vector_numbers: Literal["float16", "int8", "float32"] = "float16",
+    part: OptionalText = None,
+    compute_dtype: Literal["float32", "bfloat16"] | None = None,
+    text: Text = "{text}",
+    trust_project: bool = False,
+) -> Path:
     """Turn texts into vectors by an encoder: text, JSON lines or tables to .npy or .parquet.
 
     All devices share a batch. The output appears when it is whole.
 
-    Attributes:
+    Args:
       checkpoint: a work directory or a step directory.
       input: a file of texts, one a line; of JSON lines {"text"}, with "title" and "_id" if they
         have them, as BEIR's corpus.jsonl; or of passages with tabs, as MS MARCO's collection.tsv
@@ -72,76 +133,268 @@ class Embed:
         "{text}".
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Returns:
+      The file or directory that was written.
+
+    Raises:
+      InputError: if the checkpoint or a line is wrong, the checkpoint has no encoder, or a vector
+        is not finite; the output is as it was then.
+    """
+    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.inference.text_encoder import TextEncoder
+    from t5x_lite.records.documents import as_template
+    from t5x_lite.records.prefetch import Prefetch
+    from t5x_lite.records.shares import Share
+    from t5x_lite.records.vector_files import vector_writer
+    from t5x_lite.sharding import MeshConfig, make_mesh
+
+    share = None if part is None else Share.of_text(part)
+    several = tuple(heads) != ("dense",)
+    _check_heads(heads, bag_top=bag_top, mcls=mcls, role=role)
+    _check_files(input, output, is_directory=several)
+    with trusting_checkpoints(trust_project), base_at(base):
+        directory = find_step(checkpoint, step=step)
+        template = as_template(text)
+        read = functools.partial(
+            _read_place, input, format=format, longest=longest_line, template=template
+        )
+        records, total = read(), None
+        size = CHUNK_BATCHES * batch_size
+        if share is not None:
+            if several or input == "-":
+                raise InputError("--part goes with a file of texts, and with one file of vectors")
+            bounds = share.bounds(sum(1 for _ in read()), whole=size, what="texts")
+            records, total = itertools.islice(records, *bounds), bounds[1] - bounds[0]
+        first = next(records, None)  # a wrong input is seen before a large model is loaded
+        if first is None:
+            raise InputError(f"{input}: no text to read")
+        encoder = TextEncoder.load(
+            str(directory),
+            use=adapters.use,
+            mesh=make_mesh(MeshConfig()),
+            length=inputs_length,
+            pooling=pooling,
+            normalize=normalize,
+            compute_dtype=compute_dtype,
+        )
+        begins = encoder.begins_with(prefix, prompt)
+        cut = Cutter(encoder, long_inputs, mcls=mcls)
+        chunks = _chunks(itertools.chain([first], records), cut, prefix=begins, size=size)
+        if several:
+            by_heads = encoder.head_embedder(heads, batch_size=batch_size)
+            total = _num_lines(input)
+            done = _write_heads(
+                *(output, chunks, by_heads, encoder.params),
+                numbers=vector_numbers,
+                mcls=mcls is not None,
+                total=total,
+            )
+            cut.report()
+            _logger.info("%s: %d texts by the heads %s", output, done, ", ".join(heads))
+            return Path(output)
+        vectors_of = _vectors_of(
+            encoder, batch_size=batch_size, bag_top=bag_top, mcls=mcls, role=role
+        )
+        done = 0
+        with (
+            vector_writer(output) as file,
+            contextlib.closing(Prefetch(chunks, depth=2)) as ahead,
+            counting("embedding", unit="texts", total=total or _num_lines(input)) as advance,
+        ):
+            for chunk in ahead:
+                vectors = vectors_of(chunk.rows)
+                _check_finite(vectors, chunk.records)
+                file.write([record.id for record in chunk.records], vectors)
+                done += len(vectors)
+                advance(len(vectors))
+    cut.report()
+    _logger.info(
+        "%s: %d vectors of %d numbers (pooling %s, %s)",
+        output,
+        done,
+        vectors.shape[1],
+        encoder.vectors.pooling,
+        "of length 1" if encoder.vectors.normalize else "not normalised",
+    )
+    return Path(output)
+
+
+def _read_place(
+    place: str, *, format: "PassageFormat", longest: int, template: str
+) -> Iterator["TextRecord"]:
+    """The texts of a file, a directory, a pattern or a data set; ids are numbers over all files."""
+    from t5x_lite.data.tasks.text_files import shards_of
+    from t5x_lite.data.tasks.text_source import texts_of
+    from t5x_lite.records.documents import TFDS, is_named
+    from t5x_lite.records.text_records import TextRecord, read_texts
+
+    if place.startswith(TFDS):
+        for number, text in enumerate(texts_of(place, template=template)):
+            yield TextRecord(f"{place}: example {number + 1}", str(number), text)
+        return
+    shards = [place] if place == "-" else shards_of(place)
+    if len(shards) == 1:
+        shard = place if not is_named(place) and os.path.isfile(place) else shards[0]
+        yield from read_texts(shard, format=format, longest=longest, template=template)
+        return
+    number = 0
+    for shard in shards:
+        records = read_texts(shard, format=format, longest=longest, template=template)
+        for place_in_shard, record in enumerate(records):
+            is_number = record.id == str(place_in_shard)
+            yield record._replace(id=str(number)) if is_number else record
+            number += 1
+
+
+def _num_lines(place: str) -> int | None:
+    """The lines of one plain file, for progress."""
+    from t5x_lite.records.documents import is_named, kind_of
+    from t5x_lite.records.lines import count_lines
+
+    if is_named(place) or (place != "-" and kind_of(place) == "table"):
+        return None
+    return count_lines(place)
+
+
+def _vectors_of(
+    encoder: "TextEncoder", *, batch_size: int, bag_top: int, mcls: int | None, role: "Role"
+) -> "Callable[[list[np.ndarray]], np.ndarray]":
+    """What gives the vectors of rows."""
+    if mcls is None:
+        embedder = encoder.embedder(batch_size=batch_size, bag_top=bag_top)
+        return lambda rows: embedder.run(encoder.params, rows, role=role)
+    by_head = encoder.head_embedder(("dense",), batch_size=batch_size)
+
+    def vectors(rows: "list[np.ndarray]") -> "np.ndarray":
+        found = by_head.several(encoder.params, rows, mcls=True).dense
+        assert found is not None
+        return found
+
+    return vectors
+
+
+def _write_heads(
+    output: str,
+    chunks: Iterator[Chunk],
+    embedder: "HeadEmbedder",
+    params: "Params",
+    *,
+    numbers: "Numbers",
+    mcls: bool,
+    total: int | None,
+) -> int:
+    """Write the directory of several heads; return the number of texts."""
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.records.m3_files import Writer
+    from t5x_lite.records.prefetch import Prefetch
+
+    done = 0
+    with (
+        new_directory(output) as directory,
+        contextlib.closing(Writer(directory, numbers=numbers)) as file,
+        contextlib.closing(Prefetch(chunks, depth=2)) as ahead,
+        counting("embedding", unit="texts", total=total) as advance,
+    ):
+        for chunk in ahead:
+            found = embedder.several(params, chunk.rows, mcls=mcls)
+            for vectors in (found.dense, *(found.vectors or ())):
+                if vectors is not None:
+                    _check_finite(vectors, chunk.records)
+            ids = [record.id for record in chunk.records]
+            file.write(ids, dense=found.dense, terms=found.terms, vectors=found.vectors)
+            done += len(ids)
+            advance(len(ids))
+    return done
+
+
+class Cutter:
+    """Tokens of texts; says which were too long.
+
+    Args:
+      encoder: whose rows they are.
+      long_inputs: whether longer texts are cut or refused.
+      mcls: tokens behind each [CLS] of a row; None has one [CLS].
     """
 
-    checkpoint: Directory
-    input: File
-    output: File
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    format: Literal["auto", "text", "jsonl", "tsv"] = "auto"
-    pooling: OptionalPooling = None
-    normalize: bool | None = None
-    prefix: OptionalText = None
-    prompt: OptionalText = None
-    role: Literal["query", "passage"] = "query"
-    batch_size: Count = 32
-    inputs_length: OptionalCount = None
-    long_inputs: LongInputs = "cut"
-    longest_line: Count = LONGEST_LINE
-    bag_top: Count = 0
-    heads: TextTuple = ("dense",)
-    mcls: OptionalCount = None
-    vector_numbers: Literal["float16", "int8", "float32"] = "float16"
-    part: OptionalText = None
-    compute_dtype: Literal["float32", "bfloat16"] | None = None
-    text: Text = "{text}"
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
+    def __init__(self, encoder: "TextEncoder", long_inputs: LongInputs, *, mcls: int | None = None):
+        self._encoder, self._mcls = encoder, mcls
+        self._refuses = long_inputs == "refuse"
+        self._num = 0
 
-    def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step, "--bag-top": self.bag_top})
-        at_least(
-            1,
-            {
-                "--batch-size": self.batch_size,
-                "--inputs-length": self.inputs_length,
-                "--longest-line": self.longest_line,
-                "--mcls": self.mcls,
-            },
+    def chunk(self, records: list["TextRecord"], *, prefix: str) -> Chunk:
+        """The tokens of some texts.
+
+        Raises:
+          InputError: one is too long, and such are refused.
+        """
+        rows, longer = self._encoder.rows(
+            [prefix + record.text for record in records], mcls=self._mcls
         )
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.embedding.embed."""
-        from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.records.shares import Share
-        from t5x_lite.run.embedding import embed
-
-        part = None if self.part is None else Share.of_text(self.part)
-
-        with trusting_checkpoints(self.trust_project), base_at(self.base):
-            embed(
-                self.checkpoint,
-                step=self.step,
-                use=self.adapters.use,
-                input=self.input,
-                output=self.output,
-                format=self.format,
-                pooling=self.pooling,
-                normalize=self.normalize,
-                prefix=self.prefix,
-                prompt=self.prompt,
-                role=self.role,
-                batch_size=self.batch_size,
-                inputs_length=self.inputs_length,
-                long_inputs=self.long_inputs,
-                longest_line=self.longest_line,
-                bag_top=self.bag_top,
-                heads=self.heads,
-                mcls=self.mcls,
-                numbers=self.vector_numbers,
-                part=part,
-                compute_dtype=self.compute_dtype,
-                text=self.text,
+        if longer and self._refuses:
+            raise InputError(
+                f"{records[longer[0]].where}: the text is longer than {self._encoder.length} "
+                "tokens; shorten it, raise --inputs-length, or have it cut by --long-inputs cut"
             )
+        if longer and not self._num:
+            _logger.warning(
+                "%s: the text is cut to %d tokens, as all longer ones are (--inputs-length)",
+                records[longer[0]].where,
+                self._encoder.length,
+            )
+        self._num += len(longer)
+        return Chunk(records, rows)
+
+    def report(self) -> None:
+        """Says how many, where it is more than the one that was named."""
+        if self._num > 1:
+            _logger.warning("%d texts were cut", self._num)
+
+
+def _chunks(
+    records: Iterator["TextRecord"], cutter: Cutter, *, prefix: str, size: int
+) -> Iterator[Chunk]:
+    while some := list(itertools.islice(records, size)):
+        yield cutter.chunk(some, prefix=prefix)
+
+
+def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: "Role") -> None:
+    """Refuses, by an InputError, what does not go together."""
+    if not heads or len(set(heads)) < len(heads):
+        raise InputError(f"heads are one or more different names: got {', '.join(heads) or 'none'}")
+    apart = tuple(heads) != ("dense",) or mcls is not None
+    if apart and (bag_top or role != "query"):
+        raise InputError("--heads and --mcls do not go with --bag-top or --role passage")
+
+
+def _check_files(input: str, output: str, *, is_directory: bool = False) -> None:
+    """Refuses what cannot be written, before the work and not after it.
+
+    Raises:
+      InputError: the output is no file of vectors, has no directory, or is the input.
+    """
+    if is_directory:
+        return  # `new_directory` checks it
+    from t5x_lite.records.vector_files import check_vector_file
+
+    check_vector_file(output)
+    folder = Path(output).absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"{output}: cannot be written ({folder} is not a directory)")
+    if Path(output).is_dir():
+        raise InputError(f"{output}: cannot be written (it is a directory)")
+    both = input != "-" and Path(input).exists() and Path(output).exists()
+    if both and os.path.samefile(input, output):
+        raise InputError(f"--input and --output are one file, {input}")
+
+
+def _check_finite(vectors: "np.ndarray", records: list["TextRecord"]) -> None:
+    import numpy as np
+
+    broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if broken.size:
+        raise InputError(
+            f"{records[broken[0]].where}: the vector is not finite: the checkpoint's weights are "
+            "broken, or the compute dtype is too narrow for them"
+        )

@@ -1,34 +1,85 @@
-"""Commands of cross-encoders: rerank and score-pairs."""
+"""Rank by slower scores: rerank and score-pairs, by a cross-encoder; hybrid, by a BGE-M3's heads.
 
-import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+rerank scores queries one behind the other, several at a time; a killed command goes on after the
+last ones that are written (`records.run_writer`). The texts of the passages that are scored are in
+memory, and no others.
 
-from t5x_lite.commands.options import at_least
+score-pairs writes what distillation reads (`objectives.distill`, data.layout Groups(teacher=True)).
+All other fields stay; scores that are there are replaced.
+
+    {"query": "q", "pos": ["a"], "neg": ["b", "c"]}
+    {"query": "q", "pos": ["a"], "neg": ["b", "c"], "pos_scores": [9.5], "neg_scores": [0.25, -1]}
+
+hybrid reads all of a corpus' dense vectors for each query, so it is for corpora of up to some
+millions of documents; `search` has the devices share them.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from t5x_lite.commands.command import command
+from t5x_lite.errors import InputError
 from t5x_lite.option_types import (
     ALL_MODULES,
-    Count,
     Directory,
     File,
     Modules,
-    OptionalCount,
     OptionalDirectory,
     OptionalFile,
-    OptionalStep,
+    OptionalPositive,
+    Positive,
+    Step,
     Text,
-    TextTuple,
+    Texts,
     Three,
+    Two,
 )
+from t5x_lite.options import OptionError
+from t5x_lite.progress import counting
 from t5x_lite.project import trusting_checkpoints
 
+if TYPE_CHECKING:
+    from t5x_lite.inference.pairs import CrossEncoder, HeadScorer
+    from t5x_lite.records.run_files import Ranking
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rerank:
+_RERANKED_AT_A_TIME = 8
+"""Queries whose passages are scored together, and sorted by length."""
+_SCORED_AT_A_TIME = 16
+
+_logger = logging.getLogger(__name__)
+
+
+@command
+def rerank(
+    checkpoint: Directory,
+    *,
+    input: File,
+    output: File,
+    beir: OptionalDirectory = None,
+    queries: OptionalFile = None,
+    passages: OptionalFile = None,
+    depth: Positive = 100,
+    sigmoid: bool = False,
+    format: Literal["trec", "marco", "jsonl"] | None = None,
+    tag: Text = "t5x_lite",
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    batch_size: Positive = 32,
+    inputs_length: OptionalPositive = None,
+    query_length: OptionalPositive = None,
+    trust_project: bool = False,
+) -> None:
     """Put the first places of a run in the order of a cross-encoder: a run in, a run out.
 
     The same command again goes on where it was killed.
 
-    Attributes:
+    Args:
       checkpoint: a work directory or a step directory of a cross-encoder.
       input: rankings of the first stage, in TREC's form, in MS MARCO's, or JSON lines {"query",
         "documents", "scores"}; - is standard input.
@@ -52,72 +103,157 @@ class Rerank:
       query_length: tokens of a query at most; what the model was trained with if not given.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Raises:
+      InputError: if the checkpoint, a file or a line is wrong, or a text is missing.
     """
+    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.inference.checkpoint import Checkpoint
+    from t5x_lite.inference.pairs import sigmoid_or_raw
+    from t5x_lite.records.run_files import read_run
+    from t5x_lite.records.run_writer import run_writer
+    from t5x_lite.retrieval.rerank import reranked
+    from t5x_lite.sharding import MeshConfig, make_mesh
 
-    checkpoint: Directory
-    input: File
-    output: File
-    beir: OptionalDirectory = None
-    queries: OptionalFile = None
-    passages: OptionalFile = None
-    depth: Count = 100
-    sigmoid: bool = False
-    format: Literal["trec", "marco", "jsonl"] | None = None
-    tag: Text = "t5x_lite"
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    batch_size: Count = 32
-    inputs_length: OptionalCount = None
-    query_length: OptionalCount = None
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step})
-        at_least(
-            1,
-            {
-                "--depth": self.depth,
-                "--batch-size": self.batch_size,
-                "--inputs-length": self.inputs_length,
-                "--query-length": self.query_length,
-            },
+    with trusting_checkpoints(trust_project), base_at(base):
+        directory = find_step(checkpoint, step=step)
+        rankings = list(read_run(input))
+        if not rankings:
+            raise InputError(f"{input}: no ranking")
+        texts = _texts(
+            rankings, depth=depth, beir=beir, queries=queries, passages=passages, run=input
         )
+        model = Checkpoint.load(
+            [directory], use=adapters.use, inputs_length=inputs_length, mesh=make_mesh(MeshConfig())
+        )
+        scorer = model.pair_scorer(batch_size=batch_size, query_length=query_length)
+        shown = sigmoid_or_raw(sigmoid=sigmoid)
+        identity = {
+            "checkpoint": str(directory),
+            "use": adapters.use,
+            "rankings": _digest(rankings, texts, depth=depth),
+            "depth": depth,
+            "sigmoid": sigmoid,
+            "lengths": [scorer.length, scorer.query_length],
+        }
+        with (
+            run_writer(
+                output, identity=identity, chunk=_RERANKED_AT_A_TIME, format=format, tag=tag
+            ) as file,
+            counting("reranking", unit="queries", total=len(rankings), done=file.done) as advance,
+        ):
+            those = iter(rankings[file.done :])
+            while some := list(itertools.islice(those, _RERANKED_AT_A_TIME)):
+                pairs = [
+                    (texts.queries[ranking.query], texts.passages[one.document])
+                    for ranking in some
+                    for one in ranking.documents[:depth]
+                ]
+                scores = iter(shown(scorer.scores(pairs)).tolist() if pairs else [])
+                file.write(
+                    [
+                        reranked(
+                            ranking,
+                            list(itertools.islice(scores, min(depth, len(ranking.documents)))),
+                        )
+                        for ranking in some
+                    ]
+                )
+                advance(len(some))
+    _logger.info(
+        "%s: %d queries, the first %d of each in the order of %s",
+        output,
+        len(rankings),
+        depth,
+        directory,
+    )
 
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.reranking.rerank."""
-        from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.run.reranking import rerank
 
-        with trusting_checkpoints(self.trust_project), base_at(self.base):
-            rerank(
-                self.checkpoint,
-                input=self.input,
-                output=self.output,
-                beir=self.beir,
-                queries=self.queries,
-                passages=self.passages,
-                depth=self.depth,
-                sigmoid=self.sigmoid,
-                format=self.format,
-                tag=self.tag,
-                step=self.step,
-                use=self.adapters.use,
-                batch_size=self.batch_size,
-                inputs_length=self.inputs_length,
-                query_length=self.query_length,
-            )
+class _Texts(NamedTuple):
+    """The texts of queries and of passages, by their ids."""
+
+    queries: Mapping[str, str]
+    passages: Mapping[str, str]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ScorePairs:
+def _texts(
+    rankings: Sequence["Ranking"],
+    *,
+    depth: int,
+    beir: str | None,
+    queries: str | None,
+    passages: str | None,
+    run: str,
+) -> _Texts:
+    """The texts that are to be scored.
+
+    Raises:
+      InputError: if the files are not named in one of the two ways, or lack what the run names.
+    """
+    from t5x_lite.records import beir_files
+
+    names = {one.document for ranking in rankings for one in ranking.documents[:depth]}
+    if beir is not None and queries is None and passages is None:
+        found = _Texts(beir_files.read_queries(beir), beir_files.read_documents(beir, names))
+        where = (beir, beir)
+    elif beir is None and queries is not None and passages is not None:
+        asked = {ranking.query for ranking in rankings}
+        found = _Texts(_read(queries, asked), _read(passages, names))
+        where = (queries, passages)
+    else:
+        raise InputError("whose texts? give --beir DIR, or --queries FILE and --passages FILE")
+    lacking = [ranking.query for ranking in rankings if ranking.query not in found.queries]
+    if lacking:
+        raise InputError(f"{run} names the query {lacking[0]!r}, which {where[0]} does not have")
+    if missing := sorted(names - found.passages.keys()):
+        raise InputError(
+            f"{run} names the document {missing[0]!r}, which {where[1]} does not have; "
+            f"{len(missing)} are missing"
+        )
+    return found
+
+
+def _read(path: str, wanted: Collection[str]) -> dict[str, str]:
+    from t5x_lite.records.passages import read_passages
+
+    return {one.id: one.whole for one in read_passages(path) if one.id in wanted}
+
+
+def _digest(rankings: Sequence["Ranking"], texts: _Texts, *, depth: int) -> str:
+    """What tells one input from another: names, order, and the texts that are scored."""
+    found = hashlib.sha256()
+    for ranking in rankings:
+        found.update(f"{ranking.query}\0{texts.queries[ranking.query]}\0".encode())
+        for place, one in enumerate(ranking.documents):
+            text = texts.passages[one.document] if place < depth else ""
+            found.update(f"{one.document}\0{text}\0".encode())
+    return found.hexdigest()
+
+
+@command
+def score_pairs(
+    checkpoint: Directory,
+    *,
+    input: File,
+    output: File,
+    negatives_top: OptionalPositive = None,
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    batch_size: Positive = 32,
+    inputs_length: OptionalPositive = None,
+    query_length: OptionalPositive = None,
+    heads: Texts = (),
+    weights: Three = (1.0, 1.0, 1.0),
+    trust_project: bool = False,
+) -> None:
     """Write scores beside the passages of a file of pairs, to distil from.
 
     They are a cross-encoder's, or those of the heads of a BGE-M3. The same command again goes on
     where it was killed.
 
-    Attributes:
+    Args:
       checkpoint: a work directory or a step directory of a cross-encoder, or with --heads of a
         BGE-M3.
       input: JSON lines {"query", "pos", "neg"}; - is standard input.
@@ -138,51 +274,180 @@ class ScorePairs:
         heads is written.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Raises:
+      InputError: if the checkpoint or a line is wrong.
     """
+    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.inference.checkpoint import Checkpoint
+    from t5x_lite.records.json_lines import writer
+    from t5x_lite.records.lines import count_lines
+    from t5x_lite.records.resumable import is_resumable, resumable_writer
+    from t5x_lite.sharding import MeshConfig, make_mesh
 
-    checkpoint: Directory
-    input: File
-    output: File
-    negatives_top: OptionalCount = None
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    batch_size: Count = 32
-    inputs_length: OptionalCount = None
-    query_length: OptionalCount = None
-    heads: TextTuple = ()
-    weights: Three = (1.0, 1.0, 1.0)
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step})
-        at_least(
-            1,
-            {
-                "--negatives-top": self.negatives_top,
-                "--batch-size": self.batch_size,
-                "--inputs-length": self.inputs_length,
-                "--query-length": self.query_length,
-            },
+    with trusting_checkpoints(trust_project), base_at(base):
+        directory = find_step(checkpoint, step=step)
+        model = Checkpoint.load(
+            [directory], use=adapters.use, inputs_length=inputs_length, mesh=make_mesh(MeshConfig())
         )
+        scorer = model.pair_scorer(
+            heads=heads, weights=weights, batch_size=batch_size, query_length=query_length
+        )
+        identity = {
+            "checkpoint": str(directory),
+            "use": adapters.use,
+            "input": _file_digest(input),
+            "negatives_top": negatives_top,
+            "lengths": [scorer.length, scorer.query_length],
+            **({"heads": list(heads), "weights": list(weights)} if heads else {}),
+        }
+        done = 0
+        goes_on = is_resumable(output) and input != "-"
+        opened: Any = (
+            resumable_writer(output, identity=identity, chunk=_SCORED_AT_A_TIME)
+            if goes_on
+            else writer(output)
+        )
+        with (
+            opened as file,
+            counting(
+                "scoring", unit="queries", total=count_lines(input), done=file.done
+            ) as advance,
+        ):
+            records = itertools.islice(_records(input), file.done, None)
+            while some := list(itertools.islice(records, _SCORED_AT_A_TIME)):
+                file.write(*_scored(some, scorer, negatives_top))
+                done += len(some)
+                advance(len(some))
+            if not done and not file.done:
+                raise InputError(f"{input}: no query")
+    _logger.info("%s: %d queries with the scores of %s", output, file.done, directory)
 
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.pair_scoring.score_pairs."""
-        from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.run.pair_scoring import score_pairs
 
-        with trusting_checkpoints(self.trust_project), base_at(self.base):
-            score_pairs(
-                self.checkpoint,
-                input=self.input,
-                output=self.output,
-                negatives_top=self.negatives_top,
-                step=self.step,
-                use=self.adapters.use,
-                batch_size=self.batch_size,
-                inputs_length=self.inputs_length,
-                query_length=self.query_length,
-                heads=self.heads,
-                weights=self.weights,
+def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file and their places, checked."""
+    from t5x_lite.records import pairs
+    from t5x_lite.records.json_lines import read_examples
+
+    for line in read_examples(path, fields=("query",)):
+        _ = pairs.checked(line.record, line.where)
+        yield line.where, dict(line.record)
+
+
+def _scored(
+    some: list[tuple[str, dict[str, Any]]], scorer: "CrossEncoder | HeadScorer", top: int | None
+) -> Iterator[Mapping[str, Any]]:
+    """The objects with scores."""
+    from t5x_lite.records import pairs
+
+    asked = []
+    for where, record in some:
+        one = pairs.from_json(pairs.checked(record, where))
+        asked += [(one.query, text) for text in (*one.positives, *one.negatives[:top])]
+    scores = iter(scorer.scores(asked).tolist())
+    for _, record in some:
+        negatives = record.get("neg", [])
+        of_pos = list(itertools.islice(scores, len(record["pos"])))
+        of_neg = list(itertools.islice(scores, len(negatives[:top])))
+        missing = [None] * (len(negatives) - len(of_neg))
+        yield {**record, "pos_scores": of_pos, "neg_scores": [*of_neg, *missing]}
+
+
+def _file_digest(path: str) -> str:
+    """Of a file's content; "" of standard input."""
+    if path == "-":
+        return ""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+@command
+def hybrid(
+    corpus: Directory,
+    *,
+    queries: Directory,
+    output: Directory,
+    ways: Texts = ("dense", "lexical", "multi_vector", "dense_lexical", "all"),
+    weights: Three = (1.0, 0.3, 1.0),
+    pair_weights: Two = (1.0, 0.3),
+    depth: Positive = 1000,
+    rerank: Positive = 200,
+    same_ids: Literal["keep", "drop"] = "keep",
+    tag: Text = "t5x_lite",
+) -> Path:
+    """Find documents by each head of a BGE-M3, and by several together.
+
+    Writes OUTPUT/WAY.trec for each way: dense and lexical over all documents; dense_lexical over
+    the best of both; multi_vector and all, the weighted sum of three scores, over the best of
+    dense. evaluate-run measures and compares the runs.
+
+    Args:
+      corpus: the directory that embed --heads dense lexical multi_vector wrote of the documents.
+      queries: that of the queries.
+      output: a new directory.
+      ways: the runs that are written.
+      weights: of the dense, the lexical and the multi-vector score in all; of long documents the
+        paper has .15 .5 .35.
+      pair_weights: of the dense and the lexical score in dense_lexical; of long documents .2 .8.
+      depth: documents of a query at most.
+      rerank: best documents of dense that multi_vector and all score again.
+      same_ids: whether a document that has a query's id stays in that query's ranking.
+      tag: TREC's name of the runs.
+
+    Returns:
+      The directory that was made.
+
+    Raises:
+      InputError: if a directory lacks what a head made, or the output exists.
+    """
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.records.m3_files import M3Texts
+    from t5x_lite.records.run_files import Ranking, check_tag, ranked, write_run
+    from t5x_lite.retrieval.hybrid import Finder, Ways
+
+    if not ways:
+        raise OptionError("--ways needs at least one")
+    asks = Ways(
+        names=tuple(ways), weights=weights, pair_weights=pair_weights, depth=depth, rerank=rerank
+    )
+    check_tag(tag)
+    documents, asked = M3Texts(corpus), M3Texts(queries)
+    for head in asks.heads:
+        for where, one in ((corpus, documents), (queries, asked)):
+            if not one.has(head):
+                raise InputError(
+                    f"{where}: has nothing of the head {head!r}: embed it with --heads "
+                    f"{' '.join(asks.heads)}"
+                )
+    if not asked.ids or not documents.ids:
+        raise InputError(f"{corpus if asked.ids else queries}: no text")
+    for where, one in ((corpus, documents), (queries, asked)):
+        if len(set(one.ids)) < len(one.ids):
+            twice = next(name for name in one.ids if one.ids.count(name) > 1)
+            raise InputError(f"{where}: the id {twice!r} comes twice")
+    finder, found = Finder(documents, asks), {name: [] for name in asks.names}
+    terms = asked.terms() if "lexical" in asks.heads else None
+    with (
+        new_directory(output) as directory,
+        contextlib.closing(terms) if terms is not None else contextlib.nullcontext(),
+        counting("searching", unit="queries", total=len(asked.ids)) as advance,
+    ):
+        for number, query in enumerate(asked.ids):
+            rankings = finder.rank(
+                None if asked.dense is None else asked.dense[number],
+                None if terms is None else next(terms),
+                asked.vectors(number) if "multi_vector" in asks.heads else None,
             )
+            for name, scored in rankings.items():
+                named = [(documents.ids[i], score) for i, score in scored]
+                kept = [pair for pair in named if same_ids == "keep" or pair[0] != query]
+                found[name].append(Ranking(query, ranked(kept)))
+            advance(1)
+        for name, rankings in found.items():
+            write_run(str(directory / f"{name}.trec"), rankings, tag=tag)
+    _logger.info("%s: %d queries by %s", output, len(asked.ids), ", ".join(asks.names))
+    return Path(output)

@@ -1,37 +1,101 @@
-"""evaluate-suite and evaluate-sts: an encoder on all sets of a benchmark, and on pairs."""
+"""evaluate-suite and evaluate-sts: an encoder on all sets of a benchmark, and on pairs.
 
-import dataclasses
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+For each set of a suite the corpus is encoded and searched, or its terms are indexed, or a run of
+yours is read; the run of a set is kept, so that a killed command goes on with the next set. The
+mean is over the sets that are there, and the missing ones are named; sets of one group, as
+CQADupStack's twelve, count as one.
+
+    evaluate_sts(["STS-B/dev.tsv"], checkpoint="work/bert")
+    # {"STS-B/dev.tsv": {"pairs": 1500, "spearman": 0.85, "pearson": 0.84}}
+
+A file of pairs is a table with tabs whose first line names the columns sentence1, sentence2 and
+score, as GLUE's STS-B has them, or JSON lines with these fields. Spearman's coefficient is the one
+that papers report (Reimers and Gurevych 2019; Gao et al. 2021, arXiv:2104.08821).
+
+A file of triplets is *.csv with the columns Sentence1, Sentence2 and Sentence3, as Wikipedia's
+sections have them (Dor et al. 2018), or JSON lines with anchor, positive and negative. Its accuracy
+is the fraction of triplets whose first sentence is nearer to the second than to the third.
+"""
+
+import contextlib
+import itertools
+import json
+import logging
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from t5x_lite.commands.options import at_least
+from t5x_lite.commands.command import command
+from t5x_lite.errors import InputError
+from t5x_lite.files import write_atomically
+from t5x_lite.inference.queries import QueryEncoder
 from t5x_lite.option_types import (
     ALL_MODULES,
-    Count,
     Directory,
-    FileTuple,
+    Files,
     Modules,
-    OptionalCount,
     OptionalDirectory,
     OptionalFile,
     OptionalPooling,
-    OptionalStep,
+    OptionalPositive,
     OptionalText,
+    Positive,
+    Step,
 )
 from t5x_lite.options import OptionError
+from t5x_lite.progress import print_result
 from t5x_lite.project import trusting_checkpoints
 
+if TYPE_CHECKING:
+    import numpy as np
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateSuite:
+    from t5x_lite.progress import Row
+    from t5x_lite.records import benchmark_files
+    from t5x_lite.records.run_files import Ranking
+    from t5x_lite.records.suites import Judged, Suite
+
+_CHUNK_BATCHES = 32
+_COLUMNS = ("sentence1", "sentence2", "score")
+_TRIPLETS = ("anchor", "positive", "negative")
+_SECTIONS = ("Sentence1", "Sentence2", "Sentence3")
+
+_logger = logging.getLogger(__name__)
+
+
+@command
+def evaluate_suite(
+    suite: Annotated[
+        Literal["beir", "miracl", "mldr", "mkqa", "mrtydi", "narrativeqa"], tyro.conf.Positional
+    ],
+    directory: Directory,
+    *,
+    output: Directory,
+    checkpoint: OptionalDirectory = None,
+    bm25: OptionalText = None,
+    runs: OptionalDirectory = None,
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    pooling: OptionalPooling = None,
+    normalize: bool | None = None,
+    query_prefix: OptionalText = None,
+    document_prefix: OptionalText = None,
+    batch_size: Positive = 32,
+    query_length: OptionalPositive = None,
+    document_length: OptionalPositive = None,
+    depth: Positive = 1000,
+    trust_project: bool = False,
+) -> dict[str, Any]:
     """Measure a retriever on all sets of BEIR, MIRACL or another suite that a directory has.
 
     Prints the metrics of each set and their mean, and names the sets that are missing. A killed
     command goes on with the next set.
 
-    Attributes:
+    Args:
       suite: whose layout, metrics and rules: BEIR leaves out documents of a query's own id, and the
         others do not.
       directory: that holds the sets, as they are released.
@@ -51,72 +115,252 @@ class EvaluateSuite:
       document_length: tokens of a document at most; what the model was trained with if not given.
       depth: documents of a query at most.
       trust_project: as for embed.
+
+    Returns:
+      "mean" by metric, "sets" by name and metric, and the "missing".
+
+    Raises:
+      InputError: if no set is found, a file is wrong, or not exactly one of checkpoint, bm25 and
+        runs is given.
     """
+    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.records.run_files import write_run
+    from t5x_lite.records.suites import METRICS, sets_of
+    from t5x_lite.report.suites import write_suite_page
 
-    suite: Annotated[
-        Literal["beir", "miracl", "mldr", "mkqa", "mrtydi", "narrativeqa"], tyro.conf.Positional
-    ]
-    directory: Directory
-    output: Directory
-    checkpoint: OptionalDirectory = None
-    bm25: OptionalText = None
-    runs: OptionalDirectory = None
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    pooling: OptionalPooling = None
-    normalize: bool | None = None
-    query_prefix: OptionalText = None
-    document_prefix: OptionalText = None
-    batch_size: Count = 32
-    query_length: OptionalCount = None
-    document_length: OptionalCount = None
-    depth: Count = 1000
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
+    if sum(one is not None for one in (checkpoint, bm25, runs)) != 1:
+        raise InputError("give one of --checkpoint, --bm25 and --runs")
+    found, folder = sets_of(suite, directory), Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    encoder = None
+    if checkpoint is not None:
+        encoder = QueryEncoder(
+            checkpoint,
+            step=step,
+            adapters=adapters,
+            pooling=pooling,
+            normalize=normalize,
+            prefix=query_prefix,
+            batch_size=batch_size,
+            inputs_length=query_length,
+        )
+    sets: dict[str, dict[str, float]] = {}
+    with trusting_checkpoints(trust_project), base_at(base):
+        if runs is None:
+            how: dict[str, Any] = {"suite": suite, "directory": str(Path(directory).absolute())}
+            how |= {"analyzer": bm25, "document": [document_prefix, document_length]}
+            how |= {"depth": depth, "encoder": None if encoder is None else _recorded(encoder)}
+            _check_same(folder / "command.json", json.loads(json.dumps(how)))
+        finder: _Dense | _Lexical | None = None
+        if encoder is not None:
+            finder = _Dense(encoder, document_prefix, document_length)
+        elif bm25 is not None:
+            finder = _Lexical(bm25, folder)
+        for one in found:
+            path = folder / f"{one.name.replace('/', '.')}.jsonl"
+            if finder is not None and not path.exists():
+                _logger.info("%s", one.name)
+                write_run(str(path), finder.rankings(one, depth=depth), format="jsonl")
+            source = _given(str(runs), one.name) if finder is None else str(path)
+            sets[one.name] = _measured(one, source, METRICS[suite])
+    result = {"mean": _mean(found, sets), "sets": sets, "missing": _missing(suite, found)}
+    write_atomically(folder / "metrics.json", json.dumps(result, indent=1).encode() + b"\n")
+    write_suite_page(folder / "report.html", suite, result)
+    rows: list[Row] = [{"set": name, **means} for name, means in sets.items()]
+    print_result(result, [*rows, {"set": "mean", **result["mean"]}])
+    if result["missing"]:
+        _logger.info("sets of %s that are missing: %s", suite, ", ".join(result["missing"]))
+    _logger.info("wrote %s/metrics.json, and a page: %s/report.html", output, output)
+    return result
 
-    def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step})
-        lengths = {"--query-length": self.query_length, "--document-length": self.document_length}
-        at_least(1, {"--batch-size": self.batch_size, "--depth": self.depth, **lengths})
 
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.suites.evaluate_suite."""
-        from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.inference.queries import QueryEncoder
-        from t5x_lite.run.suites import evaluate_suite
+def _check_same(path: Path, how: Mapping[str, Any]) -> None:
+    """Raise InputError if a directory holds the runs of another command."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else how
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: give another --output") from error
+    if before != how:
+        raise InputError(
+            f"{path.parent} holds the runs of another command ({path.name}): give another --output"
+        )
+    write_atomically(path, json.dumps(how, indent=1).encode() + b"\n")
 
-        encoder = None
-        if self.checkpoint is not None:
-            encoder = QueryEncoder(
-                self.checkpoint,
-                step=self.step,
-                adapters=self.adapters,
-                pooling=self.pooling,
-                normalize=self.normalize,
-                prefix=self.query_prefix,
-                batch_size=self.batch_size,
-                inputs_length=self.query_length,
+
+def _given(runs: str, name: str) -> str:
+    for suffix in (".trec", ".tsv", ".jsonl"):
+        path = Path(runs) / f"{name.replace('/', '.')}{suffix}"
+        if path.is_file():
+            return str(path)
+    raise InputError(f"{runs}: no run of the set {name!r}, such as {name}.trec")
+
+
+def _missing(suite: "Suite", found: Sequence["Judged"]) -> list[str]:
+    from t5x_lite.records.suites import EXPECTED
+
+    groups = {one.group for one in found}
+    return [name for name in EXPECTED[suite] if name not in groups]
+
+
+def _mean(found: Sequence["Judged"], sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The mean over groups of the mean over a group's sets."""
+    from t5x_lite.metrics import runs as metrics_of_runs
+
+    groups = [list(group) for _, group in itertools.groupby(found, key=lambda one: one.group)]
+    by_group = {
+        group[0].group: metrics_of_runs.means({one.name: sets[one.name] for one in group})
+        for group in groups
+    }
+    return metrics_of_runs.means(by_group)
+
+
+def _measured(one: "Judged", path: str, metrics: Sequence[str]) -> dict[str, float]:
+    from t5x_lite.metrics import answers as answering
+    from t5x_lite.metrics import runs as metrics_of_runs
+    from t5x_lite.records.run_files import read_run
+
+    if one.judgements is not None:
+        judged = one.judgements()
+        places = {
+            query: [(each.document, each.rank) for each in documents]
+            for query, documents in read_run(path)
+            if query in judged
+        }
+        return metrics_of_runs.means(metrics_of_runs.per_query(judged, places, metrics))
+    assert one.answers is not None
+    cuts = [int(name.partition("@")[2]) for name in metrics]
+    first = {q: [d.document for d in ds[: max(cuts)]] for q, ds in read_run(path)}
+    needed = {document for documents in first.values() for document in documents}
+    texts = {p.id: f"{p.title}\n{p.text}" for p in one.passages() if p.id in needed}
+    if missing := needed - set(texts):
+        raise InputError(f"{path} names the passage {min(missing)!r}, which the corpus lacks")
+    passages = {query: [texts[name] for name in names] for query, names in first.items()}
+    return answering.top_k(one.answers(), passages, cuts)
+
+
+def _recorded(encoder: QueryEncoder) -> dict[str, Any]:
+    """What the vectors of an encoder depend on."""
+    from t5x_lite.inference.best_step import find_step
+
+    names = ("step", "pooling", "normalize", "prefix", "prompt", "batch_size", "inputs_length")
+    own = {name: getattr(encoder, name) for name in names}
+    checkpoint = str(find_step(encoder.named(), step=encoder.step))
+    return {"checkpoint": checkpoint, "use": encoder.adapters.use, **own}
+
+
+class _Dense:
+    """Encodes a corpus and searches it as it goes; no vector is kept."""
+
+    def __init__(self, how: QueryEncoder, prefix: str | None, length: int | None):
+        from t5x_lite.inference.text_encoder import TextEncoder
+        from t5x_lite.sharding import MeshConfig, make_mesh
+
+        self._how, self._mesh = how, make_mesh(MeshConfig())
+        self._encoders = [
+            TextEncoder.load(
+                how.named(),
+                step=how.step,
+                use=how.adapters.use,
+                mesh=self._mesh,
+                length=longest,
+                pooling=how.pooling,
+                normalize=how.normalize,
             )
-        with trusting_checkpoints(self.trust_project), base_at(self.base):
-            evaluate_suite(
-                self.suite,
-                self.directory,
-                output=self.output,
-                encoder=encoder,
-                analyzer=self.bm25,
-                runs=self.runs,
-                document_prefix=self.document_prefix,
-                document_length=self.document_length,
-                depth=self.depth,
-            )
+            for longest in (how.inputs_length, length)
+        ]
+        queries, documents = self._encoders
+        query_prompt = how.prompt or (queries.known_prompt("query") if how.prefix is None else None)
+        known = (documents.known_prompt(name) for name in ("document", "passage", "corpus"))
+        prompt = next((name for name in known if name), None) if prefix is None else None
+        self._begins = (
+            queries.begins_with(how.prefix, query_prompt),
+            documents.begins_with(prefix, prompt),
+        )
+
+    def rankings(self, one: "Judged", *, depth: int) -> Iterator["Ranking"]:
+        """What is found for each query of a set."""
+        from t5x_lite.records.prefetch import Prefetch
+        from t5x_lite.records.run_files import Ranking, ranked
+        from t5x_lite.retrieval.search import ExactSearch
+
+        queries, (encoder, documents) = one.queries(), self._encoders
+        rows, _ = encoder.rows([self._begins[0] + text for text in queries.values()])
+        vectors = encoder.embedder(batch_size=self._how.batch_size).run(encoder.params, rows)
+        names = list(queries) if one.drops_same_ids else None
+        search = ExactSearch(vectors, depth=depth, names=names, mesh=self._mesh)
+        embedder = documents.embedder(batch_size=self._how.batch_size)
+        with contextlib.closing(Prefetch(self._chunks(one), depth=2)) as chunks:
+            for ids, tokens in chunks:
+                search.add(embedder.run(documents.params, tokens, role="passage"), ids)
+        for query, best in zip(queries, search.results(), strict=True):
+            yield Ranking(query, ranked(best))
+
+    def _chunks(self, one: "Judged") -> Iterator[tuple[list[str], list[Any]]]:
+        passages, size = one.passages(), _CHUNK_BATCHES * self._how.batch_size
+        while some := list(itertools.islice(passages, size)):
+            texts = [self._begins[1] + passage.whole for passage in some]
+            yield [passage.id for passage in some], self._encoders[1].rows(texts).rows
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateSTS:
+class _Lexical:
+    """Indexes the terms of a corpus and searches them by BM25; the index is removed."""
+
+    def __init__(self, analyzer: str, folder: Path):
+        self._analyzer, self._folder = analyzer, folder
+
+    def rankings(self, one: "Judged", *, depth: int) -> Iterator["Ranking"]:
+        """What is found for each query of a set."""
+        from t5x_lite.records.run_files import Ranking, ranked
+        from t5x_lite.retrieval.bm25 import BM25
+        from t5x_lite.retrieval.bm25_index import InvertedIndex, build
+
+        index = self._folder / f"{one.name.replace('/', '.')}.bm25"
+        if not index.exists():
+            texts = ((passage.id, passage.whole) for passage in one.passages())
+            build(str(index), texts, analyzer=self._analyzer, identity={"set": one.name})
+        bm25 = BM25(InvertedIndex.open(index))
+        for query, text in one.queries().items():
+            best = bm25.search(text, depth=depth + one.drops_same_ids)
+            kept = [pair for pair in best if not (one.drops_same_ids and pair[0] == query)]
+            yield Ranking(query, ranked(kept[:depth]))
+        shutil.rmtree(index)
+
+
+class Pair(NamedTuple):
+    """Two sentences and how alike people find them."""
+
+    first: str
+    second: str
+    score: float
+
+
+class Triplet(NamedTuple):
+    """Three sentences; the first is about the second's subject, and not about the third's."""
+
+    anchor: str
+    positive: str
+    negative: str
+
+
+@command
+def evaluate_sts(
+    input: Files,
+    *,
+    checkpoint: Directory,
+    output: OptionalFile = None,
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    pooling: OptionalPooling = None,
+    prefix: OptionalText = None,
+    prompt: OptionalText = None,
+    batch_size: Positive = 32,
+    inputs_length: OptionalPositive = None,
+    trust_project: bool = False,
+) -> dict[str, dict[str, float | int]]:
     """Correlate the cosines of sentence pairs with people's scores: Spearman's and Pearson's.
 
-    Attributes:
+    Args:
       input: tables with the columns sentence1, sentence2 and score in the first line, as GLUE's
         STS-B, or JSON lines with these fields; or triplets, *.csv with Sentence1, Sentence2 and
         Sentence3, or JSON lines with anchor, positive and negative.
@@ -131,44 +375,142 @@ class EvaluateSTS:
       batch_size: sentences encoded at once.
       inputs_length: tokens of a sentence at most; what the model was trained with if not given.
       trust_project: as for embed.
+
+    Returns:
+      By file "pairs", "spearman" and "pearson", or "triplets" and "accuracy".
+
+    Raises:
+      InputError: if a file is wrong, or the checkpoint has no encoder.
     """
+    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.inference.text_encoder import TextEncoder
+    from t5x_lite.sharding import MeshConfig, make_mesh
 
-    input: FileTuple
-    checkpoint: Directory
-    output: OptionalFile = None
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    pooling: OptionalPooling = None
-    prefix: OptionalText = None
-    prompt: OptionalText = None
-    batch_size: Count = 32
-    inputs_length: OptionalCount = None
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step})
-        numbers = {"--batch-size": self.batch_size, "--inputs-length": self.inputs_length}
-        at_least(1, numbers)
-        if not self.input:
-            raise OptionError("--input needs at least one file")
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.sts.evaluate_sts."""
-        from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.inference.queries import QueryEncoder
-        from t5x_lite.run.sts import evaluate_sts
-
-        encoder = QueryEncoder(
-            self.checkpoint,
-            step=self.step,
-            adapters=self.adapters,
-            pooling=self.pooling,
-            prefix=self.prefix,
-            prompt=self.prompt,
-            batch_size=self.batch_size,
-            inputs_length=self.inputs_length,
+    if not input:
+        raise OptionError("--input needs at least one file")
+    sets = {path: read_pairs(path) for path in input}
+    result: dict[str, dict[str, float | int]] = {}
+    with trusting_checkpoints(trust_project), base_at(base):
+        encoder = TextEncoder.load(
+            checkpoint,
+            step=step,
+            use=adapters.use,
+            mesh=make_mesh(MeshConfig()),
+            length=inputs_length,
+            pooling=pooling,
+            normalize=True,
         )
-        with trusting_checkpoints(self.trust_project), base_at(self.base):
-            evaluate_sts(self.input, encoder=encoder, output=self.output)
+        begins = encoder.begins_with(prefix, prompt)
+        embedder = encoder.embedder(batch_size=batch_size)
+        for path, examples in sets.items():
+            texts = [begins + one for each in examples for one in each if isinstance(one, str)]
+            vectors = embedder.run(encoder.params, encoder.rows(texts).rows)
+            shape = (len(examples), -1, vectors.shape[-1])
+            result[path] = _correlated(examples, vectors.reshape(shape))
+    print_result(result, ({"file": path, **one} for path, one in result.items()))
+    if output is not None:
+        try:
+            write_atomically(output, (json.dumps(result, indent=1) + "\n").encode())
+        except OSError as error:
+            raise InputError(f"{output}: cannot be written ({error.strerror})") from error
+        _logger.info("wrote %s", output)
+    return result
+
+
+def _correlated(
+    examples: list[Pair] | list[Triplet], vectors: "np.ndarray"
+) -> dict[str, float | int]:
+    """The metrics of a file.
+
+    Args:
+      examples: pairs or triplets.
+      vectors: float32 [examples, 2 or 3, dimensions], of length 1.
+    """
+    import numpy as np
+
+    from t5x_lite.metrics.correlation import pearson, spearman
+
+    cosines = np.einsum("nd,nkd->nk", vectors[:, 0], vectors[:, 1:]).astype(np.float64)
+    scores = [one.score for one in examples if isinstance(one, Pair)]
+    if not scores:
+        accuracy = float(np.mean(cosines[:, 0] > cosines[:, 1]))
+        return {"triplets": len(examples), "accuracy": accuracy}
+    return {
+        "pairs": len(scores),
+        "spearman": spearman(scores, cosines[:, 0].tolist())["spearman_corrcoef"],
+        "pearson": pearson(scores, cosines[:, 0].tolist())["pearson_corrcoef"],
+    }
+
+
+def read_pairs(path: str) -> list[Pair] | list[Triplet]:
+    """Return the pairs or triplets of a file.
+
+    Raises:
+      InputError: if a column is missing or a score is not a number, with file and line; or if the
+        file has no pair.
+    """
+    from t5x_lite.buckets.paths import data_path
+    from t5x_lite.records.compressed import plain_name
+    from t5x_lite.records.tables import read_table
+
+    suffix = Path(plain_name(path)).suffix
+    found: Any
+    if suffix == ".csv":
+        rows = read_table(data_path(path), columns=_SECTIONS)
+        found = [Triplet(*(_sentence(row, name) for name in _SECTIONS)) for row in rows]
+    elif suffix in (".jsonl", ".json"):
+        found = list(_of_objects(path))
+    else:
+        found = list(_of_table(path))
+    if not found:
+        raise InputError(f"{path}: no pair of sentences")
+    return found
+
+
+def _sentence(row: "benchmark_files.Row", column: str) -> str:
+    value = row.fields[column]
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{row.where}: {column} must be a sentence, got {value!r:.20}")
+    return value
+
+
+def _of_objects(path: str) -> Iterator[Pair | Triplet]:
+    """The objects of a file, whose first one tells whether they are pairs or triplets."""
+    from t5x_lite.records.json_lines import read_examples
+
+    first = next(read_examples(path, fields=()), None)
+    if first is not None and _TRIPLETS[0] in first.record:
+        for _, record in read_examples(path, fields=_TRIPLETS):
+            yield Triplet(*(record[name] for name in _TRIPLETS))
+        return
+    for where, record in read_examples(path, fields=_COLUMNS[:2]):
+        one, other = (record[name] for name in _COLUMNS[:2])
+        yield Pair(one, other, _score(record.get("score"), where))
+
+
+def _of_table(path: str) -> Iterator[Pair]:
+    from t5x_lite.records.lines import read_lines
+
+    lines = enumerate(read_lines([path]), start=1)
+    names = next(lines, (0, ""))[1].split("\t", 1000)
+    if missing := [name for name in _COLUMNS if name not in names]:
+        raise InputError(f"{path}:1: must name the columns {', '.join(_COLUMNS)}: no {missing[0]}")
+    places = [names.index(name) for name in _COLUMNS]
+    for number, line in lines:
+        fields = line.split("\t", len(names))
+        if not line.strip():
+            continue
+        if len(fields) <= max(places):
+            raise InputError(f"{path}:{number}: has {len(fields)} columns, and line 1 {len(names)}")
+        first, second, score = (fields[place] for place in places)
+        yield Pair(first, second, _score(score, f"{path}:{number}"))
+
+
+def _score(value: object, where: str) -> float:
+    try:
+        score = float(value) if isinstance(value, str | int | float) else math.nan
+    except (OverflowError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(f"{where}: the score must be a number, got {value!r:.20}")
+    return score

@@ -513,7 +513,7 @@ def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
 
 
 def _normalize(model: TextToText, asked: Asked) -> bool | None:
-    from t5x_lite.run.text_encoder import dense_head
+    from t5x_lite.inference.text_encoder import dense_head
 
     known = dense_head(model.members[0].experiment) is not None
     return True if asked.normalize is None and not known else asked.normalize

@@ -24,6 +24,7 @@ from t5x_lite.evaluate.generate import Bind, TaskEvaluator
 from t5x_lite.evaluate.interruption import Stopped, stopping_on
 from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.evaluate.retrieval import RetrievalEvaluator
+from t5x_lite.inference.text_encoder import retrieval_evaluator
 from t5x_lite.learner import Learner
 from t5x_lite.options import suggesting
 from t5x_lite.progress import counting, print_result
@@ -35,7 +36,6 @@ from t5x_lite.run.loading import Loaded, check_batch, check_lengths
 from t5x_lite.run.outcome import Outcome, check_output
 from t5x_lite.run.submissions import Submissions
 from t5x_lite.run.task_suite import TaskSuite
-from t5x_lite.run.text_encoder import retrieval_evaluator
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.train.compilation import matmul_precision
 from t5x_lite.train.loop import Evaluate

@@ -24,10 +24,10 @@ from jaxtyping import Float
 from t5x_lite.checkpoints import manifest
 from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Dense
+from t5x_lite.inference.text_encoder import TextEncoder, dense_head
 from t5x_lite.models.base import hidden_size
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.run.best_step import Step
-from t5x_lite.run.text_encoder import TextEncoder, dense_head
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 _SAME = {
@@ -49,7 +49,7 @@ def encoder(
     """Read a checkpoint for MTEB.
 
     Args:
-      checkpoint: as for `run.text_encoder.TextEncoder.load`, like the options that follow.
+      checkpoint: as for `inference.text_encoder.TextEncoder.load`, like the options that follow.
       step: of a work directory.
       pooling: of the vectors.
       normalize: whether vectors have length 1.

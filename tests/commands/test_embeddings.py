@@ -1,86 +1,185 @@
-"""embed: the options that reach `run`."""
+"""embed: vectors in the order of the file, in constant memory, and what is wrong."""
 
+import io
+import json
+import logging
+import os
+import sys
+import types
+
+import numpy as np
 import pytest
 
-from t5x_lite.records.shares import Share
+from t5x_lite.commands import embeddings
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.inference.text_encoder import TextEncoder
+from tests.encoder_checkpoint import write_checkpoint
 
-USUAL = {
-    "step": None,
-    "use": None,
-    "format": "auto",
-    "pooling": None,
-    "normalize": None,
-    "prefix": None,
-    "prompt": None,
-    "role": "query",
-    "batch_size": 32,
-    "inputs_length": None,
-    "long_inputs": "cut",
-    "longest_line": 64 << 20,
-    "bag_top": 0,
-    "heads": ("dense",),
-    "mcls": None,
-    "numbers": "float16",
-    "part": None,
-    "compute_dtype": None,
-    "text": "{text}",
-}
+TEXTS = ["a b c", "", "c", "a a a a a a a a a a", "b c"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, compile_once):
+    return write_checkpoint(tmp_path_factory.mktemp("encoder"), "bert")
+
+
+@pytest.fixture
+def embed(checkpoint, tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
+
+    def run(**options):
+        options = {
+            "input": str(tmp_path / "in.txt"),
+            "output": str(tmp_path / "out.npy"),
+            "batch_size": 2,
+        } | options
+        embeddings.embed(options.pop("checkpoint", str(checkpoint)), **options)
+        return np.load(options["output"])
+
+    return run
+
+
+def expected(checkpoint, texts, **how):
+    encoder = TextEncoder.load(str(checkpoint), **how)
+    return encoder.embedder(batch_size=8).run(encoder.params, encoder.rows(texts).rows)
+
+
+@pytest.mark.slow
+def test_vectors_are_in_the_order_of_the_file(embed, checkpoint, tmp_path, monkeypatch, caplog):
+    with caplog.at_level(logging.INFO):
+        found = embed()
+    output = tmp_path / "out.npy"
+    assert caplog.messages[-1] == (f"{output}: 5 vectors of 12 numbers (pooling mean, of length 1)")
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected(checkpoint, TEXTS), atol=1e-5)
+    monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
+    np.testing.assert_allclose(embed(), found, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_json_lines_pooling_and_a_prefix(embed, checkpoint, tmp_path):
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    records = [{"_id": "x", "title": "a", "text": "b"}, {"text": "c"}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, records)))
+    how = {"pooling": "cls", "normalize": False}
+    options = {"input": str(tmp_path / "in.jsonl"), "prefix": "d ", **how}
+    found = embed(**options)
+    np.testing.assert_allclose(found, expected(checkpoint, ["d a b", "d c"], **how), atol=1e-5)
+    with pytest.raises(ValueError, match="pickled"):  # it is no array
+        embed(**options, output=str(tmp_path / "out.parquet"))
+    table = parquet.read_table(tmp_path / "out.parquet").to_pydict()
+    assert table == {"id": ["x", "1"], "vector": found.tolist()}
+
+
+def test_standard_input(embed, monkeypatch):
+    content = io.BytesIO("\n".join(TEXTS).encode())
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=content))
+    assert embed(input="-").shape == (5, 12)
+
+
+def test_activations_in_bfloat16(embed):
+    """Near those in float32, and not equal to them; what is pooled is float32."""
+    exact, rounded = embed(), embed(compute_dtype="bfloat16")
+    assert rounded.dtype == np.float32
+    assert not np.array_equal(exact, rounded)
+    assert np.sum(exact * rounded, axis=1).min() > 0.999
+
+
+def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch):
+    monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
+    whole = embed()
+    parts = [embed(output=str(tmp_path / f"{i}.npy"), part=f"{i}/2") for i in (1, 2)]
+    assert [len(part) for part in parts] == [2, 3]
+    assert np.concatenate(parts).tobytes() == whole.tobytes()
+    with pytest.raises(InputError, match="5 texts are 3 blocks of 2"):
+        embed(part="1/4")
+    for options in ({"input": "-"}, {"heads": ("dense", "lexical")}):
+        with pytest.raises(InputError, match="--part goes with a file of texts, and with one file"):
+            embed(part="1/2", **options)
+    with pytest.raises(InputError, match="--part must be I/N, such as 1/4 and 4/4: got '9/8'"):
+        embed(part="9/8")
+
+
+@pytest.mark.slow
+def test_long_texts_are_cut_or_refused(embed, tmp_path, caplog):
+    found = embed(inputs_length=4)
+    source = tmp_path / "in.txt"
+    assert "nothing says how this checkpoint makes a vector of a text" in caplog.messages[0]
+    assert caplog.messages[1:3] == [
+        f"{source}:1: the text is cut to 4 tokens, as all longer ones are (--inputs-length)",
+        "2 texts were cut",
+    ]
+    np.testing.assert_array_equal(found[2], embed()[2])
+    (tmp_path / "out.npy").unlink()
+    with pytest.raises(InputError, match=r"in\.txt:1: the text is longer than 4 tokens; shorten"):
+        embed(inputs_length=4, long_inputs="refuse")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
 @pytest.mark.parametrize(
-    ("line", "kwargs"),
+    ("content", "message"),
     [
-        ("--input i.txt --output o.npy", USUAL),
-        (
-            "--input - --output o.npy --step 3 --format jsonl --pooling cls --normalize False "
-            "--prefix q: --batch-size 8 --inputs-length 64 --long-inputs refuse --longest-line 1 "
-            "--adapters.use= --role passage --heads dense lexical --mcls 256 "
-            "--vector-numbers int8 --part 2/8 --compute-dtype bfloat16",
-            {
-                **USUAL,
-                "step": 3,
-                "use": "",
-                "format": "jsonl",
-                "pooling": "cls",
-                "normalize": False,
-                "prefix": "q:",
-                "prompt": None,
-                "role": "passage",
-                "batch_size": 8,
-                "inputs_length": 64,
-                "long_inputs": "refuse",
-                "longest_line": 1,
-                "bag_top": 0,
-                "heads": ("dense", "lexical"),
-                "mcls": 256,
-                "numbers": "int8",
-                "part": Share(2, 8),
-                "compute_dtype": "bfloat16",
-            },
-        ),
+        (b"", r"in\.txt: no text to read"),
+        (b"a\n" * 5 + b"\xff\n", r"in\.txt:6: not .*UTF-8"),
     ],
 )
-def test_options_reach_run(check_call, line, kwargs):
-    source = line.split()[1]
-    check_call(
-        f"embed --checkpoint w {line}",
-        "embedding.embed",
-        ("w",),
-        {"input": source, "output": "o.npy", **kwargs},
-    )
+def test_a_wrong_input_leaves_what_was_there(embed, tmp_path, monkeypatch, content, message):
+    monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
+    (tmp_path / "in.txt").write_bytes(content)
+    (tmp_path / "out.npy").write_text("old")
+    with pytest.raises(InputError, match=message):
+        embed()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.npy"]
+    assert (tmp_path / "out.npy").read_text() == "old"
 
 
-def test_a_part_that_is_none(capsys):
-    from t5x_lite.cli import main
+def test_files_that_cannot_be(embed, tmp_path):
+    os.link(tmp_path / "in.txt", tmp_path / "link.npy")
+    for options, message in (
+        ({"output": str(tmp_path / "out.csv")}, r"must end in \.npy or \.parquet"),
+        (
+            {"output": str(tmp_path / "none" / "o.npy")},
+            r"cannot be written \(.*none is not a directory",
+        ),
+        ({"output": str(tmp_path / "link.npy")}, r"--input and --output are one file"),
+        ({"input": str(tmp_path / "none.txt")}, r"none\.txt: No such file"),
+        ({"checkpoint": str(tmp_path / "none")}, r"none: no such directory"),
+    ):
+        with pytest.raises(InputError, match=message):
+            embed(**options)
 
-    line = "embed --checkpoint w --input i --output o.npy --part 9/8"
-    assert main(line.split()) == 2
-    assert "--part must be I/N, such as 1/4 and 4/4: got '9/8'" in capsys.readouterr().err
+
+def test_vectors_that_are_not_finite_are_refused(embed, monkeypatch, tmp_path):
+    vectors = np.array([[0], [np.nan]] * 3, np.float32)[:5]
+    monkeypatch.setattr(Embedder, "run", lambda *_, **__: vectors)
+    with pytest.raises(InputError, match=r"in\.txt:2: the vector is not finite: the checkpoint's"):
+        embed()
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
-@pytest.mark.parametrize("option", ["--step -1", "--batch-size 0", "--inputs-length 0", "--mcls 0"])
-def test_numbers_that_are_too_small(option, capsys):
-    from t5x_lite.cli import main
+def test_places_of_documents(tmp_path):
+    """A table, a directory of C4 and a pattern; ids are numbers over all files."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
 
-    assert main(f"embed --checkpoint w --input i --output o.npy {option}".split()) == 2
-    assert "must be at least" in capsys.readouterr().err
+    def read(place, template="{text}", **options):
+        options = {"format": "auto", "longest": 1 << 20, "template": template} | options
+        return [(r.id, r.text) for r in embeddings._read_place(str(place), **options)]
+
+    for name in "ab":
+        texts = [f"{name} {i}" for i in range(2)]
+        pq.write_table(pa.table({"text": texts, "url": ["u", "v"]}), tmp_path / f"{name}.parquet")
+    expected = [("0", "a 0"), ("1", "a 1"), ("2", "b 0"), ("3", "b 1")]
+    assert read(tmp_path / "a.parquet") == expected[:2]
+    assert read(tmp_path) == read(tmp_path / "*.parquet") == expected
+    assert read(tmp_path / "a.parquet", "{url}. {text}") == [("0", "u. a 0"), ("1", "v. a 1")]
+    named = pa.table({"docid": ["x"], "title": ["T"], "text": ["words"], "n": [1]})
+    pq.write_table(named, tmp_path / "named.parquet")
+    assert read(tmp_path / "named.parquet") == [("x", "T words")]
+    with pytest.raises(InputError, match=r"no column 'body': it has docid, title, text, n"):
+        read(tmp_path / "named.parquet", "{body}")
+    with pytest.raises(InputError, match=r"none\.parquet: No such file"):
+        read(tmp_path / "none.parquet")

@@ -5,7 +5,7 @@ import pytest
 
 from t5x_lite.commands.deltas import extend, extended
 from t5x_lite.errors import InputError
-from t5x_lite.run.text_encoder import TextEncoder
+from t5x_lite.inference.text_encoder import TextEncoder
 from tests.encoder_checkpoint import write_checkpoint
 
 TEXTS = ["a b c", "d", "a b c d e f g h i j k l"]

@@ -1,46 +1,95 @@
-"""hybrid: the options that reach `run`."""
+"""From texts to runs by three heads: embed, hybrid."""
 
+import json
+
+import numpy as np
 import pytest
 
-from t5x_lite.retrieval.hybrid import Ways
+from t5x_lite.commands.embeddings import embed
+from t5x_lite.commands.ranking import hybrid
+from t5x_lite.data.layouts import Groups
+from t5x_lite.errors import InputError
+from t5x_lite.objectives.m3 import m3
+from t5x_lite.options import OptionError
+from t5x_lite.records.m3_files import M3Texts
+from t5x_lite.records.run_files import read_run
+from t5x_lite.retrieval.hybrid import NAMES
+from tests.encoder_checkpoint import write_ranker
+
+DOCUMENTS = ["a b c", "d e f", "a d g h i", "j k l m n o a b", "b"]
+HEADS = ("dense", "lexical", "multi_vector")
 
 
-@pytest.mark.parametrize(
-    ("options", "ways", "changed"),
-    [
-        ("", Ways(), {}),
-        (
-            "--ways lexical all --weights .15 .5 .35 --pair-weights .2 .8 --depth 10 --rerank 5 "
-            "--same-ids drop --tag mine",
-            Ways(
-                names=("lexical", "all"),
-                weights=(0.15, 0.5, 0.35),
-                pair_weights=(0.2, 0.8),
-                depth=10,
-                rerank=5,
-            ),
-            {"same_ids": "drop", "tag": "mine"},
-        ),
-    ],
-)
-def test_options_reach_run(check_call, options, ways, changed):
-    check_call(
-        f"hybrid --corpus c --queries q --output o {options}",
-        "hybrid.hybrid",
-        ("c",),
-        {
-            "queries": "q",
-            "output": "o",
-            "ways": ways,
-            "same_ids": "keep",
-            "tag": "t5x_lite",
-            **changed,
-        },
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, compile_once):
+    objective = m3(specials=(0, 1, 2, 3), vector_size=4)
+    return str(
+        write_ranker(
+            tmp_path_factory.mktemp("m3"), objective=objective, layout=Groups(), targets_length=12
+        )
     )
 
 
-@pytest.mark.parametrize("option", ["--depth 0", "--rerank 0", "--ways sparse"])
-def test_nonsense_is_refused(option, capsys):
-    from t5x_lite.cli import main
+@pytest.fixture(scope="module")
+def embedded(checkpoint, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for name, texts in (("corpus", DOCUMENTS), ("queries", ["a b", "d1", "h i"])):
+        lines = [json.dumps({"_id": f"{name[0]}{i}", "text": t}) for i, t in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+        options = {"input": str(folder / f"{name}.jsonl"), "output": str(folder / name)}
+        embed(checkpoint, **options, heads=HEADS, batch_size=4, vector_numbers="float32")
+    return folder
 
-    assert main(f"hybrid --corpus c --queries q --output o {option}".split()) == 2
+
+def test_runs_by_each_head_and_by_all(embedded, tmp_path):
+    made = hybrid(
+        str(embedded / "corpus"),
+        queries=str(embedded / "queries"),
+        output=str(tmp_path / "runs"),
+        depth=4,
+        rerank=3,
+    )
+    assert sorted(path.stem for path in made.iterdir()) == sorted(NAMES)
+    runs = {name: list(read_run(str(made / f"{name}.trec"))) for name in NAMES}
+    for rankings in runs.values():
+        assert [ranking.query for ranking in rankings] == ["q0", "q1", "q2"]
+        assert all(len(ranking.documents) == 4 for ranking in rankings)
+    corpus, queries = M3Texts(embedded / "corpus"), M3Texts(embedded / "queries")
+    scores = corpus.dense @ queries.dense[0]
+    first = runs["dense"][0].documents[0]
+    assert first.document == f"c{int(np.argmax(scores))}"
+    assert first.score == pytest.approx(float(np.max(scores)), rel=1e-6)
+
+
+def test_the_same_ids_and_what_is_missing(embedded, checkpoint, tmp_path):
+    options = {"queries": str(embedded / "corpus"), "ways": ("dense",)}
+    made = hybrid(str(embedded / "corpus"), output=str(tmp_path / "r"), same_ids="drop", **options)
+    for ranking in read_run(str(made / "dense.trec")):
+        assert ranking.query not in [one.document for one in ranking.documents]
+    with pytest.raises(InputError, match="exists and is not empty"):
+        hybrid(str(embedded / "corpus"), output=str(tmp_path / "r"), **options)
+    with pytest.raises(InputError, match=r"has no ids\.txt"):
+        hybrid(str(tmp_path), output=str(tmp_path / "s"), **options)
+    inputs = str(embedded / "corpus.jsonl")
+    with pytest.raises(InputError, match="has no head 'mlm', but dense, lexical, multi_vector"):
+        embed(checkpoint, input=inputs, output=str(tmp_path / "t"), heads=("dense", "mlm"))
+    with pytest.raises(InputError, match="do not go with --bag-top"):
+        embed(checkpoint, input=inputs, output=str(tmp_path / "t"), heads=HEADS, bag_top=3)
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.slow
+def test_long_texts_with_several_cls(embedded, checkpoint, tmp_path):
+    inputs = str(embedded / "corpus.jsonl")
+    embed(checkpoint, input=inputs, output=str(tmp_path / "p.npy"), batch_size=4)
+    embed(checkpoint, input=inputs, output=str(tmp_path / "m.npy"), batch_size=4, mcls=3)
+    plain, several = np.load(tmp_path / "p.npy"), np.load(tmp_path / "m.npy")
+    changed = np.max(np.abs(plain - several), axis=1)
+    assert (changed[[2, 3]] > 1e-3).all()
+    assert (changed[[0, 1, 4]] < 1e-6).all()
+
+
+def test_ways_that_cannot_be(tmp_path):
+    for ways, message in (((), "--ways needs at least one"), (("sparse",), "ways are some of")):
+        with pytest.raises((InputError, OptionError), match=message):
+            hybrid("c", queries="q", output=str(tmp_path / "r"), ways=ways)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.cli import main
+from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.mining import mine, refresh
 from t5x_lite.commands.search import search
 from t5x_lite.data.config import Data
@@ -20,7 +21,6 @@ from t5x_lite.options import OptionError
 from t5x_lite.records import pairs
 from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 from t5x_lite.retrieval.mine import Rules
-from t5x_lite.run.embedding import embed
 from tests.encoder_checkpoint import write_checkpoint
 
 CORPUS = {"1": "a b", "2": "c", "3": "A, b!", "4": "d e f", "5": "g", "6": "h a", "7": "b c d"}

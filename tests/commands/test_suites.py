@@ -1,50 +1,175 @@
-"""evaluate-suite: the options that reach `run`."""
+"""evaluate-suite by a checkpoint, by BM25 and by runs; evaluate-sts by hand-made pairs."""
 
+import json
+
+import numpy as np
 import pytest
 
-from t5x_lite.cli import main
-from t5x_lite.inference.queries import QueryEncoder
+from t5x_lite.commands.suites import Pair, Triplet, evaluate_sts, evaluate_suite, read_pairs
+from t5x_lite.errors import InputError
+from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.options import OptionError
+from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
+from tests.encoder_checkpoint import write_checkpoint
+
+TEXTS = {"1": "a a b", "2": "c d", "3": "e f a"}
+HEAD = "index\tsentence1\tsentence2\tscore\n"
+
+
+def write_set(folder):
+    (folder / "qrels").mkdir(parents=True)
+    for name, records in (("corpus", TEXTS), ("queries", {"2": "a b", "x": "c d"})):
+        rows = [{"_id": key, "text": text} for key, text in records.items()]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n2\t1\t1\nx\t2\t1\n")
+
+
+@pytest.fixture
+def beir(tmp_path):
+    for name in ("nq", "cqadupstack/a", "cqadupstack/b"):
+        write_set(tmp_path / "beir" / name)
+    return str(tmp_path / "beir")
+
+
+def test_bm25_and_runs_of_ones_own(beir, tmp_path, capsys):
+    result = evaluate_suite("beir", beir, output=str(tmp_path / "out"), bm25="whitespace")
+    assert json.loads(capsys.readouterr().out) == result
+    assert list(result["sets"]) == ["nq", "cqadupstack/a", "cqadupstack/b"]
+    assert result["mean"]["ndcg@10"] == 1.0
+    assert len(result["missing"]) == 16
+    assert "2" not in [d.document for d in next(iter(read_run(str(tmp_path / "out/nq.jsonl"))))[1]]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "command.json", "cqadupstack.a.jsonl", "cqadupstack.b.jsonl", "metrics.json", "nq.jsonl",
+        "report.html",
+    ]  # fmt: skip
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    for name in ("nq", "cqadupstack.a", "cqadupstack.b"):
+        best = [("1", 1.0)] if name == "cqadupstack.b" else [("3", 1.0)]
+        write_run(str(runs / f"{name}.trec"), [Ranking("2", ranked(best))])
+    result = evaluate_suite("beir", beir, output=str(tmp_path / "own"), runs=str(runs))
+    assert result["sets"]["cqadupstack/b"]["ndcg@10"] == 0.5
+    assert result["mean"]["ndcg@10"] == 0.125  # (0 + (0 + 0.5) / 2) / 2
+    (runs / "nq.trec").unlink()
+    with pytest.raises(InputError, match="no run of the set 'nq'"):
+        evaluate_suite("beir", beir, output=str(tmp_path / "own"), runs=str(runs))
+
+
+@pytest.mark.slow
+def test_a_checkpoint_and_what_is_there_already(beir, tmp_path, compile_once):
+    checkpoint = str(write_checkpoint(tmp_path, "bert"))
+    options = {"checkpoint": checkpoint, "pooling": "mean", "batch_size": 2, "query_length": 8}
+    options |= {"query_prefix": "a ", "document_prefix": "b ", "document_length": 12}
+    options["output"] = str(tmp_path / "out")
+    first = evaluate_suite("beir", beir, **options)
+    runs = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")}
+    (tmp_path / "out" / "nq.jsonl").unlink()
+    assert evaluate_suite("beir", beir, **options) == first
+    assert runs == {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")}
+    assert first["sets"]["nq"] == first["sets"]["cqadupstack/a"]
+    assert first["sets"]["nq"]["recall@100"] == 1.0
+    how = json.loads((tmp_path / "out" / "command.json").read_text())
+    assert how["document"] == ["b ", 12]
+    expected = {"pooling": "mean", "prefix": "a ", "batch_size": 2, "inputs_length": 8}
+    assert {name: how["encoder"][name] for name in expected} == expected
+
+
+def test_an_output_has_the_runs_of_one_command(beir, tmp_path):
+    options = {"output": str(tmp_path / "out"), "bm25": "whitespace"}
+    evaluate_suite("beir", beir, **options)
+    with pytest.raises(InputError, match="holds the runs of another command"):
+        evaluate_suite("beir", beir, depth=7, **options)
+
+
+def test_one_way_to_find(beir, tmp_path):
+    for options in ({}, {"bm25": "english", "runs": "x"}):
+        with pytest.raises(InputError, match="give one of"):
+            evaluate_suite("beir", beir, output=str(tmp_path / "out"), **options)
+
+
+def written(path, text):
+    path.write_text(text)
+    return str(path)
+
+
+def test_pairs_of_both_forms(tmp_path):
+    expected = [Pair("a b", "c", 2.5), Pair("d", "d", 5.0)]
+    table = written(tmp_path / "dev.tsv", HEAD + "0\ta b\tc\t2.500\n1\td\td\t5\n")
+    rows = [{"sentence1": a, "sentence2": b, "score": s} for a, b, s in expected]
+    objects = written(tmp_path / "dev.jsonl", "\n".join(map(json.dumps, rows)))
+    assert read_pairs(table) == read_pairs(objects) == expected
+
+
+def test_triplets_of_both_forms(tmp_path):
+    expected = [Triplet("a, b", "c", 'the "d"'), Triplet("e", "f", "g")]
+    head = "Sentence1,Sentence2,Sentence3,Title1\n"
+    table = written(tmp_path / "test.csv", head + '"a, b",c,"the ""d""",t\ne,f,g,t\n')
+    objects = written(
+        tmp_path / "test.jsonl", "\n".join(json.dumps(one._asdict()) for one in expected)
+    )
+    assert read_pairs(table) == read_pairs(objects) == expected
+
+
+@pytest.mark.slow
+def test_accuracy_of_triplets(tmp_path, compile_once):
+    checkpoint = str(write_checkpoint(tmp_path, "bert"))
+    # A sentence is nearest to itself: two of the three are right.
+    rows = [("a b c", "a b c", "n o"), ("d e", "d e", "f"), ("g", "h i j", "g")]
+    head = "Sentence1,Sentence2,Sentence3\n"
+    path = written(tmp_path / "test.csv", head + "\n".join(map(",".join, rows)))
+    result = evaluate_sts([path], checkpoint=checkpoint, pooling="mean", batch_size=2)
+    assert result[path] == {"triplets": 3, "accuracy": pytest.approx(2 / 3)}
 
 
 @pytest.mark.parametrize(
-    ("line", "changed"),
+    ("name", "text", "message"),
     [
-        ("--bm25 english", {"analyzer": "english"}),
-        ("--runs r --depth 9", {"runs": "r", "depth": 9}),
-        (
-            "--checkpoint w --step best --query-prefix q: --document-prefix d: --query-length 16 "
-            "--document-length 64 --batch-size 8",
-            {
-                "encoder": QueryEncoder(
-                    "w", step="best", prefix="q:", batch_size=8, inputs_length=16
-                ),
-                "document_prefix": "d:",
-                "document_length": 64,
-            },
-        ),
+        ("a.csv", "Sentence1,Sentence2\na,b\n", "Sentence3"),
+        ("a.csv", "Sentence1,Sentence2,Sentence3\n", "no pair"),
+        ("a.csv", "Sentence1,Sentence2,Sentence3\na,,b\n", "Sentence2 must be a sentence, got"),
+        ("a.jsonl", '{"anchor": "a", "positive": "b"}', r'a\.jsonl:1: must have "negative"'),
     ],
 )
-def test_options_reach_run(check_call, line, changed):
-    usual = {"encoder": None, "analyzer": None, "runs": None, "document_prefix": None,
-             "document_length": None, "depth": 1000}  # fmt: skip
-    check_call(
-        f"evaluate-suite beir --directory d --output o {line}",
-        "suites.evaluate_suite",
-        ("beir", "d"),
-        {"output": "o", **usual, **changed},
-    )
+def test_triplets_that_are_wrong(tmp_path, name, text, message):
+    with pytest.raises(InputError, match=message):
+        read_pairs(written(tmp_path / name, text))
 
 
-def test_numbers_that_are_too_small(capsys):
-    line = "evaluate-suite beir --directory d --output o --runs r --depth 0"
-    assert main(line.split()) == 2
-    assert "must be at least" in capsys.readouterr().err
+@pytest.mark.slow
+def test_coefficients(tmp_path, compile_once):
+    checkpoint = str(write_checkpoint(tmp_path, "bert"))
+    pairs = [("a b c", "a b c"), ("a b", "n o"), ("d e", "d f"), ("g", "h i j")]
+    loaded = TextEncoder.load(checkpoint, pooling="mean", normalize=True)
+    rows = loaded.rows([text for pair in pairs for text in pair]).rows
+    vectors = loaded.embedder(batch_size=2).run(loaded.params, rows)
+    cosines = np.sum(vectors[::2] * vectors[1::2], axis=1)
+    lines = [f"0\t{a}\t{b}\t{c * 3 + 1}" for (a, b), c in zip(pairs, cosines, strict=True)]
+    path = written(tmp_path / "dev.tsv", HEAD + "\n".join(lines))
+    options = {"pooling": "mean", "batch_size": 2, "output": str(tmp_path / "out.json")}
+    result = evaluate_sts([path], checkpoint=checkpoint, **options)
+    assert result[path] == {
+        "pairs": 4,
+        "spearman": pytest.approx(1.0),
+        "pearson": pytest.approx(1.0, abs=1e-4),
+    }
+    assert json.loads((tmp_path / "out.json").read_text()) == result
 
 
-def test_sts(check_call):
-    check_call(
-        "evaluate-sts --input a.tsv b.tsv --checkpoint w --pooling cls --output o.json",
-        "sts.evaluate_sts",
-        (("a.tsv", "b.tsv"),),
-        {"encoder": QueryEncoder("w", pooling="cls"), "output": "o.json"},
-    )
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sentence1\tsentence2\n", r"dev.tsv:1: must name the columns .*: no score"),
+        (HEAD, "no pair"),
+        (HEAD + "0\ta\tb\n", r"dev.tsv:2: has 3 columns, and line 1 4"),
+        (HEAD + "0\ta\tb\tx\n", r"dev.tsv:2: the score must be a number, got 'x'"),
+        (HEAD + "0\ta\tb\tnan\n", r"dev.tsv:2: the score must be a number"),
+    ],
+)
+def test_pairs_that_are_wrong(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        read_pairs(written(tmp_path / "dev.tsv", text))
+
+
+def test_sts_needs_a_file():
+    with pytest.raises(OptionError, match="--input needs at least one file"):
+        evaluate_sts([], checkpoint="w")

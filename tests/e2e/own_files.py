@@ -489,8 +489,8 @@ def _make_nli(base: Path) -> None:
 
 
 def _read_nli(base: Path) -> None:
+    from t5x_lite.commands.suites import read_pairs as read_sts
     from t5x_lite.records import nli_files
-    from t5x_lite.run.sts import read_pairs as read_sts
 
     nli_files.pairs_of([base / "train.jsonl"])
     read_sts(str(base / "sts.tsv"))

@@ -6,8 +6,8 @@ import pytest
 
 from t5x_lite.data.layouts import Groups
 from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.objectives.m3 import m3
-from t5x_lite.run.text_encoder import TextEncoder
 from tests.encoder_checkpoint import write_ranker
 
 CLS, SEP = 2, 3

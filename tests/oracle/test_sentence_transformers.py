@@ -12,19 +12,19 @@ import pytest
 import t5x_lite
 from scripts import encoder_goldens as goldens
 from t5x_lite.checkpoints.init import Init
+from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.retrieval import Retrieval
+from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.embedding import embed
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import evaluate
-from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.run.training import train
 
 pytestmark = pytest.mark.oracle

@@ -68,8 +68,8 @@ def test_a_long_line_is_refused_before_it_is_in_memory(tmp_path, monkeypatch):
 
 def readers(directory):
     """Every reader of lines without a limit of its own, and a file that it reads."""
+    from t5x_lite.commands import suites
     from t5x_lite.records import answer_files, marco_files, run_files, tagged_files, weighted_lines
-    from t5x_lite.run import sts
 
     path = str(directory / "a.gz")
     source = weighted_lines.Source(name="a", files=(path,), weight=1.0)
@@ -79,7 +79,7 @@ def readers(directory):
         "tags": lambda: list(tagged_files.read_conll(directory / "a.gz")),
         "marco": lambda: marco_files.judged_pairs(path, path, [path]),
         "answers": lambda: answer_files.read_answers(path),
-        "sts": lambda: sts.read_pairs(path),
+        "sts": lambda: suites.read_pairs(path),
         "weighted lines": lambda: weighted_lines.weighted_lines([source], seed=0),
         "text": lambda: list(read_lines([path])),
     }

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.commands.ranking import score_pairs
 from t5x_lite.data.layouts import Groups
 from t5x_lite.errors import InputError
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.pairs import HEADS
 from t5x_lite.objectives.m3 import m3
-from t5x_lite.run.pair_scoring import score_pairs
 from tests.encoder_checkpoint import write_ranker
 
 PAIRS = [("a b", "b c b"), ("a b", "d"), ("e", "e")]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.run.mteb import encoder
-from t5x_lite.run.text_encoder import TextEncoder
 from tests.encoder_checkpoint import write_checkpoint
 
 
