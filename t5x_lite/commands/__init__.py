@@ -1,8 +1,7 @@
 """The commands of the command line: functions (`commands.command`) whose parameters are options.
 
-Some are still frozen dataclasses whose `run` calls one function of `t5x_lite.run`. A command's
-module is imported when the command is asked for, and JAX when it runs, so that a start costs what
-one command needs.
+A command's module is imported when the command is asked for, and JAX when it runs, so that a start
+costs what one command needs.
 
     COMMANDS["search"]           # the options of t5x_lite.commands.search.search, a dataclass
     summaries()["train"]         # the first line of its docstring; nothing is imported
@@ -66,16 +65,15 @@ _PLACES = {
     "plan": "runs:plan",
     "completion": "shell:completion",
 }
-"""Name -> module of this package, and function or class in it; in the order of the help."""
+"""Name -> module of this package, and function in it; in the order of the help."""
 
 
 class _Commands(Mapping[str, Any]):
-    """The classes by name; one is imported when it is asked for."""
+    """The options of commands by name; a command is imported when it is asked for."""
 
     def __getitem__(self, name: str) -> Any:
         module, _, command = _PLACES[name].partition(":")
-        found = getattr(importlib.import_module(f"{__name__}.{module}"), command)
-        return found if isinstance(found, type) else found.options
+        return getattr(importlib.import_module(f"{__name__}.{module}"), command).options
 
     def __iter__(self) -> Iterator[str]:
         return iter(_PLACES)
@@ -101,10 +99,10 @@ def summaries() -> dict[str, str]:
 
 @functools.cache
 def _docstrings(module: str) -> dict[str, str | None]:
-    """The docstrings of a module's classes and functions."""
+    """The docstrings of a module's functions."""
     source = resources.files(__name__).joinpath(f"{module}.py").read_text(encoding="utf-8")
     return {
         node.name: ast.get_docstring(node)
         for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        if isinstance(node, ast.FunctionDef)
     }

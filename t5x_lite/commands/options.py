@@ -1,15 +1,15 @@
-"""What the commands share: the types of their options, and the checks of them."""
+"""What the commands share: checks of their options, and the config that they name."""
 
 import glob
 import importlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 from t5x_lite.commands import PROG
-from t5x_lite.errors import InputError, shown
+from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
 from t5x_lite.options import OptionError, option_names
 
@@ -20,15 +20,6 @@ def some_directory(directories: Sequence[str]) -> None:
     """Raises OptionError where --checkpoint names no directory."""
     if not directories:
         raise OptionError("--checkpoint needs at least one directory")
-
-
-def at_least(minimum: int, values: Mapping[str, int | str | None]) -> None:
-    """Raises OptionError for a number below the minimum; None is not given."""
-    for name, value in values.items():
-        if isinstance(value, int) and value < minimum:
-            raise OptionError(f"{name} must be at least {minimum}, got {value}")
-        if isinstance(value, int) and value >= 1 << 63:
-            raise OptionError(f"{name} must be below 2^63, got {shown(value)}")
 
 
 def before_beam(overrides: Sequence[str], *, runner: str) -> tuple[list[str], tuple[str, ...]]:

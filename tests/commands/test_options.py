@@ -4,16 +4,10 @@ import sys
 
 import pytest
 
-from t5x_lite.commands.options import at_least, load_driver, some_directory
+from t5x_lite.commands.options import load_driver, some_directory
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
 from t5x_lite.options import OptionError
-
-
-def test_a_number_below_the_minimum_is_refused():
-    at_least(1, {"--size": 1, "--step": None})
-    with pytest.raises(OptionError, match="--size must be at least 1, got 0"):
-        at_least(1, {"--step": None, "--size": 0})
 
 
 def test_no_directory_is_refused():
