@@ -31,8 +31,8 @@ def write_ranker(directory: Path, *, objective=None, heads=(), **data) -> Path:
     from t5x_lite.checkpoints import manifest, orbax_params
     from t5x_lite.config.json import to_json
     from t5x_lite.data.layouts import Ranked
+    from t5x_lite.inference.loading import Loaded, learner_of
     from t5x_lite.objectives.ranker import Ranker
-    from t5x_lite.run.loading import Loaded, learner_of
     from t5x_lite.trees import LazyArray
 
     encoder = Loaded.from_checkpoint(str(write_checkpoint(directory, "bert")), step=None)

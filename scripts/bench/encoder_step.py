@@ -177,7 +177,7 @@ def our_step(work: dict) -> Callable[[], dict[str, float]]:
     keep_freed_memory()
     import jax
 
-    from t5x_lite.run.loading import learner_of
+    from t5x_lite.inference.loading import learner_of
     from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
     from t5x_lite.train.state import init_state, state_shardings
     from t5x_lite.train.step import make_train_step

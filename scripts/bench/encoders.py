@@ -440,7 +440,7 @@ def cosines_of(workdir: Path) -> tuple[float, float]:
     """Mean cosine of two different pieces, of the generator's table and the discriminator's."""
     import numpy as np
 
-    from t5x_lite.run.loading import Loaded
+    from t5x_lite.inference.loading import Loaded
 
     loaded = Loaded.from_checkpoint(str(workdir), step=None)
     seen = loaded.learner.read(loaded.params)

@@ -131,7 +131,7 @@ def embedded(texts: list[str], args: argparse.Namespace) -> np.ndarray:
 
     from configs.pretrain.bert_tiny import experiment
     from t5x_lite.evaluate.embed import Embedder
-    from t5x_lite.run.loading import learner_of
+    from t5x_lite.inference.loading import learner_of
     from t5x_lite.vocabulary.loading import load_vocabulary
     from t5x_lite.vocabulary.text_rows import text_rows
 

@@ -48,6 +48,8 @@ from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.heads.dense import Dense, Role, dense_of
 from t5x_lite.heads.mlm import Mlm
+from t5x_lite.inference.best_step import Step, find_step
+from t5x_lite.inference.loading import learner_of, read_experiment
 from t5x_lite.interop import hf_config
 from t5x_lite.interop.adapters_files import is_library
 from t5x_lite.interop.adapters_library import read_library
@@ -74,10 +76,8 @@ from t5x_lite.objectives.contrastive import DOT, Contrastive
 from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import local_path
-from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.delta_files import goes_along, open_delta
 from t5x_lite.run.encoder_interchange import POOLER_FILE, exported_head, read_pooler_file
-from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.run.model_card import SOURCE_FILE, origin_name, source_file, write_adapter_card
 from t5x_lite.run.tower_export import of_role, tower_named
 from t5x_lite.trees import LazyArray

@@ -21,8 +21,8 @@ from t5x_lite.data.shapes import Fixed
 from t5x_lite.data.sources import batch_source
 from t5x_lite.deltas.selection import Lazy
 from t5x_lite.evaluate.fisher import classes_of, fisher_diagonal
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.run import restoring
-from t5x_lite.run.loading import learner_of
 from t5x_lite.train.state import TrainState
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.loading import load_vocabulary

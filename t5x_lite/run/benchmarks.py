@@ -50,7 +50,9 @@ from t5x_lite.data.mixtures import Member, mixture_named
 from t5x_lite.data.rates import Mixing
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.standings import SCORE
-from t5x_lite.inference.loading import Loaded
+from t5x_lite.inference.best_step import find_step
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.loading import Loaded, read_experiment
 from t5x_lite.interop import encoder_families
 from t5x_lite.metrics.benchmarks import GLUE_WITHOUT_WNLI, SUPER_GLUE, Benchmark, task_score
 from t5x_lite.models.base import ModelConfig
@@ -63,13 +65,10 @@ from t5x_lite.progress import as_table, print_result
 from t5x_lite.remote import is_remote
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
-from t5x_lite.run.best_step import find_step
 from t5x_lite.run.data_facts import num_classes, with_epochs
 from t5x_lite.run.finetuning import model_of, optimizer_for
-from t5x_lite.run.loading import read_experiment
 from t5x_lite.run.measuring import Measurement, as_configured
 from t5x_lite.run.submissions import Submissions
-from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.train.compilation import matmul_precision
 from t5x_lite.vocabulary.loading import load_vocabulary
 
@@ -597,7 +596,7 @@ def _measured(
     workdir = experiment.workdir
     is_mixture = experiment.data.task == suite.mixture
     step = None if len(run.tasks) > 1 or is_mixture else "best"
-    loaded = TextToText.load([workdir], step=step, use=None, mesh=mesh)
+    loaded = Checkpoint.load([workdir], step=step, use=None, mesh=mesh)
     names = [name for task in run.tasks for name in _answered(task)]
     diagnostics = {name for task in run.tasks for name in task.diagnostics}
     if len(run.tasks) > 1 and not is_mixture and diagnostics:

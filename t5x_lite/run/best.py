@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.standings import benchmark_scores, best_steps, best_tasks, table
 from t5x_lite.files import write_atomically
+from t5x_lite.inference.best_step import Step, saved_metrics
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.modules import load_using
 from t5x_lite.metrics.selection import is_test, refuse_test
-from t5x_lite.run.best_step import Step, saved_metrics
-from t5x_lite.run.modules import load_using
-from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.train.record import evaluated_steps
 from t5x_lite.types import Params
 
@@ -64,7 +64,7 @@ class BestParams(SameParams):
     def of(
         cls,
         checkpoints: Sequence[str],
-        model: TextToText,
+        model: Checkpoint,
         names: Iterable[str],
         *,
         mesh: Mesh,

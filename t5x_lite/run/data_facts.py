@@ -24,10 +24,10 @@ from t5x_lite.data.rates import UnknownSize
 from t5x_lite.data.sources import batch_source
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, by_name
+from t5x_lite.inference.best_step import find_step
+from t5x_lite.inference.loading import learner_of, read_experiment
 from t5x_lite.interop import encoder_families
 from t5x_lite.options import given_options
-from t5x_lite.run.best_step import find_step
-from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.vocabulary.loading import load_vocabulary
 
 _logger = logging.getLogger(__name__)

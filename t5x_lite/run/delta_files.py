@@ -41,12 +41,12 @@ from t5x_lite.deltas.mask import Mask
 from t5x_lite.deltas.parts import Dense, Dora, LowRank, Part, Replace, Scale, Several, Sparse
 from t5x_lite.errors import InputError
 from t5x_lite.files import plain_json
+from t5x_lite.inference.best_step import Step, find_step
+from t5x_lite.inference.loading import learner_of, read_experiment
+from t5x_lite.inference.modules import using
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.learner import Learner
 from t5x_lite.remote import local_path
-from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.loading import learner_of, read_experiment
-from t5x_lite.run.modules import using
 from t5x_lite.trees import LazyArray
 
 MERGED = "merged/"

@@ -20,10 +20,10 @@ from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Role
 from t5x_lite.inference.answers import Answerer, Encoded, answering_heads, check_record
 from t5x_lite.inference.answers import Asked as Answers
+from t5x_lite.inference.checkpoint import Checkpoint, check_finite
 from t5x_lite.inference.pairs import CrossEncoder
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.run.long_texts import LongInputs
-from t5x_lite.run.text_to_text import TextToText, check_finite
 from t5x_lite.serve import requests
 from t5x_lite.serve.batching import Row
 from t5x_lite.serve.limits import Refused
@@ -71,7 +71,7 @@ class Predict:
 
     fields = frozenset({"inputs", "seed"})
 
-    def __init__(self, model: TextToText, asked: Asked):
+    def __init__(self, model: Checkpoint, asked: Asked):
         self._model, self._asked = model, asked
         self._lengths = asked.static_lengths(model.inputs_length)
         self._generators = _BySize(lambda size: model.generator(asked.decoding, batch_size=size))
@@ -135,7 +135,7 @@ class PredictByHead:
     classifier or a choice lists all of them.
     """
 
-    def __init__(self, model: TextToText, asked: Asked):
+    def __init__(self, model: Checkpoint, asked: Asked):
         self._model, self._asked = model, asked
         first = model.answerer(batch_size=1, head=asked.head, asked=asked.answers)
         self._first, self._names = first, _names_of(first)
@@ -255,7 +255,7 @@ class Score:
 
     fields = frozenset({"inputs", "targets", "candidates"})
 
-    def __init__(self, model: TextToText, asked: Asked):
+    def __init__(self, model: Checkpoint, asked: Asked):
         self._model, self._asked = model, asked
         self._lengths = asked.static_lengths(model.inputs_length)
         self._target_lengths = sorted({16, lengths(asked.targets_length)[-1]})
@@ -342,7 +342,7 @@ class Embed:
 
     fields = frozenset({"texts", "prompt", "prefix"})
 
-    def __init__(self, model: TextToText, asked: Asked):
+    def __init__(self, model: Checkpoint, asked: Asked):
         encoder = model.encoder(pooling=asked.pooling, normalize=_normalize(model, asked))
         self._encoder, self._asked = encoder, asked
         longest = model.members[0].experiment.model.longest_document
@@ -400,7 +400,7 @@ class Rerank:
 
     fields = frozenset({"query", "passages"})
 
-    def __init__(self, model: TextToText, asked: Asked):
+    def __init__(self, model: Checkpoint, asked: Asked):
         if len(model.members) > 1:
             raise InputError("rerank takes one checkpoint: an ensemble of rankers is not served")
         self._asked = asked
@@ -455,7 +455,7 @@ class Rerank:
         ]
 
 
-def predict(model: TextToText, asked: Asked) -> "Predict | PredictByHead":
+def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
     """Return the endpoint of a model that writes text, or that of an encoder's head."""
     by_head = asked.head is not None or answering_heads(model.members[0].experiment)
     return PredictByHead(model, asked) if by_head else Predict(model, asked)
@@ -468,7 +468,7 @@ def _names_of(answerer: Answerer) -> tuple[str, ...]:
     return (names | others)[answerer.kind]
 
 
-ENDPOINTS: dict[str, Callable[[TextToText, Asked], Any]] = {
+ENDPOINTS: dict[str, Callable[[Checkpoint, Asked], Any]] = {
     "predict": predict,
     "score": Score,
     "embed": Embed,
@@ -489,7 +489,7 @@ class _BySize:
 
 
 def _tokens(
-    model: TextToText, texts: Sequence[str], asked: Asked
+    model: Checkpoint, texts: Sequence[str], asked: Asked
 ) -> tuple[list[np.ndarray], set[int]]:
     rows, cut = model.inputs(texts)
     _check_cut(cut, asked, length=model.inputs_length)
@@ -512,7 +512,7 @@ def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
     return [np.pad(first, (0, length - len(first))), *others]
 
 
-def _normalize(model: TextToText, asked: Asked) -> bool | None:
+def _normalize(model: Checkpoint, asked: Asked) -> bool | None:
     from t5x_lite.inference.text_encoder import dense_head
 
     known = dense_head(model.members[0].experiment) is not None

@@ -21,6 +21,7 @@ from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Dense, Role
+from t5x_lite.inference.loading import learner_of, with_float32_base
 from t5x_lite.inference.text_encoder import trained_length
 from t5x_lite.interop import hf_config
 from t5x_lite.interop.hf import common_dtype, their_tensors
@@ -31,7 +32,6 @@ from t5x_lite.interop.tokenizer import write_tokenizer
 from t5x_lite.interop.torch_writing import write_torch
 from t5x_lite.remote import AnyPath
 from t5x_lite.run import encoder_interchange, tower_export
-from t5x_lite.run.loading import learner_of, with_float32_base
 from t5x_lite.vocabulary.byte_level import Bytes
 from t5x_lite.vocabulary.loading import load_vocabulary
 

@@ -36,6 +36,8 @@ from t5x_lite.data.columns import MOST_LABELS, Columns
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import by_name
+from t5x_lite.inference.best_step import find_step
+from t5x_lite.inference.loading import read_experiment
 from t5x_lite.interop import encoder_families
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Objective
@@ -45,8 +47,6 @@ from t5x_lite.optim.config import Adafactor, AdamW, Optimizer
 from t5x_lite.optim.schedules import Constant, Linear
 from t5x_lite.records.table_splits import Table
 from t5x_lite.remote import is_remote
-from t5x_lite.run.best_step import find_step
-from t5x_lite.run.loading import read_experiment
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
 _logger = logging.getLogger(__name__)

@@ -21,10 +21,10 @@ from t5x_lite.checkpoints import orbax_params
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.data.cache.files import INDEX_NAME, Cache
+from t5x_lite.inference.best_step import Measured, find_step
+from t5x_lite.inference.loading import learner_of, read_experiment, with_float32_base
 from t5x_lite.remote import local_path
-from t5x_lite.run.best_step import Measured, find_step
 from t5x_lite.run.delta_files import open_delta
-from t5x_lite.run.loading import learner_of, read_experiment, with_float32_base
 from t5x_lite.run.model_card import Origin, origin_of
 from t5x_lite.vocabulary.files import (
     BYTES_NAME,

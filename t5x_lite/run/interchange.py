@@ -30,6 +30,7 @@ from t5x_lite.config import Experiment
 from t5x_lite.config.json import to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import read_experiment
 from t5x_lite.interop import encoder_families, hf_config
 from t5x_lite.interop.encoders import Family
 from t5x_lite.interop.hf import read_hf
@@ -52,7 +53,6 @@ from t5x_lite.run.exporting import (
     as_json,
     cast,
 )
-from t5x_lite.run.loading import read_experiment
 from t5x_lite.vocabulary.byte_level import Bytes, Layout
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 

@@ -10,20 +10,15 @@ from t5x_lite import sharding
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data, rows_named, shapes_of, text_lengths
 from t5x_lite.errors import InputError
-from t5x_lite.inference.loading import Loaded, learner_of, read_experiment, with_float32_base
 from t5x_lite.run.step_sizes import empty_row
 from t5x_lite.train.microbatches import check_microbatches
 
 __all__ = [
-    "Loaded",
     "check_batch",
     "check_devices",
     "check_lengths",
-    "learner_of",
     "num_parts",
-    "read_experiment",
     "with_choices",
-    "with_float32_base",
 ]
 
 LONGEST = 1 << 24

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from t5x_lite.errors import InputError
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.records.json_lines import Line
-from t5x_lite.run.text_to_text import TextToText
 
 _logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class InputReader:
         self._long_inputs = long_inputs
         self._num_cut = 0
 
-    def tokens(self, model: TextToText, lines: Sequence[Line]) -> list[np.ndarray]:
+    def tokens(self, model: Checkpoint, lines: Sequence[Line]) -> list[np.ndarray]:
         """int32 tokens of each line's "inputs".
 
         Raises:
@@ -74,7 +74,7 @@ class TargetReader:
         self._num_cut = 0
 
     def tokens(
-        self, model: TextToText, texts: Sequence[str], *, names: Sequence[str]
+        self, model: Checkpoint, texts: Sequence[str], *, names: Sequence[str]
     ) -> list[np.ndarray]:
         """int32 tokens of each text with its end.
 

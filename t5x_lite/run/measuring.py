@@ -24,6 +24,9 @@ from t5x_lite.evaluate.generate import Bind, TaskEvaluator
 from t5x_lite.evaluate.interruption import Stopped, stopping_on
 from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.evaluate.retrieval import RetrievalEvaluator
+from t5x_lite.inference.best_step import Step
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import retrieval_evaluator
 from t5x_lite.learner import Learner
 from t5x_lite.options import suggesting
@@ -31,12 +34,10 @@ from t5x_lite.progress import counting, print_result
 from t5x_lite.remote import local_path
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
-from t5x_lite.run.best_step import Step
-from t5x_lite.run.loading import Loaded, check_batch, check_lengths
+from t5x_lite.run.loading import check_batch, check_lengths
 from t5x_lite.run.outcome import Outcome, check_output
 from t5x_lite.run.submissions import Submissions
 from t5x_lite.run.task_suite import TaskSuite
-from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.train.compilation import matmul_precision
 from t5x_lite.train.loop import Evaluate
 from t5x_lite.train.stop import StopSignals
@@ -272,7 +273,7 @@ def _evaluate(
     hosts.check_agreement(
         experiment, checkpoints=list(checkpoints), step=step, use=use, output=output
     )
-    loaded = TextToText.load(checkpoints, step=step, use=use, mesh=mesh)
+    loaded = Checkpoint.load(checkpoints, step=step, use=use, mesh=mesh)
     model = as_configured(loaded, experiment)
     if not experiment.evaluation.retrieval_alone:
         _check_vocabulary(experiment, model)
@@ -327,7 +328,7 @@ def _evaluate(
     return metrics
 
 
-def as_configured(model: TextToText, experiment: Experiment) -> TextToText:
+def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
     """The same models with the data, the evaluation and the compute dtype of a config.
 
     Where retrieval alone is measured the data are the checkpoint's: they say how long its rows are.
@@ -379,7 +380,7 @@ def is_there(path: str) -> bool:
         return False
 
 
-def _check_vocabulary(experiment: Experiment, model: TextToText) -> None:
+def _check_vocabulary(experiment: Experiment, model: Checkpoint) -> None:
     """A config's vocabulary must be the checkpoint's, which stands in for one that is gone.
 
     Raises:

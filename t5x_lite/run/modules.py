@@ -13,18 +13,14 @@ from t5x_lite.config import Experiment
 from t5x_lite.data.config import adapter_numbers
 from t5x_lite.errors import InputError
 from t5x_lite.inference.best_step import find_step
-from t5x_lite.inference.modules import ModulesOf, TrainedModule, load_using, using
+from t5x_lite.inference.modules import TrainedModule
 from t5x_lite.types import Params
 
 __all__ = [
-    "ModulesOf",
-    "TrainedModule",
     "check_children",
     "check_init",
     "in_dtypes_of",
     "in_float32",
-    "load_using",
-    "using",
     "with_loaded",
     "with_loaded_params",
 ]

@@ -24,10 +24,10 @@ from jaxtyping import Float
 from t5x_lite.checkpoints import manifest
 from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Dense
+from t5x_lite.inference.best_step import Step
 from t5x_lite.inference.text_encoder import TextEncoder, dense_head
 from t5x_lite.models.base import hidden_size
 from t5x_lite.models.pooling import Pooling
-from t5x_lite.run.best_step import Step
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 _SAME = {

@@ -42,10 +42,10 @@ from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.remote import AnyPath
 from t5x_lite.run import modules
 from t5x_lite.run.base_scores import initial, scores_of_base
-from t5x_lite.run.loading import learner_of
 from t5x_lite.run.workdir import PHASES
 from t5x_lite.train.early_stopping import EarlyStopping
 from t5x_lite.trees import LazyArray

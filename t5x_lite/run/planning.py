@@ -19,6 +19,7 @@ from t5x_lite.chips import GIB
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import rows_named, shapes_of
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.learner import Learner
 from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.plan import attached as attached_slices
@@ -28,7 +29,7 @@ from t5x_lite.plan.shards import narrow_shards, widest_fsdp
 from t5x_lite.plan.sheet import Sheet, Sheets
 from t5x_lite.run import hosts
 from t5x_lite.run.data_facts import with_classes
-from t5x_lite.run.loading import check_batch, check_devices, learner_of, num_parts, with_choices
+from t5x_lite.run.loading import check_batch, check_devices, num_parts, with_choices
 from t5x_lite.run.step_sizes import empty_row, row_lengths, step_flops
 from t5x_lite.train.compilation import (
     check_compiler_options,

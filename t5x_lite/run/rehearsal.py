@@ -20,12 +20,13 @@ from t5x_lite.checkpoints.init import part_of
 from t5x_lite.config import Experiment
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.sources import batch_source
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.learner import Learner
 from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.plan.program import bytes_on_device
 from t5x_lite.run import hosts, modules, phases, restoring
 from t5x_lite.run.data_facts import with_classes, with_epochs
-from t5x_lite.run.loading import check_batch, check_devices, learner_of, with_choices
+from t5x_lite.run.loading import check_batch, check_devices, with_choices
 from t5x_lite.run.schedule_offset import with_schedule_offset
 from t5x_lite.run.training import vocabulary_of
 from t5x_lite.run.workdir import WorkDirectory

@@ -15,10 +15,10 @@ from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.errors import InputError
+from t5x_lite.inference.best_step import find_step
+from t5x_lite.inference.loading import read_experiment
 from t5x_lite.optim.config import AUTO
 from t5x_lite.remote import AnyPath
-from t5x_lite.run.best_step import find_step
-from t5x_lite.run.loading import read_experiment
 
 _logger = logging.getLogger(__name__)
 

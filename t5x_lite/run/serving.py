@@ -16,12 +16,12 @@ from typing import Any
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
 from t5x_lite.inference.answers import answering_heads
+from t5x_lite.inference.best_step import Step
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.pairs import scores_texts, trains_ranking
 from t5x_lite.options import did_you_mean
 from t5x_lite.progress import counting
-from t5x_lite.run.best_step import Step
 from t5x_lite.run.endpoints import ENDPOINTS, Asked
-from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.serve.batching import Batcher
 from t5x_lite.serve.limits import Limits, check_address
 from t5x_lite.serve.shapes import sizes
@@ -107,7 +107,7 @@ def serve(
     _check_names(endpoints)
     use_compilation_cache(compilation_cache)
     socket = server.bind(address.host, address.port)
-    model = TextToText.load(checkpoints, step=step, use=use, inputs_length=inputs_length)
+    model = Checkpoint.load(checkpoints, step=step, use=use, inputs_length=inputs_length)
     asked = dataclasses.replace(asked, max_rows=limits.max_rows)
     table = {name: ENDPOINTS[name](model, asked) for name in endpoints or _usual(model)}
     answering = _Answering(table, batch_size=batch_size, wait=wait, limits=limits)
@@ -244,7 +244,7 @@ class _Answering:
         _logger.info("all compiled after %.1f s; no other program is compiled", seconds)
 
 
-def _usual(model: TextToText) -> tuple[str, ...]:
+def _usual(model: Checkpoint) -> tuple[str, ...]:
     """The endpoints of a model that writes text, of a head that answers, or of another encoder."""
     if all(hasattr(member.learner.model_type, "prefill") for member in model.members):
         return ("predict", "score")

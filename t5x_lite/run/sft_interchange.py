@@ -23,6 +23,8 @@ from t5x_lite.config.json import to_json
 from t5x_lite.deltas.parts import Sparse
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS
+from t5x_lite.inference.best_step import Step, find_step
+from t5x_lite.inference.loading import read_experiment
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.module_hosts import refuse_views
 from t5x_lite.interop.sft import read_sft, table_of, write_sft
@@ -30,9 +32,7 @@ from t5x_lite.learner import views_of
 from t5x_lite.models.towers import TOWERS
 from t5x_lite.remote import local_path
 from t5x_lite.run.adapter_interchange import head_for_export, leaf_of, left_to_base, model_type_of
-from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.delta_files import goes_along, open_delta
-from t5x_lite.run.loading import read_experiment
 from t5x_lite.trees import LazyArray
 
 _MODEL = "model/"

@@ -24,6 +24,8 @@ from t5x_lite.data.config import shapes_of
 from t5x_lite.data.sources import batch_source
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import by_name
+from t5x_lite.inference.best_step import told_at_end
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.learner import Learner
 from t5x_lite.metrics.selection import Mode, contradiction, described, matching, refuse_test
 from t5x_lite.models.base import hidden_size
@@ -33,9 +35,8 @@ from t5x_lite.remote import AnyPath
 from t5x_lite.run import hosts, modules, phases, preemption, restoring
 from t5x_lite.run.allocator import within_memory
 from t5x_lite.run.best import best_of_run
-from t5x_lite.run.best_step import told_at_end
 from t5x_lite.run.data_facts import with_classes, with_epochs
-from t5x_lite.run.loading import check_batch, check_devices, learner_of, with_choices
+from t5x_lite.run.loading import check_batch, check_devices, with_choices
 from t5x_lite.run.measuring import Measurement, is_there, until_stopped
 from t5x_lite.run.schedule_offset import with_schedule_offset
 from t5x_lite.run.step_sizes import batch_flops, batch_row

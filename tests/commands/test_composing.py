@@ -9,8 +9,8 @@ from t5x_lite import trees
 from t5x_lite.checkpoints import orbax_params
 from t5x_lite.commands.deltas import _in_bytes, _named, compose, merge
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import learner_of, read_experiment
 from t5x_lite.run.delta_files import load, open_delta, save
-from t5x_lite.run.loading import learner_of, read_experiment
 from tests.adapters.hosts import HOSTS, outputs
 from tests.run.delta_directories import experiment, nested, write_base, write_run, write_step
 

@@ -7,9 +7,9 @@ import pytest
 
 from t5x_lite.commands.deltas import heads
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.options import OptionError
 from t5x_lite.run.delta_files import load
-from t5x_lite.run.loading import Loaded
 from t5x_lite.trees import flatten
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests.adapters.hosts import HOSTS, outputs

@@ -15,8 +15,8 @@ from t5x_lite.config import Experiment
 from t5x_lite.data.shapes import Fixed
 from t5x_lite.data.tasks.names import find_task
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.run.loading import learner_of
 from t5x_lite.run.step_sizes import row_shapes
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.state import abstract_state, state_shardings

@@ -10,8 +10,8 @@ import pytest
 
 from t5x_lite import config
 from t5x_lite.data.shapes import Fixed
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.run.loading import learner_of
 from t5x_lite.run.step_sizes import empty_row
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.state import init_state, state_shardings

@@ -14,7 +14,7 @@ from t5x_lite import config, trees
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data import layouts
 from t5x_lite.data.layouts import Seq2Seq
-from t5x_lite.run.loading import learner_of
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.sharding import MeshConfig
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -68,9 +68,9 @@ def _importing(base: Callable[[], Path], *names: str) -> Callable[[Path], None]:
 def _parts_of(base: Path) -> tuple[Any, Any, Any]:
     """A checkpoint's experiment, its layers and its parameters."""
     from t5x_lite.checkpoints import reading
+    from t5x_lite.inference.loading import read_experiment
     from t5x_lite.interop.module_hosts import hosts_of
     from t5x_lite.run import adapter_interchange
-    from t5x_lite.run.loading import read_experiment
 
     files = reading.step_files(base)
     experiment, kind = read_experiment(base, files), adapter_interchange.model_type_of(files)

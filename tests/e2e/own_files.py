@@ -26,7 +26,7 @@ def _make_checkpoint(base: Path) -> None:
 
 
 def _read_checkpoint(base: Path) -> None:
-    from t5x_lite.run.loading import Loaded
+    from t5x_lite.inference.loading import Loaded
 
     Loaded.from_checkpoint(str(base / "run"), step=None)
 
@@ -49,7 +49,7 @@ def _read_config(base: Path) -> None:
     from t5x_lite.config import Experiment
     from t5x_lite.config.file import read_config
     from t5x_lite.errors import InputError
-    from t5x_lite.run.loading import learner_of
+    from t5x_lite.inference.loading import learner_of
 
     experiment = read_config(base / "config.json")
     if not isinstance(experiment, Experiment):

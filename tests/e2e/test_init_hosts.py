@@ -16,7 +16,7 @@ from t5x_lite import config
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
-from t5x_lite.run.loading import Loaded
+from t5x_lite.inference.loading import Loaded
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 

@@ -13,11 +13,11 @@ import t5x_lite
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.objectives.language_model import LanguageModel
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.run.measuring import evaluate
-from t5x_lite.run.text_to_text import TextToText
 from tests.config_files import saved
 
 LAYOUT = layouts.PrefixLM(separator=" target:")
@@ -61,7 +61,7 @@ def run(experiment, tmp_path_factory, compile_once):
 def test_a_score_is_that_of_the_row_of_training(run):
     from t5x_lite.data.live import pipeline
 
-    loaded = TextToText.load([str(run)])
+    loaded = Checkpoint.load([str(run)])
     data = dataclasses.replace(loaded.members[0].experiment.data, pack=False)
     example, *_ = pipeline.eval_examples(data, loaded.vocabulary)
     batch = next(pipeline.eval_batches(data, loaded.vocabulary))

@@ -16,8 +16,8 @@ from t5x_lite.checkpoints.reading import step_files
 from t5x_lite.commands.weights import export_hf
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.training import train
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.errors import InputError
-from t5x_lite.run.best_step import find_step, told_at_end
+from t5x_lite.inference.best_step import find_step, told_at_end
 from t5x_lite.train.record import Record
 
 LOSSES = {100: 1.0, 200: 9.0, 300: 2.0}

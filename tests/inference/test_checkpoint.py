@@ -13,21 +13,21 @@ from t5x_lite.data import layouts
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Prediction
+from t5x_lite.inference.checkpoint import Checkpoint, check_finite, find_steps
 from t5x_lite.learner import Learner
 from t5x_lite.objectives.language_model import LanguageModel
-from t5x_lite.run.text_to_text import TextToText, check_finite, find_steps
 
 
 @pytest.fixture(scope="module")
 def model(tiny_run):
-    return TextToText.load([str(tiny_run)])
+    return Checkpoint.load([str(tiny_run)])
 
 
 @pytest.fixture(scope="module")
 def ensemble(tiny_run):
     """The steps 5 and 10 of one run."""
     steps = tiny_run / "checkpoints"
-    return TextToText.load([str(steps / "5"), str(steps / "10")])
+    return Checkpoint.load([str(steps / "5"), str(steps / "10")])
 
 
 def with_layout(model, layout):
@@ -63,7 +63,7 @@ def test_a_shorter_or_longer_limit(tiny_run, model):
     short = dataclasses.replace(model, inputs_length=2)
     [word] = model.vocabulary.encode("the")
     assert lists(short.inputs(["the the"])[0]) == [[word, 1]]
-    assert TextToText.load([str(tiny_run)], inputs_length=99).inputs_length == 99
+    assert Checkpoint.load([str(tiny_run)], inputs_length=99).inputs_length == 99
 
 
 def test_a_language_model_goes_on_with_its_inputs(model):
@@ -95,10 +95,10 @@ def test_words_need_room_and_are_those_of_all_members(tiny_run, model, monkeypat
     members = iter([worded, model.members[0], worded])
     monkeypatch.setattr(text_to_text, "load_using", lambda *_, **__: next(members))
     with pytest.raises(InputError, match=r"read inputs differently \(data\.layout\): an ensemble"):
-        TextToText.load([str(tiny_run)] * 2)
+        Checkpoint.load([str(tiny_run)] * 2)
     length = len(model.vocabulary.encode(" target:"))
     with pytest.raises(InputError, match="there is no room for a text; raise their length"):
-        TextToText.load([str(tiny_run)], inputs_length=length)
+        Checkpoint.load([str(tiny_run)], inputs_length=length)
 
 
 def test_targets_are_never_cut_and_prompts_have_no_end(model):
@@ -124,7 +124,7 @@ def test_a_prompt_that_is_too_long_is_refused(model):
 @pytest.mark.parametrize("length", [0, -3])
 def test_a_limit_of_nothing_is_refused(tiny_run, length):
     with pytest.raises(InputError, match=f"inputs_length must be at least 1, got {length}"):
-        TextToText.load([str(tiny_run)], inputs_length=length)
+        Checkpoint.load([str(tiny_run)], inputs_length=length)
 
 
 def test_numbers_are_finite():
@@ -179,7 +179,7 @@ def test_an_ensemble_scores_by_the_average_of_the_logits(ensemble, compile_once)
 
 
 def test_an_ensemble_of_a_model_with_itself_predicts_what_it_does(tiny_run, model, compile_once):
-    twice = TextToText.load([str(tiny_run), str(tiny_run)])
+    twice = Checkpoint.load([str(tiny_run), str(tiny_run)])
     texts = ["the second argument", ""]
     found = []
     for one in (model, twice):
@@ -199,7 +199,7 @@ def test_an_ensemble_needs_one_vocabulary(tiny_run, tmp_path, english_lines):
     train_sentencepiece(english_lines[:300], size=300, output_dir=other / "files" / "vocabulary")
     checkpoint_manifest.write(other)
     with pytest.raises(InputError) as raised:
-        TextToText.load([str(tiny_run), str(other)])
+        Checkpoint.load([str(tiny_run), str(other)])
     assert str(raised.value) == (
         f"the checkpoints {tiny_run}/checkpoints/10 and {other} have different vocabularies: an "
         "ensemble needs one"
@@ -214,7 +214,7 @@ def test_an_ensemble_needs_logits_of_one_size_and_one_way_of_reading(model, monk
     def load(other):
         found = iter([member, other])
         monkeypatch.setattr(text_to_text.Loaded, "from_checkpoint", lambda *_, **__: next(found))
-        return TextToText.load([member.directory, member.directory])
+        return Checkpoint.load([member.directory, member.directory])
 
     larger = member.experiment.model.replace(vocab_size=512)
     experiment = dataclasses.replace(member.experiment, model=larger)

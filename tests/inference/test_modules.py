@@ -17,11 +17,11 @@ from t5x_lite.commands.answers import score
 from t5x_lite.commands.deltas import merge
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded, learner_of
+from t5x_lite.inference.modules import ModulesOf
 from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.option_types import Modules
-from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.measuring import evaluate
-from t5x_lite.run.modules import ModulesOf
 from t5x_lite.run.training import train
 
 pytestmark = pytest.mark.slow

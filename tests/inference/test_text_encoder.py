@@ -10,6 +10,7 @@ import pytest
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.retrieval import Retrieval
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import (
     TextEncoder,
     Vectors,
@@ -19,7 +20,6 @@ from t5x_lite.inference.text_encoder import (
 from t5x_lite.learner import Learner
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.retromae import RetroMAE
-from t5x_lite.run.loading import Loaded
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests.encoder_checkpoint import write_checkpoint
 

@@ -18,9 +18,9 @@ from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.mlm import Mlm
 from t5x_lite.heads.span import Span
 from t5x_lite.heads.token import Token
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.adapters_heads import LibraryHead, read_head, write_head
 from t5x_lite.interop.peft import Module
-from t5x_lite.run.loading import Loaded
 from tests.adapters.test_goldens import GOLDEN
 from tests.interop.test_adapters_library import write_tensors
 

@@ -16,6 +16,7 @@ from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.mlm import Mlm
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.lm import LMConfig
@@ -24,7 +25,6 @@ from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.loading import Loaded
 from t5x_lite.trees import flatten
 from tests import tokenizer_files
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, learner, loss_of

@@ -15,6 +15,7 @@ from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.heads.token import Token
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
 from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
@@ -23,7 +24,6 @@ from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.tag_tokens import TagTokens
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.loading import Loaded
 from t5x_lite.trees import LazyArray, flatten
 from tests import tokenizer_files
 from tests.objectives.encoder_rows import MODEL, learner, loss_of, rows

@@ -8,6 +8,7 @@ import pytest
 from scripts import encoder_goldens as goldens
 from t5x_lite import trees
 from t5x_lite.commands.weights import export_hf, import_hf
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.bert import BERT
 from t5x_lite.interop.condenser import SAFETENSORS, read_condenser
 from t5x_lite.interop.encoders import learner_shapes
@@ -16,7 +17,6 @@ from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.objectives import masking
 from t5x_lite.objectives.cocondenser import CoCondenser
 from t5x_lite.objectives.condenser import Condenser
-from t5x_lite.run.loading import Loaded
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")

@@ -21,8 +21,8 @@ from t5x_lite.commands.weights import export_adapter, export_hf, import_adapter,
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.run.loading import Loaded, learner_of
 from tests.run.delta_directories import write_step
 
 pytestmark = pytest.mark.oracle

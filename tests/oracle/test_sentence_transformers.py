@@ -18,12 +18,12 @@ from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.retrieval import Retrieval
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.training import train
 

@@ -16,8 +16,8 @@ from t5x_lite.heads.classes import with_labels
 from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.span import Span
 from t5x_lite.heads.token import Token
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.objectives.tag_tokens import TagTokens
-from t5x_lite.run.loading import Loaded
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests import tokenizer_files

@@ -13,9 +13,9 @@ from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import to_json
 from t5x_lite.data.config import Data
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.loading import learner_of
 from t5x_lite.trees import LazyArray
 from tests.adapters.hosts import HOSTS, random
 

@@ -16,9 +16,9 @@ from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.cli import main
 from t5x_lite.commands.weights import export_adapter, import_adapter
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded
+from t5x_lite.inference.modules import TrainedModule
 from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.run.loading import Loaded
-from t5x_lite.run.modules import TrainedModule
 from tests.encoder_checkpoint import write_checkpoint
 from tests.interop import test_adapters_library as library
 from tests.interop.peft_files import LORA, bert_lora, random, write

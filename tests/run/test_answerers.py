@@ -7,8 +7,8 @@ import pytest
 from t5x_lite.config import Evaluation
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.evaluate.rank import LabelGenerator
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.run.answerers import Answerers, decoding
-from t5x_lite.run.loading import learner_of
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.vocabulary.loading import load_vocabulary
 

@@ -15,9 +15,9 @@ import pytest
 from t5x_lite.commands import answers
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Generator, Prediction
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.records.resumable import ResumableWriter
 from t5x_lite.run import answering
-from t5x_lite.run.loading import Loaded
 
 RECORDS = [
     {"inputs": "the second argument", "targets": "is a list", "id": 7},

@@ -8,9 +8,9 @@ import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.errors import InputError
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.run.best import BestParams, SameParams, best_of_run
 from t5x_lite.run.measuring import evaluate
-from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.run.training import train
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.early_stopping import EarlyStopping
@@ -58,7 +58,7 @@ def test_best_params(tiny_run, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(tiny_run, workdir)
     mesh = make_mesh(MeshConfig())
-    model = TextToText.load([str(workdir)], mesh=mesh)
+    model = Checkpoint.load([str(workdir)], mesh=mesh)
     for step, rte, cola in ((5, 0.9, 0.1), (10, 0.2, 0.6)):
         values = {
             "validation/a_rte/score": rte,
@@ -120,6 +120,6 @@ def test_a_single_task_is_reported_at_its_best_step(
 
 def test_a_run_that_was_not_measured_has_no_best(tiny_run):
     mesh = make_mesh(MeshConfig())
-    model = TextToText.load([str(tiny_run)], mesh=mesh)
+    model = Checkpoint.load([str(tiny_run)], mesh=mesh)
     with pytest.raises(InputError, match="no checkpoint has validation/score"):
         BestParams.of([str(tiny_run)], model, ["a_b"], mesh=mesh, step=None)

@@ -12,9 +12,9 @@ from t5x_lite.checkpoints.base import base_at
 from t5x_lite.deltas.delta import Delta, Identity
 from t5x_lite.deltas.parts import Dense, Dora, LowRank, Replace, Scale, Several, Sparse
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.models.presets import t5_base
 from t5x_lite.run.delta_files import load, open_delta, save
-from t5x_lite.run.loading import learner_of
 from tests.run.delta_directories import (
     experiment,
     nested,

@@ -19,6 +19,7 @@ from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.mlm import Mlm
 from t5x_lite.heads.rtd import Rtd
 from t5x_lite.heads.span import Span
+from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.interop.bert import BERT as FAMILY
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import read_safetensors
@@ -30,7 +31,6 @@ from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run.encoder_interchange import export_of, exported_head
-from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.trees import flatten
 from t5x_lite.views import Difference
 from t5x_lite.vocabulary.loading import load_vocabulary

@@ -10,7 +10,6 @@ import t5x_lite
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.run.endpoints import ENDPOINTS, Asked, Embed, Predict, Rerank, Score
-from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.serve.limits import Refused
 from tests import t5_checkpoint
 from tests.encoder_checkpoint import write_checkpoint, write_ranker
@@ -27,7 +26,7 @@ def t5(tmp_path_factory, tiny_vocabulary):
 @pytest.fixture(scope="module")
 def model(t5, compile_once):
     del compile_once
-    return TextToText.load([t5], inputs_length=32)
+    return Checkpoint.load([t5], inputs_length=32)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +95,7 @@ def test_log_likelihoods_are_those_of_python(model, t5):
 
 @pytest.mark.slow
 def test_vectors_are_those_of_python(bert):
-    model = TextToText.load([bert], inputs_length=8)
+    model = Checkpoint.load([bert], inputs_length=8)
     endpoint = Embed(model, Asked(pooling="cls", normalize=True))
     texts = ["a b c", "d", "a b c d e f g h i j"]
     results = answers(endpoint, {"texts": texts})
@@ -109,7 +108,7 @@ def test_vectors_are_those_of_python(bert):
 
 @pytest.mark.slow
 def test_ranks_are_those_of_the_cross_encoder(ranker):
-    endpoint = Rerank(TextToText.load([ranker]), Asked(max_rows=4))
+    endpoint = Rerank(Checkpoint.load([ranker]), Asked(max_rows=4))
     passages = ["c", "h i j k l m n o p", "d e", ""]
     results = answers(endpoint, {"query": "a b", "passages": passages})
     expected = (
@@ -139,14 +138,14 @@ def test_ranks_are_those_of_the_cross_encoder(ranker):
 def test_requests_to_rerank_that_are_refused(ranker, record, sentence):
     asked = Asked(max_rows=8, long_inputs="refuse")
     with pytest.raises(Refused, match=sentence):
-        Rerank(TextToText.load([ranker]), asked).rows(record)
+        Rerank(Checkpoint.load([ranker]), asked).rows(record)
 
 
 def test_only_one_cross_encoder_ranks(ranker, bert):
     with pytest.raises(t5x_lite.errors.InputError, match="has no head 'classifier' of one class"):
-        Rerank(TextToText.load([bert]), Asked())
+        Rerank(Checkpoint.load([bert]), Asked())
     with pytest.raises(t5x_lite.errors.InputError, match="rerank takes one checkpoint"):
-        Rerank(TextToText.load([ranker, ranker]), Asked())
+        Rerank(Checkpoint.load([ranker, ranker]), Asked())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +167,7 @@ def test_requests_that_are_refused(model, name, record, sentence):
 
 
 def test_a_prompt_that_is_not_there(bert):
-    endpoint = Embed(TextToText.load([bert]), Asked(pooling="mean"))
+    endpoint = Embed(Checkpoint.load([bert]), Asked(pooling="mean"))
     with pytest.raises(Refused, match="has no prompt 'query'") as caught:
         endpoint.rows({"texts": "a", "prompt": "query"})
     assert caught.value.status == 400
@@ -176,7 +175,7 @@ def test_a_prompt_that_is_not_there(bert):
 
 def test_an_encoder_writes_no_text(bert):
     with pytest.raises(t5x_lite.errors.InputError, match="use embed"):
-        Predict(TextToText.load([bert]), Asked())
+        Predict(Checkpoint.load([bert]), Asked())
 
 
 def test_a_result_that_is_not_finite_is_an_error_of_its_own_row(model, monkeypatch):
@@ -192,14 +191,14 @@ def test_a_result_that_is_not_finite_is_an_error_of_its_own_row(model, monkeypat
 @pytest.mark.slow
 def test_no_program_is_compiled_after_the_shapes(model, bert, ranker):
     """Every length of texts, number of rows and seed meets a program that the warm-up made."""
-    encoder = TextToText.load([bert])
+    encoder = Checkpoint.load([bert])
     asked = Asked(decoding=DECODING, targets_length=20, max_rows=8, pooling="mean")
     endpoints = {
         "predict": (Predict(model, asked), lambda text: {"inputs": text, "seed": len(text)}),
         "score": (Score(model, asked), lambda text: {"inputs": text, "targets": text[:30]}),
         "embed": (Embed(encoder, asked), lambda text: {"texts": text}),
         "rerank": (
-            Rerank(TextToText.load([ranker]), asked),
+            Rerank(Checkpoint.load([ranker]), asked),
             lambda text: {"query": "a b", "passages": text},
         ),
     }

@@ -6,7 +6,7 @@ import pytest
 
 from scripts import goldens
 from t5x_lite.commands.weights import export_hf, import_hf
-from t5x_lite.run.loading import Loaded
+from t5x_lite.inference.loading import Loaded
 
 
 @pytest.fixture

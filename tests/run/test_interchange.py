@@ -22,11 +22,11 @@ from t5x_lite.checkpoints.reading import find_step
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.commands.weights import export_hf, import_hf, import_t5x
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.interop import t5x
 from t5x_lite.interop.rules import LazyArray, pieces
 from t5x_lite.interop.tensor_files import read_safetensors, read_tensors
 from t5x_lite.run import interchange, restoring
-from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.schedule_offset import trained_steps
 from t5x_lite.run.workdir import WorkDirectory, holds_another
 from t5x_lite.train.state import TrainState

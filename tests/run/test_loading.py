@@ -14,6 +14,7 @@ import pytest
 from t5x_lite.data import layouts
 from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded, learner_of, read_experiment
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.t5 import T5
@@ -25,14 +26,7 @@ from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.run import planning
-from t5x_lite.run.loading import (
-    Loaded,
-    check_batch,
-    check_devices,
-    learner_of,
-    read_experiment,
-    with_choices,
-)
+from t5x_lite.run.loading import check_batch, check_devices, with_choices
 from t5x_lite.sharding import MESH_AXES, MeshConfig, make_mesh
 
 

@@ -10,9 +10,9 @@ from t5x_lite.run.long_texts import InputReader, TargetReader
 
 @pytest.fixture
 def model(tiny_run, compile_once):
-    from t5x_lite.run.text_to_text import TextToText
+    from t5x_lite.inference.checkpoint import Checkpoint
 
-    return TextToText.load([str(tiny_run)], inputs_length=3)
+    return Checkpoint.load([str(tiny_run)], inputs_length=3)
 
 
 def lengths(rows):

@@ -14,12 +14,12 @@ from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.heads.lexical import Lexical
 from t5x_lite.heads.multi_vector import MultiVector
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.objectives.m3 import m3
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run import training
-from t5x_lite.run.loading import Loaded
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests import tokenizer_files
 from tests.encoder_checkpoint import write_ranker

@@ -12,13 +12,13 @@ from t5x_lite.commands.texts import cache
 from t5x_lite.config import Evaluation
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.loading import Loaded
+from t5x_lite.inference.modules import load_using
 from t5x_lite.metrics.ranking import NAMES
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.run import measuring
-from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import Measurement, evaluate
-from t5x_lite.run.modules import load_using
-from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.sharding import MeshConfig, make_mesh
 from tests.config_files import saved
 from tests.encoder_checkpoint import write_checkpoint
@@ -178,7 +178,7 @@ def test_labels_are_ranked(tiny_run, labelled, tmp_path):
     right = sum(p["prediction"] == p["targets"] for p in predictions)
     assert metrics == {"validation/accuracy": right / 8, "validation/score": right / 8}
     # By hand: the likelier of the two words.
-    model = TextToText.load([str(tiny_run)])
+    model = Checkpoint.load([str(tiny_run)])
     inputs = model.inputs([predictions[0]["inputs"]])[0] * 2
     scores = model.scorer(batch_size=2).run(
         model.params, inputs, model.targets(["negative", "positive"])
@@ -217,7 +217,7 @@ def test_a_vocabulary_that_is_gone_is_that_of_the_checkpoint(tiny_run, tiny_expe
 
 
 def test_other_words_than_in_training_are_told(tiny_run, labelled, caplog):
-    [member] = TextToText.load([str(tiny_run)]).members
+    [member] = Checkpoint.load([str(tiny_run)]).members
     trained = dataclasses.replace(member, experiment=labelled)
     measuring._tell_other_words(trained, labelled.data)
     worded = dataclasses.replace(
@@ -269,7 +269,7 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
     own = loaded.experiment
     data = dataclasses.replace(own.data, layout=layouts.Groups(), pack=False)
     trained = dataclasses.replace(own, objective=Contrastive(), data=data)
-    model = TextToText((dataclasses.replace(loaded, experiment=trained),), 16)
+    model = Checkpoint((dataclasses.replace(loaded, experiment=trained),), 16)
     [member] = measuring._as_configured(model, experiment).members
     assert member.experiment.data == data
     assert member.experiment.evaluation == experiment.evaluation

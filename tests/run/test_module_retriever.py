@@ -19,13 +19,13 @@ from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.models.towers import as_model
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run import phases
-from t5x_lite.run.loading import Loaded
 from t5x_lite.run.modules import with_loaded
 from t5x_lite.run.sft_interchange import export_sft
 from t5x_lite.run.training import train

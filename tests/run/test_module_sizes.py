@@ -11,9 +11,9 @@ from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.commands.weights import export_adapter
 from t5x_lite.config.json import to_json
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.models.presets import t5_base
 from t5x_lite.run.delta_files import load, save
-from t5x_lite.run.loading import learner_of
 from t5x_lite.trees import count_parameters, flatten
 from tests.run.delta_directories import experiment, write_step
 

@@ -7,8 +7,8 @@ import pytest
 
 from t5x_lite.config import Evaluation
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.run.best import SameParams
-from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import Measurement
 from t5x_lite.run.outcome import Outcome, check_output
 from t5x_lite.run.submissions import Submissions

@@ -14,10 +14,10 @@ from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints
 from t5x_lite.deltas.parts import Sparse
 from t5x_lite.errors import InputError, Interrupted
+from t5x_lite.inference.loading import read_experiment
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run import delta_files, phases
-from t5x_lite.run.loading import read_experiment
 from t5x_lite.run.training import train
 
 pytestmark = pytest.mark.slow

@@ -11,12 +11,12 @@ from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.learner import Learner
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.run import restoring
-from t5x_lite.run.loading import learner_of
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.state import TrainState
 from t5x_lite.vocabulary.loading import load_vocabulary

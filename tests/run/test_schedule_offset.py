@@ -10,9 +10,9 @@ from t5x_lite import config, trees
 from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import InverseSquareRoot, Linear
-from t5x_lite.run.loading import Loaded
 from t5x_lite.run.schedule_offset import trained_steps, with_schedule_offset
 from t5x_lite.run.training import train
 

@@ -13,7 +13,7 @@ from t5x_lite.config import Evaluation
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.live import pipeline
 from t5x_lite.errors import InputError
-from t5x_lite.run.loading import Loaded
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.training import train
 from t5x_lite.vocabulary.loading import load_vocabulary

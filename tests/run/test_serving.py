@@ -16,9 +16,9 @@ import pytest
 
 from scripts.bench.serve_load import ask, hostile, request, steady
 from t5x_lite.errors import InputError
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.run import serving
 from t5x_lite.run.serving import Address
-from t5x_lite.run.text_to_text import TextToText
 from tests import encoder_checkpoint, t5_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +129,7 @@ def test_what_a_checkpoint_answers_when_nobody_says(tmp_path, tiny_vocabulary):
     t5 = t5_checkpoint.write_checkpoint(tmp_path / "t5", tiny_vocabulary)
     bert = encoder_checkpoint.write_checkpoint(tmp_path / "bert", "bert")
     ranker = encoder_checkpoint.write_ranker(tmp_path / "ranker")
-    usual = [serving._usual(TextToText.load([str(each)])) for each in (t5, bert, ranker)]
+    usual = [serving._usual(Checkpoint.load([str(each)])) for each in (t5, bert, ranker)]
     assert usual == [("predict", "score"), ("embed",), ("rerank",)]
 
 

@@ -10,10 +10,10 @@ from t5x_lite.config import Evaluation, FewShot
 from t5x_lite.data import layouts
 from t5x_lite.data.columns import Columns
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.language_model import LanguageModel
-from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.measuring import Measurement, evaluate
 from t5x_lite.run.shown_examples import ShownExamples
 from t5x_lite.sharding import MeshConfig, make_mesh

@@ -11,12 +11,13 @@ from t5x_lite.data.config import Data
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Generator
+from t5x_lite.inference.loading import learner_of
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.run.loading import check_batch, learner_of
+from t5x_lite.run.loading import check_batch
 from t5x_lite.run.training import check_memory
 from t5x_lite.train.state import abstract_state, state_shardings
 from t5x_lite.vocabulary.byte_level import Bytes

@@ -12,9 +12,9 @@ from t5x_lite.data.config import Data
 from t5x_lite.data.rates import Mixing
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.submission import FORMATS, check
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.spans import Spans
-from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import Measurement, evaluate
 from t5x_lite.run.task_suite import TaskSuite
 from t5x_lite.run.training import train

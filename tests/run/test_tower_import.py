@@ -11,8 +11,8 @@ from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.data.layouts import Groups
 from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Dense
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.objectives.contrastive import Contrastive
-from t5x_lite.run.loading import Loaded
 from t5x_lite.run.tower_import import directories_of, read_towers
 from tests.encoder_checkpoint import write_ranker
 from tests.interop.test_pooler import weight, write_pooler

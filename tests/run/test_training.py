@@ -18,8 +18,9 @@ from t5x_lite.checkpoints.reading import saved_steps, step_files
 from t5x_lite.config import Checkpoints
 from t5x_lite.data.positions import refuse_processes
 from t5x_lite.errors import InputError
+from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.run import training
-from t5x_lite.run.loading import Loaded, learner_of, with_choices
+from t5x_lite.run.loading import with_choices
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.goodput import FIELDS
 from t5x_lite.vocabulary.loading import load_vocabulary

@@ -14,12 +14,12 @@ from t5x_lite.data.config import Data, shapes_of
 from t5x_lite.data.shapes import Bucketed, Fixed
 from t5x_lite.data.sources import batch_source
 from t5x_lite.evaluate.loss import LossEvaluator
+from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run import training
-from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.step_sizes import batch_flops, step_flops
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.vocabulary.loading import load_vocabulary
