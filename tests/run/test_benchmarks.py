@@ -90,7 +90,7 @@ def checkpoint(tmp_path_factory, tiny_vocabulary):
 
 def runs_of(checkpoint, suite, directory, *tasks, options=(), **others):
     chosen = SUITES[suite].named(tasks)
-    recipe = benchmarks._Recipe.of(
+    recipe = benchmarks.Recipe.of(
         SUITES[suite], checkpoint, directory=str(directory), epochs=None, options=options
     )
     arguments = {"workdir": "work", "together": False, "writes": False, **others}
