@@ -232,9 +232,23 @@ def defined_names(path: pathlib.Path) -> set[str]:
     return names
 
 
+def imported_as(nodes: list[ast.AST]) -> dict[str, str]:
+    """Name -> module that a file imports under it, from another module, and binds nowhere else."""
+    found = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if (ROOT / f"{node.module}.{alias.name}".replace(".", "/")).with_suffix(".py").is_file()
+    }
+    stored = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    stored |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return {name: module for name, module in found.items() if name not in stored}
+
+
 @pytest.mark.slow
-def test_what_is_imported_of_our_own_exists():
-    """Of slow tests and scripts, too, and what tests replace by a stand-in: no other tool looks."""
+def test_what_is_used_of_our_own_modules_exists():
+    """What is imported, read or replaced, of slow tests and scripts, too: no other tool looks."""
     ours = ("t5x_lite", "tasks", "configs", "tests", "scripts")
     defined, missing = {}, []
 
@@ -250,10 +264,14 @@ def test_what_is_imported_of_our_own_exists():
     for path in python_files(*ours):
         if path.name == "test_renames.py":  # imports old names, to see the hint
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        modules = imported_as(nodes)
+        for node in nodes:
             wanted = []
             if isinstance(node, ast.ImportFrom):
                 wanted = [(str(node.module), alias.name) for alias in node.names]
+            elif isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in modules:
+                wanted = [(modules[node.value.id], node.attr)]
             elif isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "setattr":
                 # monkeypatch.setattr("t5x_lite.module.name", ...), or of a class in the module
                 target = getattr(node.args[0], "value", None) if node.args else None
@@ -264,6 +282,7 @@ def test_what_is_imported_of_our_own_exists():
             missing += [
                 f"{path.relative_to(ROOT)}:{node.lineno}: {module}.{name}"
                 for module, name in wanted
+                if not name.startswith("__")
                 if module.split(".")[0] in ours and not exists(module, name)
             ]
     assert missing == []

@@ -270,7 +270,7 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
     data = dataclasses.replace(own.data, layout=layouts.Groups(), pack=False)
     trained = dataclasses.replace(own, objective=Contrastive(), data=data)
     model = Checkpoint((dataclasses.replace(loaded, experiment=trained),), 16)
-    [member] = measuring._as_configured(model, experiment).members
+    [member] = measuring.as_configured(model, experiment).members
     assert member.experiment.data == data
     assert member.experiment.evaluation == experiment.evaluation
     made = Measurement(
