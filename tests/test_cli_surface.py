@@ -89,7 +89,7 @@ def surface() -> str:
     from t5x_lite.c4.config import Cleaning
     from t5x_lite.checkpoints.init import Init
     from t5x_lite.config import Checkpoints, Evaluation, Experiment, FewShot, Hosts
-    from t5x_lite.evaluate.retrieval import Retrieval
+    from t5x_lite.config.evaluation import Retrieval
     from t5x_lite.sharding import MeshConfig
     from t5x_lite.train.early_stopping import EarlyStopping
     from t5x_lite.train.profiling import Profile

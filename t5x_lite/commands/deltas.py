@@ -470,8 +470,8 @@ def extend(
     from t5x_lite.inference.best_step import find_step
     from t5x_lite.inference.loading import learner_of, read_experiment
     from t5x_lite.interop.directories import new_directory
-    from t5x_lite.interop.encoder_families import is_encoder
     from t5x_lite.learner import views_of
+    from t5x_lite.models.encoder import is_encoder
     from t5x_lite.run.delta_files import goes_along
     from t5x_lite.trees import LazyArray
 

@@ -404,10 +404,11 @@ def hybrid(
     Raises:
       InputError: if a directory lacks what a head made, or the output exists.
     """
+    from t5x_lite.config.evaluation import Ways
     from t5x_lite.interop.directories import new_directory
     from t5x_lite.records.m3_files import M3Texts
     from t5x_lite.records.run_files import Ranking, check_tag, ranked, write_run
-    from t5x_lite.retrieval.hybrid import Finder, Ways
+    from t5x_lite.retrieval.hybrid import Finder
 
     if not ways:
         raise OptionError("--ways needs at least one")

@@ -360,7 +360,7 @@ def export_hf(
     from t5x_lite.inference.loading import read_experiment
     from t5x_lite.inference.text_encoder import Vectors, dense_head
     from t5x_lite.interop.directories import new_directory
-    from t5x_lite.interop.encoder_families import is_encoder
+    from t5x_lite.models.encoder import is_encoder
     from t5x_lite.remote import local_path
     from t5x_lite.run import exporting, tower_export
     from t5x_lite.run.model_card import origin_of, write_card

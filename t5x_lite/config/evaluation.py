@@ -2,13 +2,117 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from t5x_lite.config.checks import at_least, check_given
 from t5x_lite.config.per_task import OF_DATA, Line, parse_line
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.few_shot import FewShot
-from t5x_lite.evaluate.retrieval import Retrieval
+from t5x_lite.models.pooling import Pooling, check_pooling
+
+NAMES = ("dense", "lexical", "multi_vector", "dense_lexical", "all")
+_NEEDS = {
+    "dense_lexical": ("dense", "lexical"),
+    "multi_vector": ("dense", "multi_vector"),
+    "all": ("dense", "lexical", "multi_vector"),
+}
+
+SameIds = Literal["auto", "keep", "drop"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ways:
+    """How rankings are made.
+
+    Attributes:
+      names: of the rankings.
+      weights: of the dense, the lexical and the multi-vector score in "all".
+      pair_weights: of the dense and the lexical score in "dense_lexical".
+      depth: documents of a ranking at most, and of each head's candidates.
+      rerank: documents of the dense ranking that are scored again.
+    """
+
+    names: tuple[str, ...] = NAMES
+    weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
+    pair_weights: tuple[float, float] = (1.0, 0.3)
+    depth: int = 1000
+    rerank: int = 200
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if name not in NAMES:
+                raise InputError(f"ways are some of {', '.join(NAMES)}: got {name!r}")
+        if min(*self.weights, *self.pair_weights) < 0.0:
+            raise InputError("weights of scores must not be negative")
+        if self.depth < 1 or self.rerank < 1:
+            raise InputError("depth and rerank must be at least 1")
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads that are needed."""
+        needed = {head for name in self.names for head in _NEEDS.get(name, (name,))}
+        return tuple(head for head in NAMES[:3] if head in needed)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retrieval:
+    """What is searched, and how texts become vectors.
+
+    Attributes:
+      directory: directory in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" measures
+        nothing.
+      pooling: "cls" or "mean"; None is what the objective says, or else "mean".
+      normalize: whether vectors have length 1, so that a score is a cosine; None is what the
+        objective says, or else True.
+      query_length: tokens of a query at most; None is data.inputs_length.
+      document_length: tokens of a document at most; None is data.inputs_length, or with
+        data.layout Groups() data.targets_length.
+      query_prefix: text before every query, as some models ask for; None is the checkpoint's
+        prompt for queries, if it has one.
+      document_prefix: text before every document; None is as for queries.
+      ways: rankings by the heads of a BGE-M3, each measured by itself as WAY/ndcg_at_10: some of
+        dense, lexical, multi_vector, dense_lexical and all (`retrieval.hybrid`); () is the one by
+        the vector. What they need of the corpus is held in memory.
+      weights: of the dense, the lexical and the multi-vector score in "all".
+      pair_weights: of the dense and the lexical score in "dense_lexical".
+      same_ids: whether a document that has a query's id is in that query's ranking. "drop" leaves
+        it out, as BEIR does; where queries are documents (ArguAna, Quora) each would find itself.
+        "auto" leaves it out where it has the query's text, too, with its title or without: ids that
+        are the same by accident (Cranfield) cost no document.
+    """
+
+    directory: str = ""
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    query_length: int | None = None
+    document_length: int | None = None
+    query_prefix: str | None = None
+    document_prefix: str | None = None
+    ways: tuple[str, ...] = ()
+    weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
+    pair_weights: tuple[float, float] = (1.0, 0.3)
+    same_ids: SameIds = "auto"
+
+    def __post_init__(self) -> None:
+        try:
+            self.rankings()
+        except InputError as error:
+            raise InputError(f"evaluation.retrieval: {error}") from error
+        if self.pooling is not None:
+            check_pooling("evaluation.retrieval.pooling", self.pooling)
+        if self.same_ids not in get_args(SameIds):
+            raise InputError(
+                "evaluation.retrieval.same_ids must be one of "
+                f"{', '.join(get_args(SameIds))}: got {self.same_ids!r}"
+            )
+        for name in ("query_length", "document_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"evaluation.retrieval.{name} must be at least 1, got {value}")
+
+    def rankings(self) -> Ways:
+        """The rankings by heads."""
+        return Ways(names=self.ways, weights=self.weights, pair_weights=self.pair_weights)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

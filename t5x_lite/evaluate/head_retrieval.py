@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from t5x_lite.config.evaluation import Ways
 from t5x_lite.evaluate.head_vectors import Several
-from t5x_lite.retrieval.hybrid import Finder, Ways
+from t5x_lite.retrieval.hybrid import Finder
 
 
 class Chunk(NamedTuple):

@@ -22,25 +22,39 @@ import functools
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from t5x_lite.config import Experiment
+from t5x_lite.config.evaluation import Retrieval
+from t5x_lite.data.config import text_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.generate import Bind
 from t5x_lite.evaluate.head_retrieval import Chunk, HeadCorpus, rank_all
 from t5x_lite.evaluate.head_vectors import HeadEmbedder
+from t5x_lite.heads.dense import Dense
+from t5x_lite.inference.text_encoder import (
+    Vectors,
+    check_encodes,
+    dense_head,
+    head_embedder,
+    most_tokens,
+    rows_of,
+    trained_length,
+    whole_of,
+)
+from t5x_lite.learner import Learner
 from t5x_lite.metrics import ranking
-from t5x_lite.models.pooling import Pooling, check_pooling
 from t5x_lite.progress import counting
 from t5x_lite.records import beir_files
 from t5x_lite.records.prefetch import Prefetch
-from t5x_lite.retrieval.hybrid import Ways
 from t5x_lite.retrieval.search import ExactSearch
 from t5x_lite.types import Params
+from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.text_rows import TextRows
 
 _logger = logging.getLogger(__name__)
@@ -50,69 +64,6 @@ DEPTH = 100
 CHUNK_BATCHES = 32
 """Batches of documents that are held at a time, and sorted by length."""
 _NOBODY = contextlib.nullcontext()
-
-SameIds = Literal["auto", "keep", "drop"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Retrieval:
-    """What is searched, and how texts become vectors.
-
-    Attributes:
-      directory: directory in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" measures
-        nothing.
-      pooling: "cls" or "mean"; None is what the objective says, or else "mean".
-      normalize: whether vectors have length 1, so that a score is a cosine; None is what the
-        objective says, or else True.
-      query_length: tokens of a query at most; None is data.inputs_length.
-      document_length: tokens of a document at most; None is data.inputs_length, or with
-        data.layout Groups() data.targets_length.
-      query_prefix: text before every query, as some models ask for; None is the checkpoint's
-        prompt for queries, if it has one.
-      document_prefix: text before every document; None is as for queries.
-      ways: rankings by the heads of a BGE-M3, each measured by itself as WAY/ndcg_at_10: some of
-        dense, lexical, multi_vector, dense_lexical and all (`retrieval.hybrid`); () is the one by
-        the vector. What they need of the corpus is held in memory.
-      weights: of the dense, the lexical and the multi-vector score in "all".
-      pair_weights: of the dense and the lexical score in "dense_lexical".
-      same_ids: whether a document that has a query's id is in that query's ranking. "drop" leaves
-        it out, as BEIR does; where queries are documents (ArguAna, Quora) each would find itself.
-        "auto" leaves it out where it has the query's text, too, with its title or without: ids that
-        are the same by accident (Cranfield) cost no document.
-    """
-
-    directory: str = ""
-    pooling: Pooling | None = None
-    normalize: bool | None = None
-    query_length: int | None = None
-    document_length: int | None = None
-    query_prefix: str | None = None
-    document_prefix: str | None = None
-    ways: tuple[str, ...] = ()
-    weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
-    pair_weights: tuple[float, float] = (1.0, 0.3)
-    same_ids: SameIds = "auto"
-
-    def __post_init__(self) -> None:
-        try:
-            self.rankings()
-        except InputError as error:
-            raise InputError(f"evaluation.retrieval: {error}") from error
-        if self.pooling is not None:
-            check_pooling("evaluation.retrieval.pooling", self.pooling)
-        if self.same_ids not in get_args(SameIds):
-            raise InputError(
-                "evaluation.retrieval.same_ids must be one of "
-                f"{', '.join(get_args(SameIds))}: got {self.same_ids!r}"
-            )
-        for name in ("query_length", "document_length"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"evaluation.retrieval.{name} must be at least 1, got {value}")
-
-    def rankings(self) -> Ways:
-        """The rankings by heads."""
-        return Ways(names=self.ways, weights=self.weights, pair_weights=self.pair_weights)
 
 
 class Found(NamedTuple):
@@ -381,3 +332,69 @@ def _length(given: int | None, most: int, *, name: str, rows: TextRows) -> int:
             f"and end a row, and at most {most}, what the model can read: got {length}"
         )
     return length
+
+
+def retrieval_evaluator(
+    experiment: Experiment,
+    learner: Learner,
+    vocabulary: Vocabulary,
+    settings: Retrieval,
+    *,
+    split: str,
+    batch_size: int,
+    mesh: Mesh | None = None,
+) -> RetrievalEvaluator:
+    """What measures a learner's parameters, at any time, by the retrieval of documents.
+
+        evaluator = retrieval_evaluator(
+            experiment, learner_of(experiment), vocabulary, Retrieval(directory="scifact"),
+            split="test", batch_size=64,
+        )
+        evaluator.run(state.params)["ndcg_at_10"]
+
+    Args:
+      experiment: what the settings leave open is as its objective and its data say.
+      learner: whose parameters are measured.
+      vocabulary: of the model.
+      settings: of the measurement.
+      split: whose judgements.
+      batch_size: texts encoded at once.
+      mesh: as for `RetrievalEvaluator`.
+
+    Raises:
+      InputError: the model has no encoder; or as `RetrievalEvaluator`.
+    """
+    check_encodes(learner, "of evaluation.retrieval")
+    vectors = Vectors.of(experiment, pooling=settings.pooling, normalize=settings.normalize)
+    data, most = experiment.data, most_tokens(experiment)
+    own, longest = text_lengths(data), trained_length(experiment)
+    trained = {f"{role}_length": own.get(role, longest) for role in ("query", "document")}
+    lengths = {name: min(length, most or length) for name, length in trained.items()}
+    asked = {name: getattr(settings, name) for name in lengths}
+    lengths |= {name: length for name, length in asked.items() if length is not None}
+    head = dense_head(experiment) or Dense()
+    prompts = {"query_prefix": ("query",), "document_prefix": ("document", "passage", "corpus")}
+    begins = {
+        name: head.prompt(*names) if getattr(settings, name) is None else getattr(settings, name)
+        for name, names in prompts.items()
+    }
+    heads = None
+    if settings.ways:
+        heads = head_embedder(
+            *(experiment, learner, vocabulary, settings.rankings().heads),
+            vectors=vectors,
+            batch_size=batch_size,
+            mesh=mesh,
+            where="evaluation.retrieval.ways",
+        )
+    return RetrievalEvaluator(
+        learner.bind_model,
+        rows_of(experiment, vocabulary),
+        dataclasses.replace(settings, **dataclasses.asdict(vectors), **lengths, **begins),
+        split=split,
+        batch_size=batch_size,
+        max_length=max(lengths.values()) if most is None else most,
+        mesh=mesh,
+        whole=whole_of(experiment, learner),
+        heads=heads,
+    )

@@ -31,7 +31,6 @@ from t5x_lite.inference.answers import answering_heads
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.objectives.ranker import Ranker
-from t5x_lite.retrieval.hybrid import late_score
 from t5x_lite.vocabulary.encoder_tokens import EncoderTokens, encoder_tokens, without_special
 
 _HEAD = "classifier"
@@ -289,3 +288,10 @@ def _of(found: Several, number: int) -> dict[str, Any]:
     """What heads made of one text, by head."""
     made = dict(zip(HEADS, found, strict=True))
     return {head: values[number] for head, values in made.items() if values is not None}
+
+
+def late_score(query: Float[np.ndarray, "S K"], passage: Float[np.ndarray, "T K"]) -> float:
+    """The mean over a query's tokens of their largest similarity; 0 where one has no token."""
+    if not len(query) or not len(passage):
+        return 0.0
+    return float(np.mean(np.max(query @ passage.T, axis=1)))

@@ -24,7 +24,6 @@ from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.head_vectors import HeadEmbedder
 from t5x_lite.evaluate.mcls import room, with_cls
-from t5x_lite.evaluate.retrieval import Retrieval, RetrievalEvaluator
 from t5x_lite.heads.dense import Dense, check_cls, dense_of
 from t5x_lite.inference.best_step import Step
 from t5x_lite.inference.loading import Loaded
@@ -363,70 +362,4 @@ def head_embedder(
         pad_id=vocabulary.pad_id,
         max_length=most_tokens(experiment),
         mesh=mesh,
-    )
-
-
-def retrieval_evaluator(
-    experiment: Experiment,
-    learner: Learner,
-    vocabulary: Vocabulary,
-    settings: Retrieval,
-    *,
-    split: str,
-    batch_size: int,
-    mesh: Mesh | None = None,
-) -> RetrievalEvaluator:
-    """What measures a learner's parameters, at any time, by the retrieval of documents.
-
-        evaluator = retrieval_evaluator(
-            experiment, learner_of(experiment), vocabulary, Retrieval(directory="scifact"),
-            split="test", batch_size=64,
-        )
-        evaluator.run(state.params)["ndcg_at_10"]
-
-    Args:
-      experiment: what the settings leave open is as its objective and its data say.
-      learner: whose parameters are measured.
-      vocabulary: of the model.
-      settings: of the measurement.
-      split: whose judgements.
-      batch_size: texts encoded at once.
-      mesh: as for `RetrievalEvaluator`.
-
-    Raises:
-      InputError: the model has no encoder; or as `RetrievalEvaluator`.
-    """
-    check_encodes(learner, "of evaluation.retrieval")
-    vectors = Vectors.of(experiment, pooling=settings.pooling, normalize=settings.normalize)
-    data, most = experiment.data, most_tokens(experiment)
-    own, longest = text_lengths(data), trained_length(experiment)
-    trained = {f"{role}_length": own.get(role, longest) for role in ("query", "document")}
-    lengths = {name: min(length, most or length) for name, length in trained.items()}
-    asked = {name: getattr(settings, name) for name in lengths}
-    lengths |= {name: length for name, length in asked.items() if length is not None}
-    head = dense_head(experiment) or Dense()
-    prompts = {"query_prefix": ("query",), "document_prefix": ("document", "passage", "corpus")}
-    begins = {
-        name: head.prompt(*names) if getattr(settings, name) is None else getattr(settings, name)
-        for name, names in prompts.items()
-    }
-    heads = None
-    if settings.ways:
-        heads = head_embedder(
-            *(experiment, learner, vocabulary, settings.rankings().heads),
-            vectors=vectors,
-            batch_size=batch_size,
-            mesh=mesh,
-            where="evaluation.retrieval.ways",
-        )
-    return RetrievalEvaluator(
-        learner.bind_model,
-        rows_of(experiment, vocabulary),
-        dataclasses.replace(settings, **dataclasses.asdict(vectors), **lengths, **begins),
-        split=split,
-        batch_size=batch_size,
-        max_length=max(lengths.values()) if most is None else most,
-        mesh=mesh,
-        whole=whole_of(experiment, learner),
-        heads=heads,
     )

@@ -1,7 +1,7 @@
 """All families of encoders that Hugging Face's directories hold, and which one is meant."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, by_name
@@ -22,11 +22,6 @@ def family_of(hf_config: Mapping[str, Any]) -> Family | None:
     """The family of a config.json's model_type; None where it is of no encoder."""
     kind = hf_config.get("model_type")
     return next((family for family in FAMILIES if kind in family.model_types), None)
-
-
-def is_encoder(model: ModelConfig) -> TypeGuard[EncoderConfig]:
-    """Whether a config is an encoder's, of any family."""
-    return isinstance(model, EncoderConfig)
 
 
 def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Family]:

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.interop import hf, hf_config
-from t5x_lite.interop.encoder_families import is_encoder, with_family
+from t5x_lite.interop.encoder_families import with_family
 from t5x_lite.interop.encoders import MODEL, learner_shapes
 from t5x_lite.interop.rules import LAYER, Piece, Rule, pieces
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import is_encoder
 
 _KERNEL = re.compile(
     r"(?:model/)?(?:(encoder|decoder)/)?layers/(self_attention|attention|cross_attention|mlp)/(\w+)"

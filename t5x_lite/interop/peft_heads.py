@@ -20,12 +20,13 @@ from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head
 from t5x_lite.heads.mlm import Mlm
 from t5x_lite.interop import hf
-from t5x_lite.interop.encoder_families import FAMILIES, is_encoder, with_family
+from t5x_lite.interop.encoder_families import FAMILIES, with_family
 from t5x_lite.interop.encoder_heads import SUFFIXES
 from t5x_lite.interop.encoders import MODEL
 from t5x_lite.interop.module_hosts import Hosts
 from t5x_lite.interop.rules import LAYER, Rule, check_shape
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import is_encoder
 from t5x_lite.models.t5 import T5Config
 
 TASKS = {"SEQ_CLS": "classifier", "TOKEN_CLS": "token", "QUESTION_ANS": "span"}

@@ -20,11 +20,12 @@ from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.interop import hf, hf_config
 from t5x_lite.interop import torch_writing as writing
-from t5x_lite.interop.encoder_families import is_encoder, with_family
+from t5x_lite.interop.encoder_families import with_family
 from t5x_lite.interop.encoders import MODEL, learner_shapes
 from t5x_lite.interop.rules import Piece, check_finite, pieces
 from t5x_lite.interop.torch_files import read_tree
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import is_encoder
 from t5x_lite.options import did_you_mean
 
 FILE = "pytorch_diff.bin"

@@ -11,7 +11,7 @@ subclass that defines `apply_layers`.
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeGuard, get_args
 
 import jax
 import jax.numpy as jnp
@@ -527,3 +527,8 @@ class EncoderModel(nnx.Module):
         if positions is None:
             positions = jnp.cumsum(real.astype(jnp.int32), axis=1) - 1
         return jnp.where(real, positions + start, self.config.pad_id)
+
+
+def is_encoder(model: ModelConfig) -> TypeGuard[EncoderConfig]:
+    """Whether a config is an encoder's, of any family."""
+    return isinstance(model, EncoderConfig)

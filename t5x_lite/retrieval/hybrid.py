@@ -17,22 +17,16 @@ The weights for passages are 1, .3, 1 (MIRACL, MKQA), and for long documents .15
 pair .2, .8 (MLDR, NarrativeQA; Chen et al. 2024, arXiv:2402.03216v4).
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
+from t5x_lite.config.evaluation import Ways
 from t5x_lite.errors import InputError
+from t5x_lite.inference.pairs import late_score
 from t5x_lite.retrieval.sparse import TermIndex, best
-
-NAMES = ("dense", "lexical", "multi_vector", "dense_lexical", "all")
-_NEEDS = {
-    "dense_lexical": ("dense", "lexical"),
-    "multi_vector": ("dense", "multi_vector"),
-    "all": ("dense", "lexical", "multi_vector"),
-}
 
 Scored = list[tuple[int, float]]
 """Numbers of documents with their scores, best first."""
@@ -56,40 +50,6 @@ class Corpus(Protocol):
     def vectors(self, number: int) -> np.ndarray:
         """Of a document's tokens."""
         ...
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Ways:
-    """How rankings are made.
-
-    Attributes:
-      names: of the rankings.
-      weights: of the dense, the lexical and the multi-vector score in "all".
-      pair_weights: of the dense and the lexical score in "dense_lexical".
-      depth: documents of a ranking at most, and of each head's candidates.
-      rerank: documents of the dense ranking that are scored again.
-    """
-
-    names: tuple[str, ...] = NAMES
-    weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
-    pair_weights: tuple[float, float] = (1.0, 0.3)
-    depth: int = 1000
-    rerank: int = 200
-
-    def __post_init__(self) -> None:
-        for name in self.names:
-            if name not in NAMES:
-                raise InputError(f"ways are some of {', '.join(NAMES)}: got {name!r}")
-        if min(*self.weights, *self.pair_weights) < 0.0:
-            raise InputError("weights of scores must not be negative")
-        if self.depth < 1 or self.rerank < 1:
-            raise InputError("depth and rerank must be at least 1")
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """The heads that are needed."""
-        needed = {head for name in self.names for head in _NEEDS.get(name, (name,))}
-        return tuple(head for head in NAMES[:3] if head in needed)
 
 
 class Finder:
@@ -152,13 +112,6 @@ class Finder:
                 sums = sum(w * x for w, x in zip(ways.weights, each, strict=True))
                 found["all"] = _with_rest(_scored(some, np.asarray(sums)), rest)
         return {name: found[name] for name in ways.names}
-
-
-def late_score(query: Float[np.ndarray, "S K"], passage: Float[np.ndarray, "T K"]) -> float:
-    """The mean over a query's tokens of their largest similarity; 0 where one has no token."""
-    if not len(query) or not len(passage):
-        return 0.0
-    return float(np.mean(np.max(query @ passage.T, axis=1)))
 
 
 def _scored(numbers: Sequence[int] | np.ndarray, scores: np.ndarray) -> Scored:

@@ -56,7 +56,7 @@ from t5x_lite.interop.adapters_library import read_library
 from t5x_lite.interop.adapters_setups import is_setup, read_setup, write_setup
 from t5x_lite.interop.adapters_writing import write_library
 from t5x_lite.interop.directories import new_directory
-from t5x_lite.interop.encoder_families import is_encoder, with_family
+from t5x_lite.interop.encoder_families import with_family
 from t5x_lite.interop.encoder_heads import SUFFIXES
 from t5x_lite.interop.encoder_tokenizer import read_encoder_tokenizer
 from t5x_lite.interop.encoders import MODEL
@@ -71,6 +71,7 @@ from t5x_lite.interop.peft_writing import write_peft
 from t5x_lite.interop.tokenizer import read_tokenizer
 from t5x_lite.learner import views_of
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import is_encoder
 from t5x_lite.models.towers import as_model, in_tower, tower_of
 from t5x_lite.objectives.contrastive import DOT, Contrastive
 from t5x_lite.objectives.of_heads import objective_for

@@ -23,7 +23,7 @@ from t5x_lite.heads.base import Head
 from t5x_lite.inference.answers import Asked, head_for
 from t5x_lite.inference.checkpoint import Checkpoint, check_finite
 from t5x_lite.inference.loading import read_experiment
-from t5x_lite.interop.encoder_families import is_encoder
+from t5x_lite.models.encoder import is_encoder
 from t5x_lite.progress import counting, waiting
 from t5x_lite.records import json_lines
 from t5x_lite.records.json_lines import Line

@@ -55,6 +55,7 @@ from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded, read_experiment
 from t5x_lite.interop import encoder_families
 from t5x_lite.metrics.benchmarks import GLUE_WITHOUT_WNLI, SUPER_GLUE, Benchmark, task_score
+from t5x_lite.models import encoder as encoders
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.choose import Choose
 from t5x_lite.objectives.classify import Classify
@@ -328,7 +329,7 @@ class Recipe:
         heads = heads_of(trained.objective, trained.heads)
         kind = None
         inputs, targets = suite.lengths
-        if encoder_families.is_encoder(model):
+        if encoders.is_encoder(model):
             kind = encoder_families.classifier_kind(model, tuple(heads.values()))
             inputs = min(suite.encoder_length, model.longest_document or suite.encoder_length)
         return cls(

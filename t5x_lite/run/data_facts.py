@@ -27,6 +27,7 @@ from t5x_lite.heads.base import Head, by_name
 from t5x_lite.inference.best_step import find_step
 from t5x_lite.inference.loading import learner_of, read_experiment
 from t5x_lite.interop import encoder_families
+from t5x_lite.models import encoder as encoders
 from t5x_lite.options import given_options
 from t5x_lite.vocabulary.loading import load_vocabulary
 
@@ -107,7 +108,7 @@ def with_classes(
     kind, classes = "bert", 2
     if "head" in undecided:
         model = experiment.model
-        if not encoder_families.is_encoder(model):
+        if not encoders.is_encoder(model):
             raise InputError(
                 f"objective Classify needs an encoder, and the model is a {type(model).__name__}; "
                 "use `t5x-lite glue`, or a config of objective Seq2Seq"

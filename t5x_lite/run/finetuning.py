@@ -39,6 +39,7 @@ from t5x_lite.heads.base import by_name
 from t5x_lite.inference.best_step import find_step
 from t5x_lite.inference.loading import read_experiment
 from t5x_lite.interop import encoder_families
+from t5x_lite.models import encoder as encoders
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Objective
 from t5x_lite.objectives.classify import Classify
@@ -146,7 +147,7 @@ def experiment_for(
         return _resumed(saved, columns, table=table, workdir=workdir, task=task, options=options)
     trained = read_experiment(step, checkpointing.step_files(step))
     model = model_of(trained.model, where=checkpoint)
-    is_encoder = encoder_families.is_encoder(model)
+    is_encoder = encoders.is_encoder(model)
     place = os.fspath(step / "files" / checkpointing.VOCABULARY_DIRECTORY)
     vocabulary = load_vocabulary(place, extra_ids=trained.data.extra_ids)
     begun = Experiment(
@@ -386,7 +387,7 @@ def model_of(model: ModelConfig, *, where: str) -> ModelConfig:
 
 def optimizer_for(model: Any, steps: int, *, adapted: bool) -> Optimizer:
     """The optimizer and the schedule that a family of models is fine-tuned with."""
-    narrow, is_encoder = model.d_model < _NARROW, encoder_families.is_encoder(model)
+    narrow, is_encoder = model.d_model < _NARROW, encoders.is_encoder(model)
     warmup = steps // 10 if steps < _NO_END else 0
     if adapted:
         peak = 5e-3 if narrow else 1e-3
@@ -400,7 +401,7 @@ def optimizer_for(model: Any, steps: int, *, adapted: bool) -> Optimizer:
 
 
 def _objective(trained: Experiment, model: Any, task: str, columns: Columns) -> Objective:
-    if not encoder_families.is_encoder(model):
+    if not encoders.is_encoder(model):
         return Seq2Seq()
     kind = encoder_families.classifier_kind(model, trained.heads)
     return Classify(num_classes=len(columns.labels) if task == "classify" else 1, head=kind)

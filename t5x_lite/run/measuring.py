@@ -23,11 +23,10 @@ from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, TaskEvaluator
 from t5x_lite.evaluate.interruption import Stopped, stopping_on
 from t5x_lite.evaluate.loss import LossEvaluator
-from t5x_lite.evaluate.retrieval import RetrievalEvaluator
+from t5x_lite.evaluate.retrieval import RetrievalEvaluator, retrieval_evaluator
 from t5x_lite.inference.best_step import Step
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.inference.text_encoder import retrieval_evaluator
 from t5x_lite.learner import Learner
 from t5x_lite.options import suggesting
 from t5x_lite.progress import counting, print_result

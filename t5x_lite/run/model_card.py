@@ -28,11 +28,11 @@ from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import text_lengths
 from t5x_lite.errors import InputError
-from t5x_lite.interop.encoder_families import is_encoder
 from t5x_lite.interop.hf_config import CONFIG, read_json
 from t5x_lite.interop.hub import Found
 from t5x_lite.interop.m3 import flag_embedding
 from t5x_lite.metrics.selection import is_test
+from t5x_lite.models.encoder import is_encoder
 from t5x_lite.remote import AnyPath
 from t5x_lite.train.starts import Start, read_starts
 

@@ -31,9 +31,9 @@ from t5x_lite.heads.base import HEADS, by_name
 from t5x_lite.heads.classes import as_before
 from t5x_lite.inference.best_step import find_step
 from t5x_lite.inference.loading import learner_of, read_experiment, with_float32_base
-from t5x_lite.interop.encoder_families import is_encoder
 from t5x_lite.learner import Learner
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import is_encoder
 from t5x_lite.remote import AnyPath
 from t5x_lite.run import modules
 from t5x_lite.run.workdir import WorkDirectory, holds_another

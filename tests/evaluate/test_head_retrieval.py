@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.config.evaluation import Retrieval, Ways
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.head_retrieval import Chunk, HeadCorpus, rank_all
 from t5x_lite.evaluate.head_vectors import Several
-from t5x_lite.evaluate.retrieval import Retrieval
-from t5x_lite.inference.text_encoder import TextEncoder, retrieval_evaluator
+from t5x_lite.evaluate.retrieval import retrieval_evaluator
+from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.objectives.m3 import m3
-from t5x_lite.retrieval.hybrid import Ways
 
 WAYS = ("dense", "lexical", "multi_vector", "dense_lexical", "all")
 

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.config.evaluation import Retrieval
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate import retrieval
-from t5x_lite.evaluate.retrieval import Found, Retrieval, RetrievalEvaluator, trec_lines
+from t5x_lite.evaluate.retrieval import Found, RetrievalEvaluator, trec_lines
 from t5x_lite.vocabulary.loading import load_vocabulary
 from t5x_lite.vocabulary.text_rows import text_rows
 from tests import tokenizer_files

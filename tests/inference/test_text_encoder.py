@@ -7,16 +7,12 @@ import jax
 import numpy as np
 import pytest
 
+from t5x_lite.config.evaluation import Retrieval
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.retrieval import Retrieval
+from t5x_lite.evaluate.retrieval import retrieval_evaluator
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.inference.text_encoder import (
-    TextEncoder,
-    Vectors,
-    retrieval_evaluator,
-    trained_length,
-)
+from t5x_lite.inference.text_encoder import TextEncoder, Vectors, trained_length
 from t5x_lite.learner import Learner
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.retromae import RetroMAE

@@ -15,9 +15,9 @@ from t5x_lite.checkpoints.init import Init
 from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.config.evaluation import Retrieval
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.objectives.base import NoLoss
