@@ -50,7 +50,7 @@ _T5 = '''\
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import InverseSquareRoot
 
@@ -91,7 +91,7 @@ _BERT = '''\
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Linear
@@ -153,13 +153,13 @@ import tensorflow as tf
 
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.labels import NONE, of_class
+from t5x_lite.data.layouts.labelled import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex
 from t5x_lite.data.tasks import stages
 from t5x_lite.data.tasks.labelled import Labelled
 from t5x_lite.data.tasks.table_source import table_task, tables_of, texts_of_encoder
 from t5x_lite.data.tasks.text_source import document_source
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.metrics.classification import accuracy
 from tasks.files import classify
 
@@ -181,13 +181,13 @@ from typing import ClassVar
 from flax import nnx
 
 from t5x_lite.data.layouts import Labelled, Layout
-from t5x_lite.heads.base import Head, HeadModules
-from t5x_lite.heads.classifier import Classifier
+from t5x_lite.models.heads import Head, HeadModules
+from t5x_lite.models.heads import Classifier
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.objectives.base import Loss, Objective
-from t5x_lite.objectives.classify import Classify, ClassifyLoss
-from t5x_lite.types import Batch, Key
+from t5x_lite.objectives.task_heads import Classify, ClassifyLoss
+from t5x_lite.core.trees import Batch, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -245,7 +245,7 @@ DERIVED = {
     "lm": (
         "kept_t5",
         "from t5x_lite.models.lm import LMConfig\n"
-        "from t5x_lite.objectives.language_model import LanguageModel",
+        "from t5x_lite.objectives.likelihood import LanguageModel",
         "objective=LanguageModel(),\n    model=LMConfig(vocab_size=384, d_model=8, d_kv=4, d_ff=12,"
         " num_heads=2, num_layers=1, dropout_rate=0.0),",
         "task='tasks.text:language_model', cache='', layout=layouts.LM()",
@@ -326,14 +326,14 @@ DERIVED = {
     ),
     "all_heads": (
         "kept_bert",
-        "from t5x_lite.data.shapes import Bucketed\n"
-        "from t5x_lite.heads.choice import Choice\n"
-        "from t5x_lite.heads.dense import Dense, Prompt\n"
-        "from t5x_lite.heads.lexical import Lexical\n"
-        "from t5x_lite.heads.multi_vector import MultiVector\n"
-        "from t5x_lite.heads.rtd import Rtd\n"
-        "from t5x_lite.heads.span import Span\n"
-        "from t5x_lite.heads.token import Token\n"
+        "from t5x_lite.data.config import Bucketed\n"
+        "from t5x_lite.models.heads import Choice\n"
+        "from t5x_lite.models.vector_heads import Dense, Prompt\n"
+        "from t5x_lite.models.vector_heads import Lexical\n"
+        "from t5x_lite.models.vector_heads import MultiVector\n"
+        "from t5x_lite.models.pretraining_heads import Rtd\n"
+        "from t5x_lite.models.heads import Span\n"
+        "from t5x_lite.models.heads import Token\n"
         "from t5x_lite.optim.schedules import Constant",
         "heads=(\n"
         "        Choice(), Lexical(), MultiVector(size=4), Rtd(), Span(), Token(num_classes=2),\n"
@@ -481,11 +481,11 @@ os.fsync, os.replace, os.rename = map(counting, (os.fsync, os.replace, os.rename
 import t5x_lite.data.cache.making as making
 from t5x_lite.cli import main
 if sys.argv[2] == "search":
-    from t5x_lite.retrieval import exact_runs
-    exact_runs.SAVE_SECONDS, exact_runs._BLOCK_BYTES = 0.0, 1
+    from t5x_lite.retrieval import exact
+    exact.SAVE_SECONDS, exact._BLOCK_BYTES = 0.0, 1
 if sys.argv[2] == "bm25":
-    from t5x_lite.retrieval import bm25_index
-    bm25_index.BLOCK_POSTINGS = 100
+    from t5x_lite.retrieval import bm25
+    bm25.BLOCK_POSTINGS = 100
 if sys.argv[2:4] == ["cache", "sharded"]:
     making.write_cache.__kwdefaults__["shard_bytes"] = 2000
     del sys.argv[3]
@@ -513,7 +513,7 @@ def write_project() -> None:
     }
     for name, (base, imports, changes, data) in DERIVED.items():
         if name == "refreshed":
-            imports += "\nfrom t5x_lite.data.refresh import Refresh"
+            imports += "\nfrom t5x_lite.data.config import Refresh"
             changes += "\n    checkpoints=dataclasses.replace(base.checkpoints, period=2), steps=6,"
         files[f"configs/kept_{name}.py"] = _DERIVED.format(
             name=name, base=base, imports=imports, changes=changes, data=data

@@ -48,18 +48,16 @@ def experiments() -> dict[str, Any]:
     from t5x_lite.config import Checkpoints, Evaluation, Experiment
     from t5x_lite.data import layouts
     from t5x_lite.data.config import Data
-    from t5x_lite.models.bert import BertConfig
     from t5x_lite.models.deberta import DebertaConfig
+    from t5x_lite.models.encoder import BertConfig
     from t5x_lite.models.lm import LMConfig
     from t5x_lite.models.t5 import T5Config
-    from t5x_lite.objectives.classify import Classify
     from t5x_lite.objectives.contrastive import Contrastive
     from t5x_lite.objectives.electra import Electra
-    from t5x_lite.objectives.language_model import LanguageModel
+    from t5x_lite.objectives.likelihood import LanguageModel, Seq2Seq
     from t5x_lite.objectives.masked_lm import MaskedLM
     from t5x_lite.objectives.retromae import RetroMAE
-    from t5x_lite.objectives.seq2seq import Seq2Seq
-    from t5x_lite.objectives.spans import Spans
+    from t5x_lite.objectives.task_heads import Classify, Spans
     from t5x_lite.optim.config import Adafactor, AdamW
     from t5x_lite.optim.schedules import Constant, InverseSquareRoot, Linear
 
@@ -193,7 +191,7 @@ def experiments() -> dict[str, Any]:
 def write_data() -> None:
     """Data of made-up sentences in the current directory, and caches of them."""
     from t5x_lite.data.cache.making import write_cache
-    from t5x_lite.vocabulary.loading import load_vocabulary, train_sentencepiece
+    from t5x_lite.data.vocabularies.loading import load_vocabulary, train_sentencepiece
 
     rng = random.Random(0)
 
@@ -275,7 +273,7 @@ def losses(workdir: str) -> dict[str, Any]:
 def continued(name: str) -> dict[str, Any]:
     """Continues a run in the current directory, which holds the archive, up to step LAST."""
     from t5x_lite import config
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     train(config.load(f"runs/{name}/config.json", ["--steps", str(LAST)]))
     return losses(f"runs/{name}")
@@ -285,7 +283,7 @@ def drawn_anew(name: str) -> list[float]:
     """The losses of a new run from a checkpoint's parameters, with today's defaults."""
     from t5x_lite import config
     from t5x_lite.objectives.electra import Electra
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     flags = ["--steps", str(LAST - SAVED), "--init", f"runs/{name}/checkpoints/{SAVED}"]
     loaded = config.load(f"runs/{name}/config.json", [*flags, "--workdir", f"anew/{name}"])
@@ -339,7 +337,7 @@ def answered(name: str) -> dict[str, Any]:
 
 def archive(names: list[str]) -> None:
     """Trains each run for SAVED steps and packs everything."""
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     with tempfile.TemporaryDirectory() as directory, inside(directory):
         write_data()
@@ -389,7 +387,7 @@ def batches() -> dict[str, Any]:
     """A batch of each layout, packed and not, of made-up examples: feature -> numbers."""
     from t5x_lite.data import layouts
     from t5x_lite.data.layouts.base import KEY
-    from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
+    from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
 
     rng = np.random.default_rng(0)
     kinds = np.array([0] * 5 + [1, 2, 3] * 5, np.uint8)

@@ -53,8 +53,8 @@ def cpu_figures(name: str) -> dict[str, Any]:
 
     from scripts.net_goldens import experiments, sharing
     from t5x_lite import config
-    from t5x_lite.run.planning import make_sheet
-    from t5x_lite.sharding import MeshConfig
+    from t5x_lite.core.sharding import MeshConfig
+    from t5x_lite.train.planning import make_sheet
 
     path = name.removeprefix(f"{CPU} ")
     kind, _, run = path.partition("/")

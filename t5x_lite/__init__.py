@@ -35,7 +35,7 @@ def _runs_as_module() -> bool:
 
 def _end_at_signals() -> None:
     """Ends this process by one line at Ctrl-C and SIGTERM, also while its modules are imported."""
-    from t5x_lite import signals
+    from t5x_lite.core import signals
 
     signals.at_start()
 
@@ -46,6 +46,21 @@ if _as_module or os.path.basename(sys.argv[0] if sys.argv else "") == "t5x-lite"
     _end_at_signals()
 
 from typing import TYPE_CHECKING, Any  # noqa: E402
+
+
+class _FormerNames:
+    """Imports modules by the names that they had in earlier versions; asked after all others."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if not name.startswith(f"{__name__}."):
+            return None
+        from t5x_lite.core import renames
+
+        return renames.former_spec(name)
+
+
+sys.meta_path.append(_FormerNames)
 
 if TYPE_CHECKING:
     from t5x_lite.api import load

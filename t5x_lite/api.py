@@ -19,27 +19,25 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from t5x_lite import trees
-from t5x_lite.accelerators import quiet_without_tpu
 from t5x_lite.adapters.composition import Block
-from t5x_lite.adapters.use import parse_trees
+from t5x_lite.adapters.grammar import parse_trees
 from t5x_lite.checkpoints.base import base_at
+from t5x_lite.core import trees
+from t5x_lite.core.accelerators import quiet_without_tpu
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import did_you_mean, suggesting
+from t5x_lite.core.project import trusting_checkpoints
 from t5x_lite.decoding.config import Decoding
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.embed import Embedder
-from t5x_lite.evaluate.generate import Generator, Prediction
-from t5x_lite.evaluate.rank import Ranker
-from t5x_lite.evaluate.score import Scorer
-from t5x_lite.heads.dense import Role
 from t5x_lite.inference.answers import Answerer, Asked, answering_heads, check_record, kind_of
-from t5x_lite.inference.best_step import Step
 from t5x_lite.inference.checkpoint import Checkpoint, check_finite
+from t5x_lite.inference.generate import Generator, Prediction, Ranker, Scorer
+from t5x_lite.inference.loading import Step
 from t5x_lite.inference.modules import ModulesOf
 from t5x_lite.inference.pairs import CrossEncoder, scores_texts
 from t5x_lite.inference.text_encoder import TextEncoder
-from t5x_lite.models.pooling import Pooling
-from t5x_lite.options import did_you_mean, suggesting
-from t5x_lite.project import trusting_checkpoints
+from t5x_lite.inference.vectors import Embedder
+from t5x_lite.models.towers import Pooling
+from t5x_lite.models.vector_heads import Role
 
 __all__ = ["Decoding", "Model", "Prediction", "Ranking", "load"]
 

@@ -18,14 +18,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import t5x_lite
-from t5x_lite import signals
-from t5x_lite.accelerators import quiet_without_tpu
 from t5x_lite.commands import COMMANDS, PROG, summaries
-from t5x_lite.errors import InputError, Interrupted, line_of_file
-from t5x_lite.invocation import invoked_as
-from t5x_lite.options import OptionError, did_you_mean, parse
-from t5x_lite.progress import never_silent, told
-from t5x_lite.project import safe_path
+from t5x_lite.core import signals
+from t5x_lite.core.accelerators import quiet_without_tpu
+from t5x_lite.core.errors import InputError, Interrupted, invoked_as, line_of_file
+from t5x_lite.core.options import OptionError, did_you_mean, parse
+from t5x_lite.core.progress import never_silent, told
+from t5x_lite.core.project import safe_path
 
 _HELP = f"""usage: {PROG} COMMAND [OPTIONS]
 

@@ -28,18 +28,18 @@ from typing import Any
 
 import seqio
 
-from t5x_lite.buckets.paths import DataPath
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import DataPath
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.formats import released_files
+from t5x_lite.data.formats.benchmark_files import label_index, numbered, read_jsonl
+from t5x_lite.data.formats.released_files import RACE_LEVELS
 from t5x_lite.data.layouts import Choices
 from t5x_lite.data.postprocess import ClassIndex
 from t5x_lite.data.tasks import benchmarks
-from t5x_lite.data.tasks.choices import NAMES, choice_form, question_task
-from t5x_lite.data.tasks.wording import Wording
-from t5x_lite.errors import InputError
+from t5x_lite.data.tasks.names import Wording
+from t5x_lite.data.tasks.questions import NAMES, choice_form, question_task
 from t5x_lite.metrics.classification import accuracy
-from t5x_lite.records import released_files
-from t5x_lite.records.benchmark_files import label_index, numbered, read_jsonl
-from t5x_lite.records.released_files import RACE_LEVELS
 
 FILES = {name: f"{name}.jsonl" for name in ("train", "validation", "test")}
 _LISTED = " ".join(f"{name}: {{{name}}}" for name in NAMES)

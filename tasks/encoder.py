@@ -7,7 +7,7 @@
     lines          *.txt with one document a line, as tasks.text reads them
     passages       a collection, title and text of each passage: DIR/corpus.jsonl (BEIR),
                    collection.tsv, msmarco-docs.tsv (MS MARCO) or psgs_w100.tsv (DPR), or all *.tsv
-                   and *.jsonl of DIR (`t5x_lite.records.passages`); DIR may be one file
+                   and *.jsonl of DIR (`t5x_lite.data.formats.passages`); DIR may be one file
     spans          documents as above, each a list of spans of whole sentences
     jsonl_spans    *.jsonl, objects {"spans": [str, ...]}, one document each
 
@@ -16,7 +16,7 @@ writes, Parquet, Arrow, hf://NAME and tfds://NAME (docs/guides/documents.md). Fi
 compressed, .gz, .zst or .xz. What is held out for validation is said in
 `t5x_lite.data.tasks.text_files`: whole files or, of fewer than 20 files and of passages, about
 every 100th document. A document is cut into pieces of data.inputs_length that are filled with whole
-sentences (`t5x_lite.data.tasks.sentences`), and no piece has text of two documents. With data.pack
+sentences (`t5x_lite.data.tasks.encoder`), and no piece has text of two documents. With data.pack
 several pieces share a row and do not see each other; without it each has a row, as RetroMAE wants
 it.
 """
@@ -27,8 +27,7 @@ from typing import Any
 import seqio
 
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.tasks.document_spans import checked, span_task
-from t5x_lite.data.tasks.encoder import encoder_task
+from t5x_lite.data.tasks.encoder import checked, encoder_task, span_task
 from t5x_lite.data.tasks.text_files import SUFFIXES, collection_files, files_of_both
 from t5x_lite.data.tasks.text_source import (
     document_source,

@@ -7,8 +7,8 @@
 DIR holds train, validation and test files: .jsonl, .csv or .tsv with a header, these compressed
 (.jsonl.gz, .csv.zst, ...), .parquet or .arrow; several files of a split are read in order. It may
 also be a directory that `save_to_disk` of Hugging Face's `datasets` wrote, one file, a directory of
-a bucket, or hf://NAME (`t5x_lite.records.table_splits`). Only train and validation must have the
-targets' columns. Where it is given, --data.template takes the place of data.columns.inputs, and
+a bucket, or hf://NAME (`t5x_lite.data.formats.table_splits`). Only train and validation must have
+the targets' columns. Where it is given, --data.template takes the place of data.columns.inputs, and
 --data.prefix stands before either. The tasks differ in their metric alone:
 
     text_to_text    exact match
@@ -35,17 +35,15 @@ from typing import Any
 
 import seqio
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.labels import NONE, of_class
+from t5x_lite.data.formats.released_files import parallel_splits
+from t5x_lite.data.layouts.labelled import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex, any_number
 from t5x_lite.data.tasks.labelled import Labelled
 from t5x_lite.data.tasks.table_source import score_of, table_task, tables_of, texts_of_encoder
-from t5x_lite.errors import InputError
-from t5x_lite.metrics.classification import accuracy
-from t5x_lite.metrics.correlation import pearson, spearman
-from t5x_lite.metrics.generation import bleu, rouge
-from t5x_lite.metrics.text import exact_match, squad
-from t5x_lite.records.released_files import parallel_splits
+from t5x_lite.metrics.classification import accuracy, pearson, spearman
+from t5x_lite.metrics.text import bleu, exact_match, rouge, squad
 
 
 def classify(arguments: TaskArguments) -> seqio.Task:

@@ -19,13 +19,12 @@ from functools import partial
 
 import seqio
 
-from t5x_lite.data import preprocess
+from t5x_lite.data import preprocessors
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.postprocess import similarity, wsc_simple
 from t5x_lite.data.tasks import benchmarks
 from t5x_lite.data.tasks.glue_files import FILES, GlueTask
-from t5x_lite.metrics.classification import accuracy, f1, matthews
-from t5x_lite.metrics.correlation import pearson, spearman
+from t5x_lite.metrics.classification import accuracy, f1, matthews, pearson, spearman
 
 ENTAILMENT = {"entailment": "entailment", "not_entailment": "not_entailment"}
 MATCHED = {"validation": "dev_matched.tsv", "test": "test_matched.tsv"}
@@ -70,7 +69,7 @@ STSB = GlueTask(
     template="sentence1: {sentence1} sentence2: {sentence2}",
     labels={},
     label_column="score",
-    as_text=preprocess.stsb,
+    as_text=preprocessors.stsb,
     postprocess=similarity,
     metrics=(pearson, spearman),
 )
@@ -106,7 +105,7 @@ WNLI = GlueTask(
     labels={"0": "not_entailment", "1": "entailment"},
     columns={"sentence1": "sentence1", "sentence2": "sentence2"},
     files={split: FILES[split] for split in ("validation", "test")},
-    as_text=preprocess.wnli_simple,
+    as_text=preprocessors.wnli_simple,
     extras={"premise": str, "hypothesis": str, "label": int, "idx": int},
     postprocess=wsc_simple,
 )

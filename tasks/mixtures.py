@@ -25,8 +25,8 @@ Weights: t5 0.9.4, data/glue_utils.py; mixtures: data/mixtures.py. Numbers of ex
 
 import dataclasses
 
+from t5x_lite.data.mixing import rate_unsupervised
 from t5x_lite.data.mixtures import Member, Mixture
-from t5x_lite.data.rates import rate_unsupervised
 
 _WNLI = Member(
     task="tasks.glue:wnli", rate=0.0, form_of=("tasks.super_glue:wsc", "tasks.super_glue:dpr")

@@ -26,27 +26,19 @@ MARCO's queries.dev.tsv are "validation".
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import ModuleType
+from typing import Any
 
 import seqio
 import tensorflow as tf
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.formats import pairs, released_files
+from t5x_lite.data.formats import retrieval_sets as sets
 from t5x_lite.data.tasks import benchmarks, stages
 from t5x_lite.data.tasks import pairs as pair_task
 from t5x_lite.data.tasks import text_source as text
 from t5x_lite.data.tasks.text_files import SUFFIXES, collection_files, files_of_both
-from t5x_lite.errors import InputError
-from t5x_lite.records import (
-    beir_files,
-    dpr_files,
-    marco_files,
-    miracl_files,
-    nli_files,
-    pairs,
-    released_files,
-    triplet_files,
-)
 from tasks.glue import STSB
 
 Read = Callable[[str], Iterable[pairs.Pairs]]
@@ -76,16 +68,16 @@ def marco(arguments: TaskArguments) -> seqio.Task:
 
     def read(split: str) -> list[pairs.Pairs]:
         collection = collection_files(directory, named=True)["train"]
-        return marco_files.read_pairs(directory, split, collection)
+        return sets.read_marco_pairs(directory, split, collection)
 
-    return _read_whole("marco", arguments, marco_files.splits(directory), read)
+    return _read_whole("marco", arguments, sets.marco_splits(directory), read)
 
 
 def triplets(arguments: TaskArguments) -> seqio.Task:
     """Lines of a query, a passage that answers it and one that does not."""
     files = files_of_both(arguments.directory, suffixes=(".tsv",))
-    found = text.source_of_files(files, partial(text.parsed_lines, parse=triplet_files.checked))
-    lines = pair_task.lines_of(files, partial(text.of_line, parse=triplet_files.checked))
+    found = text.source_of_files(files, partial(text.parsed_lines, parse=pairs.checked_triplet))
+    lines = pair_task.lines_of(files, partial(text.of_line, parse=pairs.checked_triplet))
     make = partial(pair_task.pair_task, one_to_one=True, lines=lines)
     return make("pairs_triplets", arguments, source=found)
 
@@ -115,11 +107,10 @@ def stsb(arguments: TaskArguments) -> seqio.Task:
     return _read_whole("stsb", arguments, ("train", "validation"), read)
 
 
-def _of_directory(name: str, arguments: TaskArguments, files: ModuleType) -> seqio.Task:
-    """A task of a directory that a module of `t5x_lite.records` reads."""
+def _of_directory(name: str, arguments: TaskArguments, splits: Any, read: Any) -> seqio.Task:
+    """A task of a directory, whose splits and pairs two functions of a format give."""
     directory = arguments.directory
-    read = partial(files.read_pairs, directory)
-    return _read_whole(name, arguments, files.splits(directory), read)
+    return _read_whole(name, arguments, splits(directory), partial(read, directory))
 
 
 def _released(name: str, arguments: TaskArguments) -> seqio.Task:
@@ -141,10 +132,10 @@ def _read_whole(
     return pair_task.pair_task(f"pairs_{name}", arguments, source=found)
 
 
-beir = partial(_of_directory, "beir", files=beir_files)
-miracl = partial(_of_directory, "miracl", files=miracl_files)
-nli = partial(_of_directory, "nli", files=nli_files)
-dpr = partial(_of_directory, "dpr", files=dpr_files)
+beir = partial(_of_directory, "beir", splits=sets.beir_splits, read=sets.read_beir_pairs)
+miracl = partial(_of_directory, "miracl", splits=sets.miracl_splits, read=sets.read_miracl_pairs)
+nli = partial(_of_directory, "nli", splits=pairs.nli_splits, read=pairs.read_nli_pairs)
+dpr = partial(_of_directory, "dpr", splits=sets.dpr_splits, read=sets.read_dpr_pairs)
 squad, triviaqa, pubmedqa, mrtydi, tevatron = (
     partial(_released, name) for name in ("squad", "triviaqa", "pubmedqa", "mrtydi", "tevatron")
 )

@@ -16,7 +16,7 @@ import seqio
 import tensorflow as tf
 
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.preprocess import prompt
+from t5x_lite.data.preprocessors import prompt
 from t5x_lite.data.tasks import python_docs, stages, unsupervised
 from t5x_lite.metrics.classification import accuracy
 

@@ -7,11 +7,11 @@ SQUAD holds train-v1.1.json and dev-v1.1.json, or is where TensorFlow Datasets a
 match and F1, the best over all of its answers. `closed_book` shows the question alone.
 
 With data.layout Windows() the answer is a span of the context's tokens, for an encoder's head, and
-a long context is divided (`t5x_lite.data.tasks.windows`, configs/finetune/encoder_squad.py); with
+a long context is divided (`t5x_lite.data.tasks.questions`, configs/finetune/encoder_squad.py); with
 Labelled() it is cut.
 
 `squad_v2` is SQuAD 2.0 (Rajpurkar et al. 2018, arXiv:1806.03822), train-v2.0.json and
-dev-v2.0.json, for an encoder alone: a question may have no answer (metrics/no_answer.py,
+dev-v2.0.json, for an encoder alone: a question may have no answer (metrics/text.py,
 configs/finetune/encoder_squad_v2.py).
 
 TriviaQA (Joshi et al. 2017, arXiv:1705.03551) is read from its release, qa/*.json and evidence/:
@@ -32,19 +32,18 @@ from typing import Any
 
 import seqio
 
-from t5x_lite.buckets.paths import DataPath
-from t5x_lite.data import postprocess, preprocess
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import DataPath
+from t5x_lite.data import postprocess, preprocessors
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.formats import released_files
+from t5x_lite.data.formats.benchmark_files import read_squad
 from t5x_lite.data.tasks import benchmarks
 from t5x_lite.data.tasks.benchmarks import Benchmark
-from t5x_lite.data.tasks.labelled import Labelled
-from t5x_lite.data.tasks.spans import first_answer
-from t5x_lite.data.tasks.wording import Wording
-from t5x_lite.errors import InputError
+from t5x_lite.data.tasks.labelled import Labelled, first_answer
+from t5x_lite.data.tasks.names import Wording
 from t5x_lite.metrics import text
-from t5x_lite.metrics.no_answer import squad_v2 as metric_v2
-from t5x_lite.records import released_files
-from t5x_lite.records.benchmark_files import read_squad
+from t5x_lite.metrics.text import squad_v2 as metric_v2
 
 
 def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +56,7 @@ def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
 SQUAD_SPANS = Labelled(
     texts=("question", "context"),
     label=first_answer,
-    target=lambda record: (record["answers"]["text"] or [preprocess.UNKNOWN])[0],
+    target=lambda record: (record["answers"]["text"] or [preprocessors.UNKNOWN])[0],
     spans=True,
     fields=_shown,
 )
@@ -67,7 +66,7 @@ SQUAD = Benchmark(
     folder="SQuAD",
     files={"train": "train-v1.1.json", "validation": "dev-v1.1.json"},
     read=lambda file, split: read_squad(file),
-    examples=lambda record, split, **words: [preprocess.squad(record, **words)],
+    examples=lambda record, split, **words: [preprocessors.squad(record, **words)],
     extras={"id": str, "context": str, "question": str, "answers": list},
     postprocess=postprocess.qa,
     metrics=(text.squad,),
@@ -78,7 +77,7 @@ CLOSED_BOOK = replace(
     SQUAD,
     name="squad_closed_book",
     examples=lambda record, split, inputs="squad trivia question: {question}": [
-        preprocess.squad(record, inputs=inputs)
+        preprocessors.squad(record, inputs=inputs)
     ],
     labelled=None,
     wording=Wording(prefix="squad trivia question:", template="{question}"),
@@ -97,7 +96,7 @@ TRIVIA_QA_CLOSED_BOOK = replace(
     TRIVIA_QA,
     name="trivia_qa_closed_book",
     examples=lambda record, split, inputs="trivia question: {question}": [
-        preprocess.squad(record, inputs=inputs)
+        preprocessors.squad(record, inputs=inputs)
     ],
     labelled=None,
     wording=Wording(prefix="trivia question:", template="{question}"),

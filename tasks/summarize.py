@@ -12,12 +12,12 @@ from functools import partial
 import seqio
 
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.preprocess import rewrite
+from t5x_lite.data.formats.benchmark_files import read_jsonl
+from t5x_lite.data.preprocessors import rewrite
 from t5x_lite.data.tasks import benchmarks
 from t5x_lite.data.tasks.benchmarks import Benchmark
-from t5x_lite.data.tasks.wording import Wording
-from t5x_lite.metrics.generation import rouge
-from t5x_lite.records.benchmark_files import read_jsonl
+from t5x_lite.data.tasks.names import Wording
+from t5x_lite.metrics.text import rouge
 
 CNN_DAILYMAIL = Benchmark(
     name="cnn_dailymail",

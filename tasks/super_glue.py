@@ -20,31 +20,29 @@ from functools import partial
 
 import seqio
 
-from t5x_lite.data import postprocess, preprocess
+from t5x_lite.data import postprocess, preprocessors
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.formats.benchmark_files import read_dpr
 from t5x_lite.data.tasks import benchmarks
-from t5x_lite.data.tasks import super_glue_files as files
+from t5x_lite.data.tasks import glue_files as files
 from t5x_lite.data.tasks.benchmarks import Benchmark
-from t5x_lite.data.tasks.super_glue_files import FILES, SuperGlueTask
-from t5x_lite.metrics import groups
+from t5x_lite.metrics import text
 from t5x_lite.metrics.classification import accuracy, mean_multiclass_f1
-from t5x_lite.metrics.text import exact_match
-from t5x_lite.records.benchmark_files import read_dpr
 
 HYPOTHESIS = "hypothesis: {hypothesis} premise: {premise}"
 ENTAILMENT = ("entailment", "not_entailment")
 
-BOOLQ = SuperGlueTask(
+BOOLQ = files.SuperGlueTask(
     name="boolq", directory="BoolQ", template="passage: {passage} question: {question}"
 )
-CB = SuperGlueTask(
+CB = files.SuperGlueTask(
     name="cb",
     directory="CB",
     template=HYPOTHESIS,
     labels=("entailment", "contradiction", "neutral"),
     metrics=(partial(mean_multiclass_f1, num_classes=3), accuracy),
 )
-COPA = SuperGlueTask(
+COPA = files.SuperGlueTask(
     name="copa",
     directory="COPA",
     template="choice1: {choice1} choice2: {choice2} premise: {premise} question: {question}",
@@ -54,14 +52,14 @@ COPA = SuperGlueTask(
     choices=True,
     words={"question": files.COPA_QUESTIONS},
 )
-RTE = SuperGlueTask(name="rte", directory="RTE", template=HYPOTHESIS, labels=ENTAILMENT)
-WIC = SuperGlueTask(
+RTE = files.SuperGlueTask(name="rte", directory="RTE", template=HYPOTHESIS, labels=ENTAILMENT)
+WIC = files.SuperGlueTask(
     name="wic",
     directory="WiC",
     template="sentence1: {sentence1} sentence2: {sentence2} word: {word}",
     texts=("{word}: {sentence1}", "sentence2"),
 )
-AXB = SuperGlueTask(
+AXB = files.SuperGlueTask(
     name="axb",
     directory="AX-b",
     prefix="rte",
@@ -70,7 +68,7 @@ AXB = SuperGlueTask(
     columns={"hypothesis": "sentence2", "premise": "sentence1"},
     files={"test": "AX-b.jsonl"},
 )
-AXG = SuperGlueTask(
+AXG = files.SuperGlueTask(
     name="axg",
     directory="AX-g",
     prefix="rte",
@@ -82,12 +80,12 @@ MULTIRC = Benchmark(
     name="super_glue_multirc",
     tfds="super_glue/multirc",
     folder="MultiRC",
-    files=FILES,
+    files=files.SUPER_GLUE_FILES,
     read=files.multirc_records,
-    examples=lambda record, split, **words: [preprocess.multirc(record, **words)],
+    examples=lambda record, split, **words: [preprocessors.multirc(record, **words)],
     extras={"idx/paragraph": int, "idx/question": int, "idx/answer": int},
     postprocess=postprocess.multirc,
-    metrics=(groups.multirc_f1, groups.multirc_exact_match),
+    metrics=(text.multirc_f1, text.multirc_exact_match),
     labelled=files.MULTIRC_TEXTS,
     wording=files.MULTIRC_WORDS,
 )
@@ -95,12 +93,12 @@ RECORD = Benchmark(
     name="super_glue_record",
     tfds="super_glue/record",
     folder="ReCoRD",
-    files=FILES,
+    files=files.SUPER_GLUE_FILES,
     read=files.record_records,
-    examples=lambda record, split, **words: preprocess.record(record, **words),
+    examples=lambda record, split, **words: preprocessors.record(record, **words),
     extras={"idx/passage": int, "idx/query": int, "answers": list},
     postprocess=postprocess.record,
-    metrics=(groups.record,),
+    metrics=(text.record,),
     labelled=files.RECORD_TEXTS,
     wording=files.RECORD_WORDS,
 )
@@ -108,10 +106,12 @@ WSC = Benchmark(
     name="super_glue_wsc",
     tfds="super_glue/wsc.fixed",
     folder="WSC",
-    files=FILES,
+    files=files.SUPER_GLUE_FILES,
     read=files.wsc_records,
     examples=lambda record, split, **words: (
-        [preprocess.wsc_simple(record, **words)] if split != "train" or record["label"] == 1 else []
+        [preprocessors.wsc_simple(record, **words)]
+        if split != "train" or record["label"] == 1
+        else []
     ),
     extras={"label": int, "idx": int},
     postprocess=postprocess.wsc_simple,
@@ -125,15 +125,15 @@ DPR = Benchmark(
     folder="DPR",
     files={"train": "train.c.txt", "test": "test.c.txt"},
     read=read_dpr,
-    examples=lambda record, split, **w: [preprocess.definite_pronoun_resolution(record, **w)],
+    examples=lambda record, split, **w: [preprocessors.definite_pronoun_resolution(record, **w)],
     extras={},
-    metrics=(exact_match,),
+    metrics=(text.exact_match,),
     wording=files.DPR_WORDS,
 )
 
 
-def _task(row: SuperGlueTask | Benchmark, arguments: TaskArguments) -> seqio.Task:
-    benchmark = row.benchmark() if isinstance(row, SuperGlueTask) else row
+def _task(row: files.SuperGlueTask | Benchmark, arguments: TaskArguments) -> seqio.Task:
+    benchmark = row.benchmark() if isinstance(row, files.SuperGlueTask) else row
     return benchmarks.task(benchmark, arguments)
 
 

@@ -15,20 +15,20 @@ tags of the training file, sorted, or those that are said, with names for what t
     --data.columns.labels 0=O 1=B-PER 2=I-PER 3=B-LOC 4=I-LOC
 
 The metrics are precision, recall and F1 of entities, as conlleval and seqeval have them, or, of
-tags such as parts of speech, accuracy. `t5x_lite.data.tasks.tokens` says how words become tokens.
+tags such as parts of speech, accuracy. `t5x_lite.data.tasks.labelled` says how words become tokens.
 """
 
 from collections.abc import Mapping, Sequence
 
 import seqio
 
-from t5x_lite.buckets.paths import DataPath, files_among
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import DataPath, files_among
 from t5x_lite.data.columns import SPLITS
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.tasks.tokens import Read, token_task
-from t5x_lite.errors import InputError
-from t5x_lite.records.compressed import COMPRESSED
-from t5x_lite.records.tagged_files import read_conll, read_tagged_jsonl
+from t5x_lite.data.formats.benchmark_files import read_conll, read_tagged_jsonl
+from t5x_lite.data.formats.lines import COMPRESSED
+from t5x_lite.data.tasks.labelled import Read, token_task
 
 CONLL = {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"}
 TEXT = {split: [CONLL[split], *(f"{name}.txt" for name in SPLITS[split])] for split in CONLL}

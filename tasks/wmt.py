@@ -15,13 +15,13 @@ from typing import Any
 
 import seqio
 
-from t5x_lite.buckets.paths import DataPath
+from t5x_lite.core.object_store import DataPath
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.preprocess import rewrite
+from t5x_lite.data.preprocessors import rewrite
 from t5x_lite.data.tasks import benchmarks, shuffling
 from t5x_lite.data.tasks.benchmarks import Benchmark
-from t5x_lite.data.tasks.wording import Wording
-from t5x_lite.metrics.generation import bleu
+from t5x_lite.data.tasks.names import Wording
+from t5x_lite.metrics.text import bleu
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

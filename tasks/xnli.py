@@ -23,7 +23,7 @@ import seqio
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.mixtures import Member, Mixture
 from t5x_lite.data.tasks import benchmarks
-from t5x_lite.data.tasks.xnli_files import EXAMPLES, LANGUAGES, XnliTask
+from t5x_lite.data.tasks.glue_files import EXAMPLES, LANGUAGES, XnliTask
 
 
 def _task(row: XnliTask, arguments: TaskArguments) -> seqio.Task:

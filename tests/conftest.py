@@ -94,7 +94,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def _own_project() -> Iterator[None]:
     """What a test's configs make importable ends with the test."""
-    from t5x_lite import project
+    from t5x_lite.core import project
 
     before = project.opened()
     yield
@@ -139,7 +139,7 @@ def tiny_vocabulary(
     tmp_path_factory: pytest.TempPathFactory, english_lines: list[str]
 ) -> pathlib.Path:
     """Path of a SentencePiece model of 300 pieces; pad 0, eos 1, unk 2."""
-    from t5x_lite.vocabulary.loading import train_sentencepiece
+    from t5x_lite.data.vocabularies.loading import train_sentencepiece
 
     directory = tmp_path_factory.mktemp("tiny_vocabulary")
     train_sentencepiece(english_lines, size=300, output_dir=directory)
@@ -197,7 +197,7 @@ def tiny_experiment(tiny_text: pathlib.Path, tiny_vocabulary: pathlib.Path) -> "
     from t5x_lite.config import Checkpoints, Evaluation, Experiment
     from t5x_lite.data.config import Data
     from t5x_lite.models.t5 import T5Config
-    from t5x_lite.objectives.seq2seq import Seq2Seq
+    from t5x_lite.objectives.likelihood import Seq2Seq
     from t5x_lite.optim.config import Adafactor
     from t5x_lite.optim.schedules import Constant
 
@@ -239,7 +239,7 @@ def tiny_run(
     """The work directory of `tiny_experiment` after its ten steps; to be read only."""
     import dataclasses
 
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     workdir = tmp_path_factory.mktemp("tiny_run") / "run"
     train(dataclasses.replace(tiny_experiment, workdir=str(workdir)))

@@ -22,7 +22,7 @@ from fsspec.config import conf
 from fsspec.registry import _registry
 from fsspec.spec import AbstractFileSystem
 
-from t5x_lite.buckets import asking, objects
+from t5x_lite.core import object_store
 
 PAGE = 1000
 """Objects that one request lists."""
@@ -70,9 +70,9 @@ def store(tmp_path, monkeypatch):
 
 def _forget():
     trouble.errors, trouble.always = [], None
-    objects._store.cache_clear()
-    objects._sizes.clear()
-    asking._given_up.clear()
+    object_store._store.cache_clear()
+    object_store._sizes.clear()
+    object_store._given_up.clear()
 
 
 def array_bytes_read():

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from t5x_lite import project
+from t5x_lite.core import project
 
 MODULE = '''
 """Counting words, as a program for t5x has it."""
@@ -133,7 +133,7 @@ def written(directory: Path, vocabulary: str) -> Iterator[str]:
         project.open_again(before)
         for module in [name for name in sys.modules if name.startswith("my_seqio")]:
             del sys.modules[module]
-        from t5x_lite.data.quiet_tensorflow import seqio
+        from t5x_lite.data.elements import seqio
 
         for registry in (seqio.TaskRegistry, seqio.MixtureRegistry):
             for name in [name for name in registry.names() if name.startswith("count_")]:

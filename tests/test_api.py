@@ -14,7 +14,7 @@ import pytest
 
 import t5x_lite
 from t5x_lite.api import Model, Ranking
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 TEXTS = ["the second argument", "", "a list"]
 

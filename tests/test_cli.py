@@ -13,8 +13,8 @@ import t5x_lite
 from t5x_lite.cli import _parse_command, main
 from t5x_lite.commands import COMMANDS
 from t5x_lite.commands.runs import report
-from t5x_lite.errors import InputError, Interrupted
-from t5x_lite.interop.directories import new_directory
+from t5x_lite.core.errors import InputError, Interrupted
+from t5x_lite.core.files import new_directory
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,7 +22,7 @@ CONFIG = """
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 
@@ -40,11 +40,11 @@ experiment = Experiment(
 
 
 RUN = {"training": "train", "measuring": "evaluate"}
-"""The functions that the commands call, by the module of t5x_lite.run."""
+"""The functions that the commands call, by the module of t5x_lite.train."""
 
 
 class RecordedRun:
-    """Stands for t5x_lite.run: notes what is called, then does what the test says."""
+    """Stands for t5x_lite.train: notes what is called, then does what the test says."""
 
     def __init__(self):
         self.calls = []
@@ -62,10 +62,10 @@ class RecordedRun:
 def run(monkeypatch, tmp_path):
     run = RecordedRun()
     for name, function in RUN.items():
-        module = types.ModuleType(f"t5x_lite.run.{name}")
+        module = types.ModuleType(f"t5x_lite.train.{name}")
         setattr(module, function, run.function(function))
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(f"t5x_lite.run.{name}", module, raising=False)
+        monkeypatch.setattr(f"t5x_lite.train.{name}", module, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     Path("tiny.py").write_text(CONFIG)

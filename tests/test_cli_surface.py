@@ -17,7 +17,7 @@ from pathlib import Path
 
 from t5x_lite import cli
 from t5x_lite.commands import COMMANDS
-from t5x_lite.options import is_configs, is_positional
+from t5x_lite.core.options import is_configs, is_positional
 
 GOLDEN = Path(__file__).parent / "golden" / "cli_surface.txt"
 HELPS = GOLDEN.with_name("cli_help.txt")
@@ -90,10 +90,9 @@ def surface() -> str:
     from t5x_lite.checkpoints.init import Init
     from t5x_lite.config import Checkpoints, Evaluation, Experiment, FewShot, Hosts
     from t5x_lite.config.evaluation import Retrieval
-    from t5x_lite.sharding import MeshConfig
-    from t5x_lite.train.early_stopping import EarlyStopping
-    from t5x_lite.train.profiling import Profile
-    from t5x_lite.train.tracking import Tracking
+    from t5x_lite.config.run_options import EarlyStopping, Profile
+    from t5x_lite.core.sharding import MeshConfig
+    from t5x_lite.core.tracking import Tracking
 
     lines = []
     for name, command in COMMANDS.items():

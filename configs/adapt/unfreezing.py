@@ -13,7 +13,7 @@ Command:
 import dataclasses
 
 from configs.finetune.sst2 import experiment as base
-from t5x_lite.optim.unfreezing import Gradual
+from t5x_lite.optim.partial import Gradual
 
 experiment = dataclasses.replace(
     base,

@@ -15,7 +15,7 @@ Command:
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
-from t5x_lite.models.deberta_presets import deberta_v3_base
+from t5x_lite.models.published import deberta_v3_base
 from t5x_lite.objectives.ranker import Ranker
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Linear

@@ -16,7 +16,7 @@ Command; `refresh` runs next to `train`, on devices of its own:
 import dataclasses
 
 from configs.finetune.m3 import experiment as m3
-from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.config import Refresh
 
 experiment = dataclasses.replace(
     m3,

@@ -19,8 +19,8 @@ Command:
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.config import Data
-from t5x_lite.models.presets import t5_base
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.models.published import t5_base
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 

@@ -25,8 +25,8 @@ import dataclasses
 
 from configs.finetune.paper import experiment as paper
 from t5x_lite.data import layouts
-from t5x_lite.models.lm_presets import lm_v1
-from t5x_lite.objectives.language_model import LanguageModel
+from t5x_lite.models.published import lm_v1
+from t5x_lite.objectives.likelihood import LanguageModel
 
 experiment = dataclasses.replace(
     paper,

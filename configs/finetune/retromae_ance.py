@@ -17,7 +17,7 @@ Command; `refresh` runs next to `train`, on devices of its own:
 import dataclasses
 
 from configs.finetune.retromae_msmarco import experiment as msmarco
-from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.config import Refresh
 
 experiment = dataclasses.replace(
     msmarco,

@@ -12,7 +12,7 @@ import dataclasses
 from configs.pretrain.prose import experiment as pretraining
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data.config import Data
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 

@@ -21,7 +21,7 @@ import dataclasses
 from configs.finetune.paper import DECODING
 from configs.pretrain.t5_base_paper import experiment as base
 from t5x_lite.config import Checkpoints, Evaluation
-from t5x_lite.data.rates import Mixing
+from t5x_lite.data.mixing import Mixing
 
 experiment = dataclasses.replace(
     base,

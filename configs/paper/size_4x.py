@@ -12,6 +12,6 @@ Command:
 import dataclasses
 
 from configs.pretrain.t5_base_paper import experiment as base
-from t5x_lite.models.presets import t5_base_4x
+from t5x_lite.models.published import t5_base_4x
 
 experiment = dataclasses.replace(base, model=t5_base_4x(dropout_rate=0.1, remat="full"))

@@ -11,8 +11,8 @@ the parameters: a whole tile of d_model to each of eight, heads and d_ff halved.
 import dataclasses
 
 from configs.paper.t5_base import experiment as base
-from t5x_lite.models.presets import t5_11b
-from t5x_lite.sharding import MeshConfig
+from t5x_lite.core.sharding import MeshConfig
+from t5x_lite.models.published import t5_11b
 
 experiment = dataclasses.replace(
     base,

@@ -10,7 +10,7 @@ The recipe is that of configs/paper/t5_base.py.
 import dataclasses
 
 from configs.paper.t5_base import experiment as base
-from t5x_lite.models.presets import t5_small
+from t5x_lite.models.published import t5_small
 
 experiment = dataclasses.replace(
     base,

@@ -12,6 +12,6 @@ Command, with C4 (tasks/c4.py says in which forms):
 import dataclasses
 
 from configs.pretrain.t5_base_paper import experiment as base
-from t5x_lite.models.presets import t5_base_6_layers
+from t5x_lite.models.published import t5_base_6_layers
 
 experiment = dataclasses.replace(base, model=t5_base_6_layers(dropout_rate=0.1))

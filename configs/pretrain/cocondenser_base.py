@@ -19,7 +19,7 @@ import dataclasses
 
 from configs.pretrain.retromae_base import experiment as retromae
 from t5x_lite.data import layouts
-from t5x_lite.objectives.cocondenser import CoCondenser
+from t5x_lite.objectives.condenser import CoCondenser
 from t5x_lite.optim.schedules import Linear
 
 experiment = dataclasses.replace(

@@ -13,7 +13,7 @@ import dataclasses
 
 from configs.pretrain.bert_tiny import experiment as bert
 from t5x_lite.data import layouts
-from t5x_lite.objectives.cocondenser import CoCondenser
+from t5x_lite.objectives.condenser import CoCondenser
 
 experiment = dataclasses.replace(
     bert,

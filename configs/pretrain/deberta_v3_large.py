@@ -15,7 +15,7 @@ Command; spm.model is the release's SentencePiece model:
 import dataclasses
 
 from configs.pretrain.deberta_v3_base import experiment as base
-from t5x_lite.models.deberta_presets import deberta_v3_generator, deberta_v3_large
+from t5x_lite.models.published import deberta_v3_generator, deberta_v3_large
 from t5x_lite.optim.schedules import Linear
 
 experiment = dataclasses.replace(

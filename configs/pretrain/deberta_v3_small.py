@@ -14,7 +14,7 @@ Command; spm.model is the release's SentencePiece model:
 import dataclasses
 
 from configs.pretrain.deberta_v3_large import experiment as large
-from t5x_lite.models.deberta_presets import deberta_v3_generator, deberta_v3_small
+from t5x_lite.models.published import deberta_v3_generator, deberta_v3_small
 
 experiment = dataclasses.replace(
     large,

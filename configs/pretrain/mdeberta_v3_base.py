@@ -17,8 +17,8 @@ Write a cache of each language's text and mix them, so that a position in the da
 import dataclasses
 
 from configs.pretrain.deberta_v3_base import experiment as deberta
-from t5x_lite.data.rates import Mixing
-from t5x_lite.models.deberta_presets import deberta_v3_generator, mdeberta_v3_base
+from t5x_lite.data.mixing import Mixing
+from t5x_lite.models.published import deberta_v3_generator, mdeberta_v3_base
 
 experiment = dataclasses.replace(
     deberta,

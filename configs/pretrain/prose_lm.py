@@ -15,7 +15,7 @@ from configs.pretrain.prose import experiment as t5
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.objectives.language_model import LanguageModel
+from t5x_lite.objectives.likelihood import LanguageModel
 
 experiment = dataclasses.replace(
     t5,

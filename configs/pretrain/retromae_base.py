@@ -16,13 +16,13 @@ Command; BERT is what `t5x-lite import hf` made of bert-base-uncased:
 """
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
-from t5x_lite.models.encoder_presets import bert_base
+from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Linear
-from t5x_lite.sharding import MeshConfig
 
 experiment = Experiment(
     model=bert_base(),

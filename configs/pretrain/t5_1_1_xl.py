@@ -13,8 +13,8 @@ Command, on all workers (docs/guides/scale.md):
 import dataclasses
 
 from configs.pretrain.t5_1_1_base import experiment as base
-from t5x_lite.models.presets import t5_1_1_xl
-from t5x_lite.sharding import MeshConfig
+from t5x_lite.core.sharding import MeshConfig
+from t5x_lite.models.published import t5_1_1_xl
 
 experiment = dataclasses.replace(
     base,

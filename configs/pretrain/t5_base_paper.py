@@ -30,12 +30,12 @@ Table 2's other architectures are configs/paper/table2_*.py.
 """
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data.config import Data
-from t5x_lite.models.presets import t5_base
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.models.published import t5_base
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import InverseSquareRoot
-from t5x_lite.sharding import MeshConfig
 
 experiment = Experiment(
     model=t5_base(dropout_rate=0.1),

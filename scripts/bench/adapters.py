@@ -108,10 +108,10 @@ def batch_of(work: dict) -> dict[str, np.ndarray]:
 
 def our_parts(work: dict) -> tuple[Any, Any]:
     """The config of our model, and its objective."""
-    from t5x_lite.models.bert import BertConfig
+    from t5x_lite.models.encoder import BertConfig
     from t5x_lite.models.t5 import T5Config
-    from t5x_lite.objectives.classify import Classify
-    from t5x_lite.objectives.seq2seq import Seq2Seq
+    from t5x_lite.objectives.likelihood import Seq2Seq
+    from t5x_lite.objectives.task_heads import Classify
 
     shape = work["sizes"]
     sizes = {"vocab_size": shape["vocabulary"], "num_heads": shape["heads"], "dropout_rate": 0.0}
@@ -149,7 +149,7 @@ def our_learner(work: dict) -> Any:
     """Our learner of a row's side."""
     from t5x_lite.adapters.bottleneck import seq_bn
     from t5x_lite.adapters.lora import Lora
-    from t5x_lite.learner import Learner
+    from t5x_lite.objectives.learner import Learner
     from t5x_lite.optim.config import AdamW
     from t5x_lite.optim.schedules import Constant
 
@@ -168,12 +168,11 @@ def our_trainer(work: dict) -> Trainer:
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite import trees
-    from t5x_lite.checkpoints.orbax_params import write_params
-    from t5x_lite.optim.updates import joint_optimizer
-    from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
-    from t5x_lite.train.state import TrainState, state_shardings
-    from t5x_lite.train.step import make_train_step
+    from t5x_lite.checkpoints.items import write_params
+    from t5x_lite.core import trees
+    from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
+    from t5x_lite.optim.partial import joint_optimizer
+    from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 
     learner = our_learner(work)
     updates = learner.updates()
@@ -355,7 +354,7 @@ def child(work: dict) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
         import jax
 
-        from t5x_lite.run.allocator import keep_freed_memory, within_memory
+        from t5x_lite.core.devices import keep_freed_memory, within_memory
 
         keep_freed_memory()
         jax.devices()

@@ -112,7 +112,7 @@ def run(crawl: str, output: str, *, workers: int, languages: bool) -> None:
     """The process that is measured."""
     import dataclasses
 
-    from t5x_lite.c4 import config, inputs, local
+    from t5x_lite.c4 import config, local, reading
 
     cleaning = config.released()
     if not languages:
@@ -127,7 +127,7 @@ def run(crawl: str, output: str, *, workers: int, languages: bool) -> None:
 
     start = time.perf_counter()
     tally = local.run(
-        inputs.expand_inputs([crawl]),
+        reading.expand_inputs([crawl]),
         output,
         cleaning,
         workers=workers,

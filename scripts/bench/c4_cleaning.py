@@ -31,10 +31,9 @@ import types
 from collections.abc import Callable, Sequence
 
 from t5x_lite.c4.bad_words import BadWordsFilter, load_bad_words
-from t5x_lite.c4.cleaning import clean_page
+from t5x_lite.c4.cleaning import clean_page, load_counter
 from t5x_lite.c4.config import Cleaning
 from t5x_lite.c4.pages import Page, Tally, utf8_length
-from t5x_lite.c4.sentences import load_counter
 
 FURNITURE = (
     "Home | About us | Contact | Privacy | Site map",

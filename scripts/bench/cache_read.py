@@ -55,7 +55,7 @@ def measure(arguments: argparse.Namespace, directory: str) -> dict:
     from t5x_lite.data.cache.making import write_cache
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     data = Data(
         task=arguments.task,

@@ -33,16 +33,14 @@ def ours(options: argparse.Namespace) -> dict[str, object]:
     """The train step on a batch in parts."""
     import jax
 
-    from t5x_lite.learner import Learner
-    from t5x_lite.models.bert import BertConfig
+    from t5x_lite.core.sharding import MeshConfig, Parts, make_mesh
+    from t5x_lite.models.encoder import BertConfig
     from t5x_lite.objectives.contrastive import Contrastive
+    from t5x_lite.objectives.learner import Learner
     from t5x_lite.optim.config import AdamW
+    from t5x_lite.optim.partial import joint_optimizer
     from t5x_lite.optim.schedules import Constant
-    from t5x_lite.optim.updates import joint_optimizer
-    from t5x_lite.sharding import MeshConfig, make_mesh
-    from t5x_lite.train.microbatches import Parts
-    from t5x_lite.train.state import init_state, state_shardings
-    from t5x_lite.train.step import make_train_step
+    from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
     model = BertConfig(
         vocab_size=VOCABULARY,

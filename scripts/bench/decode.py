@@ -70,10 +70,10 @@ def copy_weights(peer: Any) -> tuple[Any, Any]:
     """Our model's structure and the peer's weights in our layout."""
     import jax.numpy as jnp
 
+    from t5x_lite.core.trees import unflatten
     from t5x_lite.interop.hf import model_pieces
-    from t5x_lite.models.presets import t5_1_1_small
+    from t5x_lite.models.published import t5_1_1_small
     from t5x_lite.nn.bind import shapes
-    from t5x_lite.trees import unflatten
 
     config = t5_1_1_small(unroll=True)
     graphdef, _, _ = shapes(lambda rngs: config.build(rngs=rngs))
@@ -93,7 +93,7 @@ def our_search(
 
     from t5x_lite.decoding.config import Decoding
     from t5x_lite.decoding.generate import decode
-    from t5x_lite.decoding.prepare import Preparation
+    from t5x_lite.decoding.search import Preparation
     from t5x_lite.nn.bind import bind, cast
 
     precision = jnp.bfloat16 if dtype == "bf16" else jnp.float32

@@ -17,16 +17,15 @@ import time
 import jax
 import numpy as np
 
-from t5x_lite.learner import Bound
+from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, init, shapes
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.learner import Bound
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.partial import Update
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.optim.updates import Update
-from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
-from t5x_lite.train.state import init_state, state_shardings
-from t5x_lite.train.step import make_train_step
+from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
 
 def measure(*, layers: int, steps: int, microbatches: int) -> dict:

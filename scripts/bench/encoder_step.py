@@ -141,7 +141,7 @@ def collate(objective: str, tokens: np.ndarray, random: np.random.Generator) -> 
 def our_experiment(work: dict) -> Any:
     from t5x_lite.config import Experiment
     from t5x_lite.data.config import Data
-    from t5x_lite.models.bert import BertConfig
+    from t5x_lite.models.encoder import BertConfig
     from t5x_lite.objectives.electra import Electra
     from t5x_lite.objectives.retromae import RetroMAE
     from t5x_lite.optim.config import AdamW
@@ -172,15 +172,14 @@ def our_experiment(work: dict) -> Any:
 def our_step(work: dict) -> Callable[[], dict[str, float]]:
     """A function that trains on the next batch and gives its losses."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    from t5x_lite.run.allocator import keep_freed_memory
+    from t5x_lite.core.devices import keep_freed_memory
 
     keep_freed_memory()
     import jax
 
+    from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
     from t5x_lite.inference.loading import learner_of
-    from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
-    from t5x_lite.train.state import init_state, state_shardings
-    from t5x_lite.train.step import make_train_step
+    from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
     learner = learner_of(our_experiment(work))
     mesh, updates = make_mesh(MeshConfig(), devices=jax.devices()[:1]), learner.updates()

@@ -99,7 +99,7 @@ def write_tokens(options: argparse.Namespace) -> None:
     """Writes packed rows of a cache, ready for the model, as one compressed file."""
     from t5x_lite.data.cache.batches import train_batches
     from t5x_lite.data.config import Data
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     inputs, targets = options.lengths
     data = Data(
@@ -155,7 +155,7 @@ def batches_of(work: dict, *, vocabulary: int) -> Iterator[dict[str, np.ndarray]
 
 def model_of(work: dict) -> Any:
     """The config of a size."""
-    from t5x_lite.models import presets
+    from t5x_lite.models import published
     from t5x_lite.models.t5 import T5Config
 
     fields = {"dropout_rate": work.get("dropout", 0.0)}
@@ -166,7 +166,7 @@ def model_of(work: dict) -> Any:
         sizes: dict[str, Any] = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2}
         layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
         return as_run(T5Config(vocab_size=64, **sizes, **layers, **fields), work)
-    return as_run(getattr(presets, f"t5_1_1_{work['size']}")(**fields), work)
+    return as_run(getattr(published, f"t5_1_1_{work['size']}")(**fields), work)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,15 +192,14 @@ def trainer(work: dict) -> Trainer:
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite import sharding
-    from t5x_lite.learner import Bound
+    from t5x_lite.core import sharding
     from t5x_lite.nn.bind import bind, cast, init, shapes
-    from t5x_lite.objectives.seq2seq import Seq2Seq
+    from t5x_lite.objectives.learner import Bound
+    from t5x_lite.objectives.likelihood import Seq2Seq
     from t5x_lite.optim.config import Adafactor
+    from t5x_lite.optim.partial import Update
     from t5x_lite.optim.schedules import Constant, Warmup
-    from t5x_lite.optim.updates import Update
-    from t5x_lite.train.state import init_state, state_shardings
-    from t5x_lite.train.step import make_train_step
+    from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
     model = model_of(work)
 
@@ -232,7 +231,7 @@ def trainer(work: dict) -> Trainer:
 def train(work: dict) -> dict[str, Any]:
     import jax
 
-    from t5x_lite import sharding
+    from t5x_lite.core import sharding
 
     made = trainer(work)
     model, mesh, state = made.model, made.mesh, made.init()
@@ -267,7 +266,7 @@ def train(work: dict) -> dict[str, Any]:
 
 def costs(made: Trainer, compiled: Any, batch: dict[str, Any], *, seconds: float) -> dict[str, Any]:
     """What a compiled train step costs that takes so long."""
-    from t5x_lite import trees
+    from t5x_lite.core import trees
 
     rows = len(batch["encoder_input_tokens"])
     lengths = {name: batch[name].shape[1] for name in batch if name.endswith("_tokens")}
@@ -290,7 +289,7 @@ def decode(work: dict) -> dict[str, Any]:
 
     from t5x_lite.decoding import generate
     from t5x_lite.decoding.config import Decoding
-    from t5x_lite.decoding.prepare import Preparation
+    from t5x_lite.decoding.search import Preparation
     from t5x_lite.nn.bind import bind, shapes
 
     model = model_of(work).replace(unroll=True)
@@ -348,7 +347,7 @@ def measure(work: dict) -> dict[str, Any]:
     """One line; what goes wrong is in it."""
     import jax
 
-    from t5x_lite.chips import chip
+    from t5x_lite.core.accelerators import chip
 
     device = jax.devices()[0]
     line = {**work, "device": device.device_kind, "jax": jax.__version__}

@@ -89,7 +89,7 @@ def steps_of(work: dict, state: Any, made: gpu.Trainer, *, until: int) -> Iterat
     """The steps of a run from a state on; the program is compiled before the first."""
     import jax
 
-    from t5x_lite import sharding
+    from t5x_lite.core import sharding
 
     compiled = None
     with jax.set_mesh(made.mesh):
@@ -134,7 +134,7 @@ def checkpointed(work: dict) -> dict[str, Any]:
     import jax
 
     from t5x_lite.checkpoints.saving import Checkpoints
-    from t5x_lite.train.state import TrainState
+    from t5x_lite.train.step import TrainState
 
     made = gpu.trainer(work)
     state = made.init()

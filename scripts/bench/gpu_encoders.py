@@ -60,8 +60,8 @@ def parse() -> argparse.Namespace:
 
 def model_of(work: dict) -> Any:
     """The config of the model that trains."""
-    from t5x_lite.models.bert import BertConfig
-    from t5x_lite.models.encoder_presets import bert_base
+    from t5x_lite.models.encoder import BertConfig
+    from t5x_lite.models.published import bert_base
 
     if work["kind"] in ("full", "lora"):
         size = "tiny" if work["tiny"] else "base"
@@ -81,9 +81,9 @@ def objective_of(kind: str, *, tiny: bool) -> Any:
     """The objective."""
     from t5x_lite.objectives.condenser import Condenser
     from t5x_lite.objectives.contrastive import Contrastive
+    from t5x_lite.objectives.likelihood import Seq2Seq
     from t5x_lite.objectives.masked_lm import MaskedLM
     from t5x_lite.objectives.retromae import RetroMAE
-    from t5x_lite.objectives.seq2seq import Seq2Seq
 
     if kind == "mlm":
         return MaskedLM(mask_id=103)
@@ -123,7 +123,7 @@ def batch_of(work: dict, *, vocabulary: int) -> dict[str, np.ndarray]:
 
 def learner_of(work: dict, model: Any, objective: Any) -> Any:
     from t5x_lite.adapters.lora import Lora
-    from t5x_lite.learner import Learner
+    from t5x_lite.objectives.learner import Learner
     from t5x_lite.optim.config import AdamW
     from t5x_lite.optim.schedules import Constant
 
@@ -141,12 +141,10 @@ def step(work: dict) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite import trees
-    from t5x_lite.optim.updates import joint_optimizer
-    from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
-    from t5x_lite.train.microbatches import Parts
-    from t5x_lite.train.state import TrainState, state_shardings
-    from t5x_lite.train.step import make_train_step
+    from t5x_lite.core import trees
+    from t5x_lite.core.sharding import MeshConfig, Parts, make_mesh, put_batch
+    from t5x_lite.optim.partial import joint_optimizer
+    from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 
     kind = work["kind"]
     model, objective = model_of(work), objective_of(kind, tiny=work["tiny"])

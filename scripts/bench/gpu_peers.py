@@ -205,7 +205,7 @@ def decode(work: dict) -> dict[str, Any]:
 
 def measure(work: dict) -> dict[str, Any]:
     torch, transformers = library("torch"), library("transformers")
-    from t5x_lite.chips import chip
+    from t5x_lite.core.accelerators import chip
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     line = {**work, "device": device, "torch": torch.__version__}

@@ -144,9 +144,9 @@ def train_vocabulary(options: argparse.Namespace) -> None:
 
 def bert_rows(texts: list[str], vocabulary: Any, *, length: int) -> np.ndarray:
     """Rows of tokens [N, length], each of one or several pieces of documents."""
-    from t5x_lite.data.layouts.packing import first_fit
+    from t5x_lite.data.layouts.base import first_fit
     from t5x_lite.data.tasks.encoder import pieces
-    from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
+    from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 
     special = encoder_tokens(vocabulary)
     found: list[np.ndarray] = []
@@ -178,8 +178,8 @@ def t5_stream(texts: list[str], vocabulary: Any) -> np.ndarray:
 
 def write_tokens(options: argparse.Namespace) -> None:
     """Write train-NN.xz, validation-00.xz and tokens.json."""
-    from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     vocabulary: Any = load_vocabulary(options.vocabulary)
     bert = options.family == "bert"
@@ -260,7 +260,7 @@ def bert_batch(tokens: Any, *, info: dict[str, Any], kinds: Any) -> dict[str, An
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite.vocabulary.encoder_tokens import BEGINS, CONTINUES, SPECIAL
+    from t5x_lite.data.vocabularies.encoder_tokens import BEGINS, CONTINUES, SPECIAL
 
     tokens = tokens.astype(jnp.int32)
     begins, real = tokens == info["cls"], tokens != info["pad"]
@@ -281,7 +281,7 @@ def bert_batch(tokens: Any, *, info: dict[str, Any], kinds: Any) -> dict[str, An
 
 
 def t5_batch(tokens: Any, *, info: dict[str, Any], key: Any) -> dict[str, Any]:
-    """Rows of span corruption, as `data.corruption` makes them, with other random numbers.
+    """Rows of span corruption, as `data.denoising` makes them, with other random numbers.
 
     A sequence of kept and cut spans is a sequence of labels that rise: 2 s in the kept span s, 2 s
     + 1 in the cut one behind it.
@@ -289,7 +289,7 @@ def t5_batch(tokens: Any, *, info: dict[str, Any], key: Any) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite.data.corruption.noise import noise_counts
+    from t5x_lite.data.denoising import noise_counts
 
     tokens = tokens.astype(jnp.int32)
     rows, raw = tokens.shape
@@ -346,7 +346,7 @@ class Phase:
 
 
 def phases_of(options: argparse.Namespace, family: str) -> list[Phase]:
-    from t5x_lite.data.corruption.noise import random_spans_lengths
+    from t5x_lite.data.denoising import random_spans_lengths
 
     pairs = [part.split(":") for part in options.phases]
     longest, found = max(int(length) for length, _ in pairs), []
@@ -358,7 +358,7 @@ def phases_of(options: argparse.Namespace, family: str) -> list[Phase]:
 
 def model_of(family: str, size: str, vocab_size: int, **fields: Any) -> Any:
     """The config of a size."""
-    from t5x_lite.models.bert import BertConfig
+    from t5x_lite.models.encoder import BertConfig
     from t5x_lite.models.t5 import T5Config
 
     sizes = dict(SIZES[size])
@@ -397,8 +397,8 @@ def optimizer_of(family: str, schedule: Any) -> Any:
 
 
 def objective_of(family: str, info: dict[str, Any]) -> Any:
+    from t5x_lite.objectives.likelihood import Seq2Seq
     from t5x_lite.objectives.masked_lm import MaskedLM
-    from t5x_lite.objectives.seq2seq import Seq2Seq
 
     return MaskedLM(mask_id=info["mask"], whole_word=False) if family == "bert" else Seq2Seq()
 
@@ -410,8 +410,8 @@ class Trainer:
         import jax
         import jax.numpy as jnp
 
-        from t5x_lite.learner import Learner
-        from t5x_lite.sharding import MeshConfig, make_mesh
+        from t5x_lite.core.sharding import MeshConfig, make_mesh
+        from t5x_lite.objectives.learner import Learner
 
         self.options, self.info, self.family = options, info, info["family"]
         fields: dict[str, Any] = {"dropout_rate": 0.0, "attention": options.attention}
@@ -437,8 +437,8 @@ class Trainer:
         import jax
         import jax.numpy as jnp
 
-        from t5x_lite.optim.updates import joint_optimizer
-        from t5x_lite.train.state import TrainState
+        from t5x_lite.optim.partial import joint_optimizer
+        from t5x_lite.train.step import TrainState
 
         learner, optimizer = self.learner_of(), joint_optimizer(self.updates(1))
 
@@ -452,8 +452,7 @@ class Trainer:
         """Steps on the rows of each line of `index`."""
         import jax
 
-        from t5x_lite.train.state import state_shardings
-        from t5x_lite.train.step import make_train_step
+        from t5x_lite.train.step import make_train_step, state_shardings
 
         optimizer = optimizer_of(self.family, budgeted(self.peak, self.options.warmup, total))
         learner = self.learner_of(optimizer=optimizer)
@@ -497,7 +496,7 @@ class Trainer:
         """The loss; the loss where all masked tokens are [MASK]; the same in another row."""
         import jax.numpy as jnp
 
-        from t5x_lite.objectives import masking
+        from t5x_lite.objectives import masked_lm
         from t5x_lite.objectives.masked_lm import features, sums
 
         bound = learner.bind(params)
@@ -505,7 +504,7 @@ class Trainer:
         _, slots = objective.draw(
             batch, vocab_size=model.config.vocab_size, pad_id=model.config.pad_id, key=key
         )
-        targets = masking.at_slots(batch["encoder_input_tokens"], slots)
+        targets = masked_lm.at_slots(batch["encoder_input_tokens"], slots)
         unigram = jnp.log(jnp.asarray(self.info["counts"], jnp.float32) + 1.0)
         special = jnp.asarray(self.info["kinds"] + [0] * (len(unigram) - len(self.info["kinds"])))
         unigram = jnp.where(special > 0, unigram, -jnp.inf)
@@ -514,9 +513,9 @@ class Trainer:
         rolled = {name: jnp.roll(rows, 1, axis=0) for name, rows in batch.items()}
         masks = jnp.full_like(targets, self.info["mask"])
         for name, rows in (("same", batch), ("other", rolled)):
-            inputs = masking.put_at_slots(rows["encoder_input_tokens"], slots, masks)
+            inputs = masked_lm.put_at_slots(rows["encoder_input_tokens"], slots, masks)
             hidden = model.masked_lm_states(inputs, **features(rows), key=None)
-            logits = bound.heads["mlm"](masking.at_slots(hidden, slots), model.tables()["token"])
+            logits = bound.heads["mlm"](masked_lm.at_slots(hidden, slots), model.tables()["token"])
             loss, _, weight = sums(logits, targets, slots.used)
             found[name] = loss / weight
         return {**found, "loss": learner.whole_loss(params, batch).value()}
@@ -524,7 +523,7 @@ class Trainer:
 
 def save(params: Any, folder: Path, info: dict[str, Any]) -> None:
     """Write the parameters in pieces, then pretrain.json."""
-    from t5x_lite import trees
+    from t5x_lite.core import trees
 
     folder.mkdir(parents=True, exist_ok=True)
     flat = {path: np.asarray(leaf, np.float32) for path, leaf in trees.flatten(params).items()}
@@ -719,16 +718,16 @@ def work_directory(options: argparse.Namespace) -> None:
     """Write a checkpoint directory, as an import does."""
     import jax
 
-    from t5x_lite import trees
     from t5x_lite.config import Experiment
+    from t5x_lite.core import trees
+    from t5x_lite.core.files import new_directory
     from t5x_lite.data import layouts
     from t5x_lite.data.config import Data
-    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
+    from t5x_lite.interop import hf_import
     from t5x_lite.interop.rules import LazyArray
-    from t5x_lite.learner import Learner
+    from t5x_lite.objectives.learner import Learner
     from t5x_lite.optim.schedules import Linear
-    from t5x_lite.run import interchange
-    from t5x_lite.vocabulary.loading import load_vocabulary
 
     info, params = load(Path(options.pieces))
     family, trained = info["family"], info["options"]
@@ -759,7 +758,7 @@ def work_directory(options: argparse.Namespace) -> None:
         for path, array in params.items()
     }
     with new_directory(options.output) as directory:
-        interchange._write(  # pyright: ignore[reportPrivateUsage]
+        hf_import._write(  # pyright: ignore[reportPrivateUsage]
             directory, arrays, experiment, vocabulary, dtype="keep",
             files={INFO: json.dumps(info).encode()},
         )  # fmt: skip

@@ -97,7 +97,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 def rows_of(texts: Sequence[str], vocabulary: Any, *, length: int) -> np.ndarray:
     """Rows [N, length] of [CLS] text [SEP], truncated, uint16."""
-    from t5x_lite.vocabulary.encoder_tokens import encoder_tokens, without_special
+    from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, without_special
 
     special = encoder_tokens(vocabulary)
     rows = np.full((len(texts), length), special.pad_id, np.uint16)
@@ -109,8 +109,8 @@ def rows_of(texts: Sequence[str], vocabulary: Any, *, length: int) -> np.ndarray
 
 def write_tokens(options: argparse.Namespace) -> None:
     """Write one .npz with all rows, and the kinds of tokens."""
-    from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     vocabulary: Any = load_vocabulary(options.vocabulary)
     special = encoder_tokens(vocabulary)
@@ -176,7 +176,7 @@ class Runner:
     ):
         import jax
 
-        from t5x_lite.learner import Learner
+        from t5x_lite.objectives.learner import Learner
 
         self.study, self.rows = study, rows
         self._batch = batch
@@ -211,8 +211,8 @@ class Runner:
     def _first(self, key: Any) -> Any:
         import jax.numpy as jnp
 
-        from t5x_lite.optim.updates import joint_optimizer
-        from t5x_lite.train.state import TrainState
+        from t5x_lite.optim.partial import joint_optimizer
+        from t5x_lite.train.step import TrainState
 
         params = self.learner.init(key)
         optimizer = joint_optimizer(self.learner_of(optimizer=self._optimizer(1.0, 1)).updates())
@@ -221,8 +221,7 @@ class Runner:
     def _scan(self, state: Any, arrays: Any, index: Any, peak: Any, total: Any, seed: Any) -> Any:
         import jax
 
-        from t5x_lite.train.state import state_shardings
-        from t5x_lite.train.step import make_train_step
+        from t5x_lite.train.step import make_train_step, state_shardings
 
         learner = self.learner_of(optimizer=self._optimizer(peak, total))
         layout = state_shardings(self.study.mesh, learner.axes, learner.optimizer_axes())
@@ -257,7 +256,7 @@ class Runner:
         import jax
         import jax.numpy as jnp
 
-        from t5x_lite import trees
+        from t5x_lite.core import trees
 
         each = self.study.steps_per_call
         calls = -(-steps // each)
@@ -281,7 +280,7 @@ class Study:
         import jax
         import jax.numpy as jnp
 
-        from t5x_lite.sharding import MeshConfig, make_mesh
+        from t5x_lite.core.sharding import MeshConfig, make_mesh
 
         self.options, self.begun = options, time.perf_counter()
         if options.dry_run:
@@ -359,7 +358,7 @@ def labels(study: Study) -> None:
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite.objectives.classify import Classify
+    from t5x_lite.objectives.task_heads import Classify
 
     pad, seeds = study.info["pad"], range(study.options.seeds)
     arrays = {split: study.device(f"sections/{split}") for split in SPLITS}
@@ -469,8 +468,8 @@ def retrieval(study: Study) -> None:
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite import trees
-    from t5x_lite.models.pooling import pool
+    from t5x_lite.core import trees
+    from t5x_lite.models.towers import pool
     from t5x_lite.objectives.contrastive import Contrastive
 
     pad, dry = study.info["pad"], study.options.dry_run

@@ -42,12 +42,11 @@ def parse() -> argparse.Namespace:
 
 def write_source(directory: pathlib.Path, arguments: argparse.Namespace) -> int:
     """Writes the checkpoint to import; returns its bytes."""
-    from t5x_lite.interop.hf import model_pieces
-    from t5x_lite.interop.hf_config import from_model
+    from t5x_lite.data.vocabularies.loading import train_sentencepiece
+    from t5x_lite.interop.hf import from_model, model_pieces
     from t5x_lite.interop.rules import LazyArray
     from t5x_lite.interop.tensor_files import write_tensors
-    from t5x_lite.models.presets import t5_1_1_xl
-    from t5x_lite.vocabulary.loading import train_sentencepiece
+    from t5x_lite.models.published import t5_1_1_xl
 
     preset = t5_1_1_xl()
     model = dataclasses.replace(
@@ -109,7 +108,7 @@ def main() -> None:
     source, destination = arguments.directory / "source", arguments.directory / "imported"
     try:
         size = write_source(source, arguments)
-        empty, _ = peak_of("import t5x_lite.run.interchange\n")
+        empty, _ = peak_of("import t5x_lite.interop.hf_import\n")
         peak, seconds = peak_of(IMPORT, str(source), str(destination), arguments.dtype)
         result: dict[str, Any] = {
             "benchmark": "import_memory",

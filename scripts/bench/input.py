@@ -89,9 +89,9 @@ def our_measures(
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache
     from t5x_lite.data.config import Data
-    from t5x_lite.data.corruption.recipes import span_corruption
+    from t5x_lite.data.denoising import span_corruption
     from t5x_lite.data.live import pipeline
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     data = Data(
         task="tasks.text:span_corruption",

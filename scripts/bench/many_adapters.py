@@ -26,18 +26,16 @@ import numpy as np
 from t5x_lite.adapters.base import Adapter
 from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.composition import MultiTask
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
-from t5x_lite.learner import Learner
-from t5x_lite.models.bert import BertConfig
-from t5x_lite.objectives.classify import Classify
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
+from t5x_lite.core.trees import Batch
+from t5x_lite.models.encoder import BertConfig
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.task_heads import Classify
 from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.partial import joint_optimizer
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
-from t5x_lite.train.state import TrainState, state_shardings
-from t5x_lite.train.step import make_train_step
-from t5x_lite.types import Batch
+from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 
 SIZES = {
     "base": {"d_model": 768, "d_ff": 3072, "num_heads": 12, "num_layers": 12},

@@ -58,24 +58,22 @@ from retrieval_pretrain_texts import (
     with_wrong,
 )
 
-from t5x_lite import trees
+from t5x_lite.core import trees
+from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
 from t5x_lite.data import layouts
 from t5x_lite.data.layouts.base import KEY
-from t5x_lite.evaluate.embed import Embedder
-from t5x_lite.learner import Learner
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+from t5x_lite.inference.vectors import Embedder
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.base import Objective
-from t5x_lite.objectives.cocondenser import CoCondenser
-from t5x_lite.objectives.condenser import Condenser, CondenserLoss
+from t5x_lite.objectives.condenser import CoCondenser, Condenser, CondenserLoss
 from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Linear
-from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
-from t5x_lite.train.state import init_state, state_shardings
-from t5x_lite.train.step import make_train_step
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
+from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
 MASK = SPECIAL.index("[MASK]")
 PILOT = ("MLM", "RetroMAE", "Condenser", "Condenser, other rows' [CLS]")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SHORT, SPAN_WORDS, SPANS = 32, 40, 8

@@ -383,7 +383,7 @@ SHAPES = {64: 32, 128: 16, 256: 8, 512: 4, 1024: 2, 2048: 1}
 _CONFIG = """import dataclasses
 
 from configs.finetune.contrastive_tiny import experiment as tiny
-from t5x_lite.data.shapes import Fixed, Scheduled
+from t5x_lite.data.config import Fixed, Scheduled
 
 experiment = dataclasses.replace(
     tiny,

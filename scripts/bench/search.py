@@ -37,8 +37,7 @@ def speed(args: argparse.Namespace) -> None:
     import faiss
     import jax
 
-    from t5x_lite.retrieval.exact_runs import block_rows
-    from t5x_lite.retrieval.search import ExactSearch
+    from t5x_lite.retrieval.exact import ExactSearch, block_rows
 
     for size in args.size:
         rng = np.random.default_rng(0)
@@ -84,7 +83,7 @@ def speed(args: argparse.Namespace) -> None:
 
 def novels(args: argparse.Namespace) -> None:
     from t5x_lite.commands.search import index_bench
-    from t5x_lite.records.vector_shards import VectorShards
+    from t5x_lite.data.formats.vectors import VectorShards
     from t5x_lite.retrieval.faiss_index import Settings, build
 
     work = Path(args.output)
@@ -130,10 +129,10 @@ def embedded(texts: list[str], args: argparse.Namespace) -> np.ndarray:
     import jax
 
     from configs.pretrain.bert_tiny import experiment
-    from t5x_lite.evaluate.embed import Embedder
+    from t5x_lite.data.vocabularies.encoder_tokens import text_rows
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
     from t5x_lite.inference.loading import learner_of
-    from t5x_lite.vocabulary.loading import load_vocabulary
-    from t5x_lite.vocabulary.text_rows import text_rows
+    from t5x_lite.inference.vectors import Embedder
 
     size = {"d_model": args.width, "d_ff": 4 * args.width, "num_layers": args.layers}
     model = dataclasses.replace(experiment.model, **size, num_heads=max(1, args.width // 32))
@@ -169,8 +168,8 @@ def memory(args: argparse.Namespace) -> None:
 
 
 def searched(args: argparse.Namespace) -> None:
-    from t5x_lite.records.vector_shards import VectorShards
-    from t5x_lite.retrieval.exact_runs import search_shards
+    from t5x_lite.data.formats.vectors import VectorShards
+    from t5x_lite.retrieval.exact import search_shards
 
     most = [0]
 

@@ -136,7 +136,7 @@ def write_weights(work: dict) -> None:
     """Our initial weights under transformers' names, as a file of both sides."""
     import jax
 
-    from t5x_lite import trees
+    from t5x_lite.core import trees
     from t5x_lite.interop.hf import model_pieces
     from t5x_lite.nn.bind import init
 
@@ -152,17 +152,16 @@ def our_step(work: dict) -> Callable[[dict[str, np.ndarray]], float]:
     import jax
     import jax.numpy as jnp
 
+    from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
+    from t5x_lite.core.trees import unflatten
     from t5x_lite.interop.hf import model_pieces
-    from t5x_lite.learner import Bound
     from t5x_lite.nn.bind import bind, cast, shapes
-    from t5x_lite.objectives.seq2seq import Seq2Seq
+    from t5x_lite.objectives.learner import Bound
+    from t5x_lite.objectives.likelihood import Seq2Seq
     from t5x_lite.optim.config import Adafactor
+    from t5x_lite.optim.partial import Update
     from t5x_lite.optim.schedules import Constant
-    from t5x_lite.optim.updates import Update
-    from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
-    from t5x_lite.train.state import TrainState, state_shardings
-    from t5x_lite.train.step import make_train_step
-    from t5x_lite.trees import unflatten
+    from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 
     model = our_model(work)
     graphdef, abstract, axes = shapes(lambda rngs: Bound(model, Seq2Seq(z_loss=0.0), rngs=rngs))
@@ -305,8 +304,7 @@ def child(work: dict) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
         from phases import jax_phases
 
-        from t5x_lite.run.allocator import keep_freed_memory, within_memory
-        from t5x_lite.train.compilation import use_compilation_cache
+        from t5x_lite.core.devices import keep_freed_memory, use_compilation_cache, within_memory
 
         keep_freed_memory()
         use_compilation_cache(work.get("cache", ""))

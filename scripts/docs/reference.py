@@ -14,15 +14,16 @@ from typing import Any
 import docstring_parser
 
 from t5x_lite.commands import COMMANDS, PROG
-from t5x_lite.options import is_positional
+from t5x_lite.core.options import is_positional
 
 SECTIONS = {
     "experiment": ("Experiment", ["t5x_lite.config", "t5x_lite.checkpoints.init",
-                                  "t5x_lite.sharding", "t5x_lite.train", "t5x_lite.evaluate"]),
+                                  "t5x_lite.core.sharding", "t5x_lite.data.few_shot"]),
     "data": ("Data and layouts", ["t5x_lite.data"]),
     "models": ("Models", ["t5x_lite.models"]),
     "objectives": ("Objectives", ["t5x_lite.objectives"]),
-    "heads": ("Heads", ["t5x_lite.heads"]),
+    "heads": ("Heads", ["t5x_lite.models.heads", "t5x_lite.models.pretraining_heads",
+                        "t5x_lite.models.vector_heads"]),
     "adapters": ("Adapters", ["t5x_lite.adapters"]),
     "optimizers": ("Optimizers and schedules", ["t5x_lite.optim"]),
     "cleaning": ("Cleaning of C4", ["t5x_lite.c4.config"]),

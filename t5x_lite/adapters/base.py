@@ -18,8 +18,19 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from t5x_lite import patterns as regular
-from t5x_lite import trees
+from t5x_lite.adapters.adapter_tree import (
+    REGULARISATION,
+    BlockLayers,
+    Modules,
+    SlotTree,
+    check_layers,
+    check_places,
+    check_tasks,
+    layers_of,
+    places_of,
+    stacks_of,
+    tree_class,
+)
 from t5x_lite.adapters.composition import (
     Block,
     MultiTask,
@@ -31,28 +42,17 @@ from t5x_lite.adapters.composition import (
     trained_of,
     walk,
 )
-from t5x_lite.adapters.places import (
-    BlockLayers,
-    Modules,
-    check_layers,
-    check_places,
-    check_tasks,
-    layers_of,
-    places_of,
-    stacks_of,
-    tree_class,
-)
-from t5x_lite.adapters.row_states import check_numbers
-from t5x_lite.adapters.slot_trees import REGULARISATION, SlotTree
+from t5x_lite.adapters.evaluation import check_numbers
+from t5x_lite.core import patterns as regular
+from t5x_lite.core import trees
+from t5x_lite.core.devices import LARGEST
+from t5x_lite.core.errors import InputError, shown
+from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.trees import Array, Batch, Key, Params, covers
 from t5x_lite.data.config import ADAPTER_IDS
-from t5x_lite.errors import InputError, shown
-from t5x_lite.memory import LARGEST
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.slots import OutputHost, PositionHost, TokenHost
-from t5x_lite.options import did_you_mean
-from t5x_lite.trees import covers
-from t5x_lite.types import Array, Batch, Key, Params
 
 ADAPTERS = "adapters/"
 """Beginning of the paths of all adapters' parameters."""

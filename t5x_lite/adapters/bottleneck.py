@@ -10,7 +10,7 @@
 | par_bn (He et al. 2021, arXiv:2110.04366) | x | f | after_mlp |
 
 A pre-norm layer (T5) has no norm around the sum. Names and defaults are those of the library
-`adapters`. `t5x_lite.adapters.gates` has the gate g.
+`adapters`. `t5x_lite.adapters.composition` has the gate g.
 """
 
 import dataclasses
@@ -25,14 +25,12 @@ from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter, Modules, Site
-from t5x_lite.adapters.gates import Gate, check_gate, check_stacks, gates_of, make_gate
-from t5x_lite.errors import InputError
-from t5x_lite.nn.activations import Activation, activate
-from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.norms import LayerNorm
+from t5x_lite.adapters.composition import Gate, check_gate, check_stacks, gates_of, make_gate
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array
+from t5x_lite.nn.dense import Activation, Dense, activate
+from t5x_lite.nn.dropout import LayerNorm, dropout
 from t5x_lite.nn.slots import Around
-from t5x_lite.types import Array
 
 Reads = Literal["sum", "output", "input", "normed"]
 Residual = Literal["pre", "post_add", "post_ln"]

@@ -1,4 +1,6 @@
-"""Blocks that compose modules: a tree whose leaves are names of modules, and None the bare model.
+"""Compositions of modules, routers between them, and gates.
+
+Blocks that compose modules: a tree whose leaves are names of modules, and None the bare model.
 
     Stack(("en", Fuse(("sst2", "nli"))))            a frozen tree
     str(...)                                        "Stack(en, Fuse(sst2, nli))", which is read back
@@ -19,13 +21,45 @@
 
 `t5x_lite.adapters.evaluation` runs such a tree in a slot. A module that has nothing at a site
 passes the state on there. Blocks and defaults are those of the library `adapters`.
+
+Routing: which of several modules a token gets, by a router that is trained with them.
+
+    w = softmax((mean of x) W + b)       or of each token's x; W [D, K] begins as N(0, 0.02), b as 0
+    h + sum_k w_k (h_k - h)              h_k what child k makes of the state h
+
+"hard" takes the likeliest child alone; its weight is 1, and has the gradient of its probability
+(straight through). "free" are K trained numbers, 1 / K at first: a linear combination of modules.
+Where a row has one choice and the children are alike, the arrays of the chosen module are gathered
+and nothing else is computed; else all children are, and weighed.
+
+The loss has the metrics NAME_entropy, of w in nats, and NAME_share_k, the mean of w_k, over the
+tokens of all sites and layers, and with `balance` the term NAME_balance, a sum over them. Of a
+batch in microbatches that is the mean of those of its parts. Tokens are those that are no padding;
+a decoder, which does not know, counts all.
+
+Gates: how much of a module a row gets (UniPELT, Mao et al. 2022, arXiv:2110.07577).
+
+    g = mean over tokens of sigmoid(x w + b)        w [D, 1] begins as N(0, 0.02), b as 0
+
+In the library `adapters` the mean is that of a whole row, padding and, in a decoder, the future
+included. Here it is that of the tokens that a token of an encoder sees, and in a decoder each
+token's own. The library's, "all_tokens", is for encoders alone.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, get_args
 
-from t5x_lite.errors import InputError
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array
+from t5x_lite.nn import experts
+from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.masks import Visibility
 
 
 @dataclasses.dataclass(frozen=True)
@@ -415,3 +449,185 @@ def path_of(above: Sequence[Block], last: str) -> str:
 def pruned(tree: "str | Block | None", present: "frozenset[str]") -> bool:
     """Whether a tree has one of some modules."""
     return any(node in present for node, _ in walk(tree) if isinstance(node, str))
+
+
+Gate = Literal["none", "real_tokens", "all_tokens"]
+
+
+def make_gate(features: int, axis: str | None, *, rngs: nnx.Rngs, num: int = 1) -> Dense:
+    """w and b.
+
+    Args:
+      features: D.
+      axis: its logical name.
+      rngs: the stream "params" is used.
+      num: gates, each of the same input.
+    """
+    init = jax.nn.initializers.normal(0.02)
+    return Dense(features, num, axes=(axis, None), initializer=init, bias=True, rngs=rngs)
+
+
+def gates_of(
+    dense: Dense, read: Float[Array, "*B T D"], seen: Any, kind: Gate
+) -> Float[Array, "*B #T G"]:
+    """The gate of each token, in float32.
+
+    Args:
+      dense: w and b.
+      read: x.
+      seen: which positions of the row a position sees, as of `slots.Around.mask`.
+      kind: of the gate.
+    """
+    gates = jax.nn.sigmoid(dense.product(read))
+    if kind == "all_tokens":
+        return jnp.mean(gates, axis=-2, keepdims=True)
+    return mean_of_seen(gates, seen)
+
+
+def mean_of_seen(values: Float[Array, "*B T G"], seen: Any) -> Float[Array, "*B #T G"]:
+    """The mean over the tokens that each token sees; None is itself alone.
+
+    Args:
+      values: of each token, in float32.
+      seen: which positions of the row a position sees, as of `slots.Around.mask`.
+    """
+    if isinstance(seen, Visibility):
+        seen = seen.dense(values.shape[1])
+    if seen is None:
+        return values
+    weights = seen[:, 0].astype(jnp.float32)  # [B, 1 or T, T]
+    return (weights @ values) / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1.0)
+
+
+def check_gate(gate: str) -> None:
+    """Refuses, by an InputError, what is no gate."""
+    if gate not in get_args(Gate):
+        raise InputError(f"gate must be one of {get_args(Gate)}: got {gate!r}")
+
+
+def check_stacks(gate: str, stacks: Any) -> None:
+    """Refuses, by an InputError, a gate that reads tokens that a decoder does not know yet."""
+    if gate == "all_tokens" and "decoder" in stacks:
+        raise InputError(
+            "gate 'all_tokens' reads tokens that a decoder does not know yet: take 'real_tokens'"
+        )
+
+
+ROUTER = "router/"
+"""Beginning of the names by which `tally` has what a router says."""
+
+
+class RouterLayer(nnx.Module):
+    """The router of a site.
+
+    Args:
+      block: its config.
+      features: D, of what it reads.
+      axis: the logical name of that.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, block: Route, features: int, *, axis: str | None, rngs: nnx.Rngs):
+        num = len(block.children)
+        if block.kind == "free":
+            self.weights = nnx.Param(jnp.full((num,), 1.0 / num, jnp.float32), logical=(None,))
+            return
+        init = jax.nn.initializers.normal(0.02)
+        axes = (axis, None)
+        self.logits = Dense(features, num, axes=axes, initializer=init, bias=True, rngs=rngs)
+
+    def __call__(
+        self, block: Route, x: Float[Array, "B T D"], seen: Any
+    ) -> Float[Array, "#B #T K"]:
+        """The weights of the children, in float32.
+
+        Args:
+          block: its config.
+          x: what the site reads.
+          seen: which positions of the row a position sees, as of `slots.Around.mask`.
+        """
+        if block.kind == "free":
+            return self.weights[...].astype(jnp.float32)[None, None]
+        logits = self.logits.product(x)
+        if block.by == "example" and seen is not None:
+            logits = mean_of_seen(logits, seen)[:, :1]  # what the first token sees is the row
+        weights = jax.nn.softmax(logits / block.temperature, axis=-1)
+        if experts.is_collected():
+            experts.add(f"{ROUTER}{block.title}", told(weights, seen, length=x.shape[1]))
+        if block.kind == "soft":
+            return weights
+        chosen = jax.nn.one_hot(jnp.argmax(weights, axis=-1), weights.shape[-1])
+        return chosen * (1.0 + weights - jax.lax.stop_gradient(weights))
+
+    def penalty(self) -> Float[Array, ""]:
+        """None."""
+        return jnp.float32(0)
+
+
+def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
+    """What a router says of a batch: 1, the balance, the entropy, and the mean of each w_k.
+
+    Args:
+      weights: of each token, or of each row, which add up to 1.
+      seen: which positions of the row a position sees, as of `slots.Around.mask`.
+      length: T.
+    """
+    num = weights.shape[-1]
+    real = jnp.ones((weights.shape[0], length), bool) if seen is None else _real(seen, length)
+    if weights.shape[1] == 1:
+        real = jnp.any(real, axis=1, keepdims=True)
+    count = real.astype(jnp.float32)[..., None] / jnp.maximum(jnp.sum(real), 1)
+    shares = jnp.sum(count * weights, axis=(0, 1))
+    likeliest = jax.nn.one_hot(jnp.argmax(weights, axis=-1), num)
+    balance = num * jnp.sum(jnp.sum(count * likeliest, axis=(0, 1)) * shares)
+    entropy = -jnp.sum(count * weights * jnp.log(jnp.maximum(weights, 1e-30)))
+    return jnp.concatenate([jnp.stack([jnp.float32(1), balance, entropy]), shares])
+
+
+def _real(seen: Any, length: int) -> Bool[Array, "B T"]:
+    """Which tokens are no padding: they see themselves."""
+    mask: Array = jnp.asarray(seen.dense(length) if isinstance(seen, Visibility) else seen)
+    return mask[:, 0, 0] if mask.shape[2] == 1 else jnp.diagonal(mask[:, 0], axis1=1, axis2=2)
+
+
+def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str, float]:
+    """The routers of a composition and of its modules: name -> the weight of its balance.
+
+    Args:
+      adapters: configs of the modules.
+      use: the trees.
+    """
+    blocks = trained_of(use).get(Route.part, {})
+    found = {title: block.balance for title, block in blocks.items() if isinstance(block, Route)}
+    own = {each.name: each.router_balance for each in adapters}
+    return found | {name: balance for name, balance in own.items() if balance is not None}
+
+
+def metrics_of(
+    found: Mapping[str, Array], routers: Mapping[str, float]
+) -> dict[str, tuple[Array, Array]]:
+    """The metrics of routers: name -> (total, weight).
+
+    Args:
+      found: what was said while a loss was made, by `tally`.
+      routers: from `routers_of`.
+    """
+    metrics: dict[str, tuple[Array, Array]] = {}
+    for title, (count, _, entropy, *shares) in _said(found, routers).items():
+        metrics[f"{title}_entropy"] = (entropy, count)
+        metrics |= {f"{title}_share_{k}": (share, count) for k, share in enumerate(shares)}
+    return metrics
+
+
+def penalties_of(
+    found: Mapping[str, Array], routers: Mapping[str, float]
+) -> dict[str, tuple[Array, float]]:
+    """The terms that balance routers: name -> (total, scale); as `metrics_of`."""
+    said = _said(found, routers)
+    return {f"{title}_balance": (each[1], routers[title]) for title, each in said.items()
+            if routers[title]}  # fmt: skip
+
+
+def _said(found: Mapping[str, Array], routers: Mapping[str, float]) -> dict[str, Array]:
+    """What routers have said, by their names."""
+    return {name: found[f"{ROUTER}{name}"] for name in routers if f"{ROUTER}{name}" in found}

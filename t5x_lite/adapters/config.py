@@ -11,10 +11,17 @@ from typing import Literal
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter, by_name
 from t5x_lite.adapters.composition import Block, trained_of, walk
-from t5x_lite.adapters.grammar import RESERVED, parse_module, reserved, write_module
-from t5x_lite.adapters.use import parse_trees, parse_use, write_trees
-from t5x_lite.errors import InputError, shown
-from t5x_lite.options import did_you_mean
+from t5x_lite.adapters.grammar import (
+    RESERVED,
+    parse_module,
+    parse_trees,
+    parse_use,
+    reserved,
+    write_module,
+    write_trees,
+)
+from t5x_lite.core.errors import InputError, shown
+from t5x_lite.core.options import did_you_mean
 
 _LOAD = re.compile(r"([^\W\d]\w*)=(.+)")
 
@@ -49,10 +56,10 @@ class Adapters:
       load: modules that were trained, NAME=DIR: the one called so in a work directory, or the only
         one; it is frozen unless `train` names it.
       use: the modules that are in use, with commas between, or blocks that compose them, as
-        "Stack(en, Fuse(sst2, nli))" (`t5x_lite.adapters.use`); "" is all that are added and loaded.
-      train: trained parts: names of modules, "fusion" and "router" for what Fuse and Route blocks
-        have, "head" for heads and the objective's own layers, "norms" for the model's layer norms,
-        "base" for the whole model; () is what `add` names, fusions, routers, and the head.
+        "Stack(en, Fuse(sst2, nli))" (`t5x_lite.adapters.grammar`); "" is all that are added and
+      loaded. train: trained parts: names of modules, "fusion" and "router" for what Fuse and Route
+        blocks have, "head" for heads and the objective's own layers, "norms" for the model's layer
+        norms, "base" for the whole model; () is what `add` names, fusions, routers, and the head.
       base_dtype: dtype in which a run keeps the model that is frozen; modules stay float32.
     """
 

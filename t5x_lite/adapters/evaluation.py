@@ -1,4 +1,6 @@
-"""The one interpreter of compositions: what a tree of modules makes of the state of a slot.
+"""What a composition makes of a slot: the interpreter, and the states that it works on.
+
+The one interpreter of compositions: what a tree of modules makes of the state of a slot.
 
     after a block     the state is h, at first the block's output f; the block leaves norm(h + x)
     a dense layer     the product, and the bias that is still to be added
@@ -7,16 +9,28 @@
 A leaf computes what it reads of the state itself, and a block passes states on. So a Stack inside
 another block is what it is alone. (In the library `adapters` a block computes norm(h + x) by its
 first child, and a Stack inside it does so again.) It runs while a program is traced, never in it.
+
+Weighted sums of what modules make of one array.
+
+What states of slots share: rows of a batch, and the module that each of them has.
+
+What a composition makes of a kernel or a bias, for merging and for fused decoding.
+
+`t5x_lite.adapters.evaluation` has the states of a batch.
 """
 
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.core import Tracer
+from jaxtyping import Float
 
 from t5x_lite.adapters.composition import (
     Average,
@@ -32,22 +46,216 @@ from t5x_lite.adapters.composition import (
     Task,
     walk,
 )
-from t5x_lite.adapters.row_states import (
-    RowStates,
-    by_row,
-    by_token,
-    chosen_rows,
-    kind_of,
-    on_one_device,
-    rows_of,
-    slices,
-    wide_bias,
-)
-from t5x_lite.adapters.weighted import weighted_sum, weighted_sum_of_some, with_changes
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array
+from t5x_lite.nn.experts import in_blocks, over_blocks
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.slots import Around, GatedSlot
-from t5x_lite.types import Array
+
+
+def weighted_sum(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
+    """sum w_i x_i in float32, in the dtype of x."""
+    total = sum(w * x.astype(jnp.float32) for x, w in zip(arrays, weights, strict=True))
+    return jnp.asarray(total).astype(arrays[0].dtype)
+
+
+def weighted_sum_of_some(biases: Sequence[Array | None], weights: Sequence[float]) -> Array | None:
+    """The weighted sum of biases; one that is not there is 0."""
+    known = [(bias, w) for bias, w in zip(biases, weights, strict=True) if bias is not None]
+    return weighted_sum(*zip(*known, strict=True)) if known else None
+
+
+def with_changes(array: Array, others: Sequence[Array], weights: Float[Array, "#B #T K"]) -> Array:
+    """x + sum_k w_k (x_k - x) in float32, in the dtype of x.
+
+    Args:
+      array: x [B, T, O].
+      others: each x_k.
+      weights: w.
+    """
+    own = array.astype(jnp.float32)
+    total = own
+    for number, other in enumerate(others):
+        total = total + weights[..., number, None] * (other.astype(jnp.float32) - own)
+    return total.astype(array.dtype)
+
+
+@runtime_checkable
+class Alike(Protocol):
+    """A module whose arrays may be gathered for each row with those of others of its kind."""
+
+    def kind(self) -> Hashable:
+        """Equal for modules of one kind; None of a module that must run by itself."""
+        ...
+
+
+class RowStates:
+    """What states of slots share: rows, and which child each of them has."""
+
+    ids: Array | None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the batch, or of the part of it."""
+        raise NotImplementedError
+
+    def check_ids(self, block: Block) -> None:
+        """Refuses, by an InputError, rows without numbers, or another number of rows."""
+        if self.ids is None:
+            raise InputError(
+                f"{block} needs the feature adapter_ids in the batch: the number of each row's "
+                "child"
+            )
+        if self.ids.shape[0] != self.num_rows:
+            raise InputError(
+                f"{block}: adapter_ids are of {self.ids.shape[0]} rows, and a layer has "
+                f"{self.num_rows}"
+            )
+
+    def is_task(self, number: int, ndim: int) -> Array:
+        """Which rows have a child, for arrays of `ndim` axes."""
+        assert self.ids is not None
+        return (self.ids == number).reshape(-1, *(1,) * (ndim - 1))
+
+
+def check_numbers(block: Block, ids: Array) -> None:
+    """Refuses, by an InputError, numbers of rows that are of no child; not while it is traced."""
+    if isinstance(ids, Tracer):
+        return
+    wrong = next((k for k in np.ravel(np.asarray(ids)) if not 0 <= k < len(block.children)), None)
+    if wrong is not None:
+        last = len(block.children) - 1
+        raise InputError(f"{block} has children 0 to {last}, and adapter_ids have {wrong}")
+
+
+@dataclasses.dataclass(frozen=True)
+class HiddenState(RowStates):
+    """What the last layer of a block reads, [B, ..., I]."""
+
+    hidden: Array
+    ids: Array | None
+
+    @property
+    def num_rows(self) -> int:
+        """B."""
+        return self.hidden.shape[0]
+
+    def after(self, module: Any, name: str) -> "HiddenState":
+        """After one module."""
+        return dataclasses.replace(self, hidden=module(self.hidden))
+
+    def where(self, kept: Array, other: "HiddenState") -> "HiddenState":
+        """The other state where it is kept."""
+        return dataclasses.replace(self, hidden=jnp.where(kept, other.hidden, self.hidden))
+
+    def mean(self, states: Sequence["HiddenState"], weights: Sequence[float]) -> "HiddenState":
+        """The weighted sum."""
+        return dataclasses.replace(self, hidden=weighted_sum([s.hidden for s in states], weights))
+
+    def parts(self, sizes: Sequence[int]) -> list["HiddenState"]:
+        """Contiguous rows."""
+        ids = self.ids
+        return [
+            HiddenState(self.hidden[rows], None if ids is None else ids[rows])
+            for rows in slices(sizes)
+        ]
+
+    def joined(self, states: Sequence["HiddenState"]) -> "HiddenState":
+        """The rows of all."""
+        return dataclasses.replace(self, hidden=jnp.concatenate([s.hidden for s in states]))
+
+    def chosen(self, states: Sequence["HiddenState"]) -> "HiddenState":
+        """Each row of the state of its number."""
+        return dataclasses.replace(self, hidden=chosen_rows(self, [s.hidden for s in states]))
+
+    def gathered(self, modules: Sequence[Any], name: str) -> "HiddenState":
+        """Each row after the module of its number."""
+        hidden = by_row(modules, self.ids, lambda module, row: module(row), self.hidden)
+        return dataclasses.replace(self, hidden=hidden)
+
+
+def kind_of(module: Any) -> Hashable:
+    """The kind of a module whose arrays may be gathered; None of another one."""
+    return module.kind() if isinstance(module, Alike) else None
+
+
+def on_one_device() -> bool:
+    """Whether the program is of one device, so that tokens of all rows are in one place."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.empty or mesh.size == 1
+
+
+def slices(sizes: Sequence[int]) -> list[slice]:
+    """Contiguous parts of these sizes."""
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def wide_bias(bias: Array | None, y: Array) -> Array:
+    """A bias for each row of y: [B, 1, ..., O]."""
+    shape = (y.shape[0], *(1,) * (y.ndim - 2), y.shape[-1])
+    return jnp.broadcast_to(0.0 if bias is None else bias, shape)
+
+
+def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
+    """Each row of the array of its number; zeros where no child has it."""
+    made = jnp.zeros_like(arrays[0])
+    for number, array in enumerate(arrays):
+        made = jnp.where(state.is_task(number, array.ndim), array, made)
+    return made
+
+
+def by_row(
+    modules: Sequence[Any], ids: Array | None, call: Callable[[Any, Any], Array], rows: Any
+) -> Array:
+    """A function of a row and its module for all rows, the modules' arrays gathered by number."""
+    graphdef, _ = nnx.split(modules[0])
+    each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
+    assert ids is not None
+    of_rows = jax.tree.map(lambda *leaves: jnp.stack(leaves)[ids], *each)
+
+    def one(params: Any, row: Any) -> Array:
+        return call(nnx.merge(graphdef, params), row)
+
+    return jax.vmap(one)(of_rows, rows)
+
+
+def by_token(
+    modules: Sequence[Any], chosen: Array, call: Callable[[Any, Any], Array], tokens: Any
+) -> Array:
+    """A function of tokens and their module for all tokens: each runs through its own alone.
+
+    Args:
+      modules: of one kind.
+      chosen: [B, T], the number of each token's module.
+      call: (module, tokens [S, ...]) -> [S, O].
+      tokens: [B, T, ...], or a tree of such.
+
+    Returns:
+      [B, T, O].
+    """
+    graphdef, _ = nnx.split(modules[0])
+    each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tokens)
+    blocks = in_blocks(chosen.reshape(-1), len(modules))
+
+    def block(rows: Any, number: Array) -> Array:
+        return call(nnx.merge(graphdef, jax.tree.map(lambda x: x[number], stacked)), rows)
+
+    made = over_blocks(blocks, jax.tree.map(blocks.taken, flat), block)
+    return blocks.put_back(made).reshape(*chosen.shape, made.shape[-1])
+
+
+def rows_of(mask: Any, rows: slice) -> Any:
+    """A mask's rows; of what it is made of, those of its arrays."""
+    if isinstance(mask, Visibility):
+        arrays = ("keys", "queries", "both_ways", "hidden", "picked")
+        cut = {name: getattr(mask, name) for name in arrays}
+        cut = {name: array[rows] for name, array in cut.items() if array is not None}
+        return dataclasses.replace(mask, **cut)
+    return mask if mask is None or mask.shape[0] == 1 else mask[rows]
+
 
 Tree = Any  # str | Block | None
 
@@ -455,3 +663,53 @@ class DenseState(RowStates):
             wide = jnp.stack([zero if each is None else zero + each for each in changed])
             y = y + (wide[chosen] - (zero if bias is None else bias))  # the state's bias is added
         return dataclasses.replace(self, y=y, kernel=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelState:
+    """Kernel or bias of a layer that gives the same without modules; for merging."""
+
+    kernel: Array | None
+    bias: Array | None
+    has_bias: bool
+
+    @property
+    def num_rows(self) -> int:
+        """There are none.
+
+        Raises:
+          InputError: always: rows that differ have no kernel in common.
+        """
+        raise InputError("modules of rows cannot be merged: rows have no kernel in common")
+
+    def check_ids(self, block: Block) -> None:
+        """Refuses rows, by an InputError."""
+        _ = self.num_rows
+
+    def read(self) -> NoReturn:
+        """Refuses what tokens choose, by an InputError."""
+        raise InputError("a Route cannot be merged: tokens have no kernel in common")
+
+    def after(self, module: Any, name: str) -> "KernelState":
+        """After one module."""
+        kernel = None if self.kernel is None else module.of_kernel(self.kernel)
+        bias = module.of_bias(self.bias) if self.has_bias else None
+        return KernelState(kernel, bias, self.has_bias)
+
+    def where(self, kept: Array, other: "KernelState") -> "KernelState":
+        """The other state where it is kept: in one layer, or in some of all."""
+
+        def chosen(ours: Array | None, theirs: Array | None) -> Array | None:
+            if theirs is ours or theirs is None:
+                return theirs
+            mask = kept.reshape(kept.shape + (1,) * (theirs.ndim - kept.ndim))
+            return jnp.where(mask, theirs, 0.0 if ours is None else ours)
+
+        kernel, bias = chosen(self.kernel, other.kernel), chosen(self.bias, other.bias)
+        return KernelState(kernel, bias, self.has_bias)
+
+    def mean(self, states: Sequence["KernelState"], weights: Sequence[float]) -> "KernelState":
+        """The weighted sum."""
+        kernel = weighted_sum_of_some([state.kernel for state in states], weights)
+        bias = weighted_sum_of_some([state.bias for state in states], weights)
+        return KernelState(kernel, bias, self.has_bias)

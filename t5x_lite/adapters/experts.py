@@ -22,17 +22,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
+from t5x_lite.adapters.adapter_tree import stacks_of
 from t5x_lite.adapters.base import Adapter, Modules, Site
-from t5x_lite.adapters.places import stacks_of
-from t5x_lite.adapters.routing import ROUTER, told
-from t5x_lite.errors import InputError
-from t5x_lite.nn import tally
-from t5x_lite.nn.activations import Activation
-from t5x_lite.nn.dense import Dense
+from t5x_lite.adapters.composition import ROUTER, told
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array
+from t5x_lite.nn import experts
+from t5x_lite.nn.dense import MLP, Activation, Dense
 from t5x_lite.nn.experts import ExpertChanges, ExpertWeights, through_experts
-from t5x_lite.nn.mlp import MLP
 from t5x_lite.nn.slots import Around
-from t5x_lite.types import Array
 
 _SITE = "after_mlp"
 _BLOCK = ("mlp/in", "mlp/gate", "mlp/out", "mlp/hidden")
@@ -167,9 +165,9 @@ class ExpertLayer(nnx.Module):
         read = around.source
         logits = self.router.product(read)
         share = jax.nn.softmax(logits, axis=-1)
-        if tally.is_collected():
+        if experts.is_collected():
             said = told(share, around.mask, length=x.shape[1])
-            tally.add(f"{ROUTER}{self.config.name}", said)
+            experts.add(f"{ROUTER}{self.config.name}", said)
         likeliest, chosen = jax.lax.top_k(share, self.config.top)
         if self.config.top == 1:
             weights = 1.0 + likeliest - jax.lax.stop_gradient(likeliest)

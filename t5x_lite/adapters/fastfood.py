@@ -5,7 +5,7 @@
 
 A run of `said` trains d numbers in all: m lambdas, and z has d - m. The intrinsic dimension d_90 is
 the least d whose run has 90 % of full fine-tuning's score; `scripts/bench/intrinsic_study.py`
-sweeps it. `t5x_lite.deltas.fastfood` has P.
+sweeps it. `t5x_lite.adapters.delta_parts` has P.
 """
 
 import dataclasses
@@ -16,14 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from t5x_lite.adapters.arrays import Leaf
+from t5x_lite.adapters import delta_parts as deltas
 from t5x_lite.adapters.base import Modules
-from t5x_lite.adapters.whole_arrays import MODEL, ArrayAdapter, ArrayModule, ArrayModules
-from t5x_lite.deltas import fastfood as deltas
-from t5x_lite.deltas.fastfood import Projection, Subspace, padded, project_all
-from t5x_lite.deltas.parts import Part
-from t5x_lite.errors import InputError
-from t5x_lite.types import Array, Key
+from t5x_lite.adapters.delta_parts import Part, Projection, Subspace, padded, project_all
+from t5x_lite.adapters.whole_arrays import MODEL, ArrayAdapter, ArrayModule, ArrayModules, Leaf
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Key
 
 _LARGEST_MATRIX = 1 << 28
 

@@ -1,4 +1,6 @@
-"""The grammar of modules: one line of text says a module's name, its method and its options.
+"""The grammar of adapters: lines of `adapters.add` and of `adapters.use`.
+
+The grammar of modules: one line of text says a module's name, its method and its options.
 
     parse_module("rte = lora(r=8)")          Lora(name="rte", rank=8)
     write_module(Lora(name="rte", rank=16))  "rte = lora(rank=16)"
@@ -6,6 +8,14 @@
 A line is read by Python's `ast` and never run. Names are identifiers; values are numbers, strings,
 True, False, None, and tuples of them. `METHODS` is the one place that knows the methods: a new one
 is a line there, and its options are the fields of the config that its constructor makes.
+
+The grammar of `adapters.grammar`: one line of text says which modules are in use, and how.
+
+    parse_trees("rte, mrpc")                         ("rte", "mrpc")         at different sites
+    parse_trees("Stack(en, Fuse(sst2, nli))")        (Stack(("en", Fuse(("sst2", "nli")))),)
+    write_trees(trees)                               the line again
+
+Blocks and their options are those of `t5x_lite.adapters.composition`; None is the bare model.
 """
 
 import ast
@@ -14,30 +24,30 @@ import math
 import types
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from t5x_lite.adapters.base import Adapter
 from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
-from t5x_lite.adapters.compacter import compacter, compacter_plus_plus
-from t5x_lite.adapters.composition import BLOCKS
-from t5x_lite.adapters.copies import Copy, Layers
+from t5x_lite.adapters.bottleneck_variants import (
+    Invertible,
+    T5Adapter,
+    compacter,
+    compacter_plus_plus,
+    seq_bn_inv,
+)
+from t5x_lite.adapters.composition import BLOCKS, Block, check_nesting, names_of
 from t5x_lite.adapters.experts import Experts
 from t5x_lite.adapters.fastfood import Fastfood, said
-from t5x_lite.adapters.heads import Heads
 from t5x_lite.adapters.hyper import hyper
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.invertible import Invertible, seq_bn_inv
-from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.masks import Movement, Prune, Supermask, threshold
-from t5x_lite.adapters.parts import BitFit, Norms, Params
-from t5x_lite.adapters.prefix import Prefix, mam, unipelt
-from t5x_lite.adapters.prompt import Prompt
-from t5x_lite.adapters.sparse import Diff, SparseTuning
-from t5x_lite.adapters.t5_adapter import T5Adapter
-from t5x_lite.adapters.union import Union
-from t5x_lite.errors import InputError, shortened, shown
-from t5x_lite.options import did_you_mean
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.adapters.masks import Heads, Movement, Prune, Supermask, threshold
+from t5x_lite.adapters.merging import Union
+from t5x_lite.adapters.prefix import Prefix, Prompt, mam, unipelt
+from t5x_lite.adapters.sparse import BitFit, Diff, Norms, Params, SparseTuning
+from t5x_lite.adapters.whole_arrays import Copy, Layers
+from t5x_lite.core.errors import InputError, shortened, shown
+from t5x_lite.core.options import did_you_mean
 
 METHODS: dict[str, Callable[..., Adapter]] = {
     "seq_bn": seq_bn,
@@ -362,3 +372,84 @@ def _described(hint: Any) -> str:
         bool: "True or False",
     }
     return words.get(hint, "None" if hint is type(None) else str(hint))
+
+
+_EXPECTED = "expected the names of modules, or blocks as Stack(a, b), with commas between"
+
+
+def parse_trees(text: str) -> tuple[str | Block, ...]:
+    """The trees of an expression; none of "".
+
+    Raises:
+      InputError: with the column.
+    """
+    if not text.strip():
+        return ()
+    source = Source(text)
+    statements = source.parsed.body
+    statement = statements[0] if len(statements) == 1 else None
+    if not isinstance(statement, ast.Expr):
+        source.refuse(statement, _EXPECTED)
+    value = statement.value
+    trees: list[str | Block] = []
+    for node in value.elts if isinstance(value, ast.Tuple) else [value]:
+        tree = _tree(source, node)
+        if tree is None:
+            source.refuse(node, "None, the bare model, stands in a block alone")
+        if tree in trees:
+            source.refuse(node, f"{str(tree)!r} is named twice")
+        trees.append(tree)
+    try:
+        check_nesting(trees)
+    except InputError as error:
+        source.refuse(value, str(error))
+    return tuple(trees)
+
+
+def parse_use(text: str) -> tuple[str, ...]:
+    """The names of the modules that an expression puts into use, each once.
+
+    Raises:
+      InputError: as for `parse_trees`.
+    """
+    return names_of(parse_trees(text))
+
+
+def write_trees(trees: Sequence[str | Block]) -> str:
+    """The line that `parse_trees` makes these trees of."""
+    return ", ".join(map(str, trees))
+
+
+def _tree(source: Source, node: ast.expr) -> str | Block | None:
+    if isinstance(node, ast.Name):
+        if node.id in BLOCKS:
+            source.refuse(node, f"{node.id} needs children in brackets: {node.id}(a, b)")
+        return node.id
+    if isinstance(node, ast.Constant) and node.value is None:
+        return None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        source.refuse_others(node)
+        source.refuse(node, _EXPECTED)
+    name = node.func.id
+    if name not in BLOCKS:
+        source.refuse_others(node)
+        near = did_you_mean(name, BLOCKS)
+        source.refuse(node, f"no block is called {name}{near}; the blocks are {', '.join(BLOCKS)}")
+    children = tuple(_tree(source, child) for child in node.args)
+    block = BLOCKS[name]
+    hints = {
+        field.name: typing.get_type_hints(block)[field.name]
+        for field in dataclasses.fields(block)
+        if field.name != "children"
+    }
+    options = {}
+    for keyword in node.keywords:
+        if keyword.arg not in hints:
+            has = f"it has {', '.join(hints)}" if hints else "it has none"
+            near = did_you_mean(str(keyword.arg), hints)
+            source.refuse(keyword, f"{name} has no option {keyword.arg}{near}; {has}")
+        options[keyword.arg] = source.value(keyword, hints[keyword.arg])
+    try:
+        return block(children, **options)
+    except InputError as error:
+        source.refuse(node, str(error))

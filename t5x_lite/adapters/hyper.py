@@ -22,7 +22,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS, Site
 from t5x_lite.adapters.bottleneck import (
     Bottleneck,
@@ -30,11 +29,12 @@ from t5x_lite.adapters.bottleneck import (
     BottleneckModules,
     double_seq_bn,
 )
-from t5x_lite.errors import InputError
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.norms import LayerNorm
-from t5x_lite.types import Array
+from t5x_lite.nn.dropout import LayerNorm
 
 _ARRAYS = ("down/kernel", "down/bias", "up/kernel", "up/bias")
 

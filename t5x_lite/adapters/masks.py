@@ -1,4 +1,6 @@
-"""Masks of the model's weights: lottery tickets, supermasks, movement pruning, Piggyback.
+"""Masks: of weights by their scores, and of attention heads.
+
+Masks of the model's weights: lottery tickets, supermasks, movement pruning, Piggyback.
 
     (W + difference) * mask
 
@@ -12,6 +14,22 @@
 The gradient of a score is that of the mask as if it were the score itself: dL/d(W mask) * W. Each
 layer of a stacked array has a mask of its own share. Scores are part of a checkpoint; a delta has
 the mask alone, one bit for each entry.
+
+Masks that are made of scores inside a step: the K highest, or those above a threshold.
+
+    top(scores, k)          exactly k entries are True; equal scores go by the flat index
+    straight_through(mask, scores)      mask, whose gradient goes to the scores as it is
+
+The K-th score is looked for by halving the range of the numbers' bits, 32 times, so nothing is
+sorted and k may be traced.
+
+Masks of attention heads (Michel et al. 2019, arXiv:1905.10650).
+
+    mask_h Att_h(x)         one number for each head of each layer, 1 at first: nothing changes
+
+A mask of 0 prunes the head: `t5x-lite merge` writes the base with its rows of the output layer at
+0. `t5x_lite.evaluate.loss` says which heads matter least. A mask that trains is a soft
+gate of its head.
 """
 
 import dataclasses
@@ -23,21 +41,74 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt32
 
-from t5x_lite.adapters.arrays import Leaf
-from t5x_lite.adapters.base import ADAPTERS, Modules
-from t5x_lite.adapters.chosen import straight_through, top
+from t5x_lite.adapters.adapter_tree import stacks_of
+from t5x_lite.adapters.base import ADAPTERS, Adapter, Modules, Site
+from t5x_lite.adapters.delta_parts import Dense, Mask, Part, Scale, unpacked
 from t5x_lite.adapters.whole_arrays import (
     MOST_ROUNDS,
     ArrayAdapter,
     ArrayModule,
     ArrayModules,
+    Leaf,
 )
-from t5x_lite.deltas.mask import Mask, unpacked
-from t5x_lite.deltas.parts import Dense, Part
-from t5x_lite.errors import InputError
-from t5x_lite.types import Array, Key
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Key
+
+_SIGN = np.uint32(1 << 31)
+
+
+def top(scores: Float[Array, "*axes"], k: Array | int) -> Bool[Array, "*axes"]:
+    """The k entries of highest score.
+
+    Args:
+      scores: float32, finite.
+      k: int32 scalar, at least 1 and at most the number of entries.
+    """
+    keys = _ordered(scores.reshape(-1))
+    limit = _kth(keys, jnp.asarray(k, jnp.int32))
+    above, equal = keys > limit, keys == limit
+    left = k - jnp.sum(above, dtype=jnp.int32)
+    kept = above | (equal & (jnp.cumsum(equal, dtype=jnp.int32) <= left))
+    return kept.reshape(scores.shape)
+
+
+def straight_through(
+    mask: Bool[Array, "*axes"], scores: Float[Array, "*axes"]
+) -> Float[Array, "*axes"]:
+    """The mask as 0 and 1; its gradient is that of the scores (Bengio et al. 2013)."""
+    return _straight(scores, mask.astype(scores.dtype))
+
+
+@jax.custom_jvp
+def _straight(scores: Array, mask: Array) -> Array:
+    del scores
+    return mask
+
+
+@_straight.defjvp
+def _straight_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    return primals[1], tangents[0]
+
+
+def _ordered(scores: Float[Array, " D"]) -> UInt32[Array, " D"]:
+    """Unsigned numbers in the order of the scores; -0.0 is 0.0."""
+    bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32) + 0.0, jnp.uint32)
+    return jnp.where(bits >= _SIGN, ~bits, bits | _SIGN)
+
+
+def _kth(keys: UInt32[Array, " D"], k: Array) -> UInt32[Array, ""]:
+    """The k-th largest key: the highest one that k keys reach."""
+
+    def bit(number: Array, limit: Array) -> Array:
+        tried = limit | (_SIGN >> number.astype(jnp.uint32))
+        return jnp.where(jnp.sum(keys >= tried, dtype=jnp.int32) >= k, tried, limit)
+
+    return jax.lax.fori_loop(0, 32, bit, jnp.uint32(0))
+
 
 By = Literal["top", "sigmoid", "value"]
 _LEAST = 0.005
@@ -380,3 +451,67 @@ def _check_tau(by: By, tau: float) -> None:
 def _check_density(density: float) -> None:
     if not 0.0 < density <= 1.0:
         raise InputError(f"density must be above 0 and at most 1: got {density}")
+
+
+_HIDDEN = "attention/hidden"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Heads(Adapter):
+    """A mask of each attention head.
+
+    Attributes:
+      sites: the attentions, or regular expressions that match their hidden sites.
+    """
+
+    name: str = "heads"
+    sites: tuple[str, ...] = ("(cross_)?attention/hidden",)
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
+        """Makes the masks.
+
+        Raises:
+          InputError: no attention is at a site.
+        """
+        stacks: dict[str, Any] = stacks_of(model)
+
+        def mask(site: Site, rngs: nnx.Rngs) -> HeadMask:
+            block = stacks[site.stack].hidden_sites()[site.name]
+            return HeadMask(block.num_heads, block.d_kv)
+
+        found = self.at_sites(
+            model, hidden=mask, where=lambda site: site.name.endswith(_HIDDEN), rngs=rngs
+        )
+        if not found:
+            raise InputError(f"adapter {self.name!r}: no attention is at {', '.join(self.sites)}")
+        return Modules(found)
+
+
+class HeadMask(nnx.Module):
+    """A `HiddenSlot`: the mixed values of each head times its mask.
+
+    Args:
+      num_heads: H.
+      d_kv: K.
+    """
+
+    def __init__(self, num_heads: int, d_kv: int):
+        self.mask = nnx.Param(jnp.ones((num_heads,), jnp.float32), logical=("heads",))
+        self.d_kv = d_kv
+
+    def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
+        """The masked values, in the dtype of the values."""
+        return hidden * self._rows().astype(hidden.dtype)
+
+    def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
+        """The rows times their heads' masks, in the dtype of W."""
+        rows = self._rows().astype(jnp.float32)
+        return (kernel.astype(jnp.float32) * rows[..., :, None]).astype(kernel.dtype)
+
+    def parts(self) -> dict[str, Part]:
+        """The change of the layer that reads the heads, as a part of a delta."""
+        return {"kernel": Scale(self._rows(), -2)}
+
+    def _rows(self) -> Float[Array, "*layers I"]:
+        """The mask of each row of the layer that reads the heads, H K of them."""
+        return jnp.repeat(self.mask[...], self.d_kv, axis=-1)

@@ -1,8 +1,10 @@
-"""Sparse fine-tuning: K numbers of the model train, and all others stay as they are, bit for bit.
+"""Training some numbers of the base: sparse fine-tuning, how entries are chosen, and BitFit.
+
+Sparse fine-tuning: K numbers of the model train, and all others stay as they are, bit for bit.
 
     W + scatter(values)         values [k] and their places, int32 [k], for each array
 
-Training in phases chooses the places (`t5x_lite.run.phases`), and `entries` says how many each
+Training in phases chooses the places (`t5x_lite.train.phases`), and `entries` says how many each
 array has. The optimizer's state is of [K] numbers; the dense gradient of an array lives within
 the step.
 
@@ -16,11 +18,25 @@ the step.
 `Diff` is diff pruning (Guo et al. 2021, arXiv:2012.07463): z w, where z in [0, 1] is drawn of a
 hard concrete distribution (Louizos et al. 2018) whose log alpha trains; the K largest products are
 then the values of a sparse phase.
+
+Which entries of several arrays a sparse module trains, or a pruned model keeps, by their scores.
+
+    choose(scores, 100)                   path -> sorted flat indices; exactly 100 entries in all
+
+Ties go by path, then by flat index (`t5x_lite.adapters.delta`). Arrays of scores are made one
+after the other, and float32 scores are at least 0.
+
+Parts of the base that train: its biases (BitFit), its norms, or what patterns name.
+
+BitFit (Ben Zaken et al. 2022, arXiv:2106.10199) trains biases, and heads as all adapters do. T5 has
+none: there each dense layer gets one that begins as 0, and the scales of the norms train, as in
+t-few (Liu et al. 2022). Such biases have no place in a T5 and are not merged into it.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Literal
 
 import jax
@@ -29,17 +45,18 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.adapters.arrays import Leaf
-from t5x_lite.adapters.base import Modules
+from t5x_lite.adapters import delta_parts
+from t5x_lite.adapters.base import Adapter, Modules, Site, check_patterns
+from t5x_lite.adapters.delta import Lazy, largest
 from t5x_lite.adapters.whole_arrays import (
     MOST_ROUNDS,
     ArrayAdapter,
     ArrayModule,
     ArrayModules,
+    Leaf,
 )
-from t5x_lite.deltas import parts
-from t5x_lite.errors import InputError
-from t5x_lite.types import Array, Key
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Key, covers
 
 Select = Literal["lottery", "change", "magnitude", "fisher", "random"]
 Scope = Literal["global", "per_tensor"]
@@ -167,10 +184,10 @@ class Places(ArrayModule):
         values = self.values[...].astype(jnp.float32)
         return flat.add(values, unique_indices=True, indices_are_sorted=True).reshape(base.shape)
 
-    def part(self, shape: tuple[int, ...]) -> parts.Part:
+    def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
         """A sparse sum."""
         values = np.asarray(self.values[...], np.float32)
-        return parts.Sparse(np.asarray(self.indices[...]), values, shape)
+        return delta_parts.Sparse(np.asarray(self.indices[...]), values, shape)
 
     def penalty(self) -> Array | None:
         """The penalty of l1; None where that is 0."""
@@ -257,10 +274,10 @@ class Relaxed(ArrayModule):
         """The array with z w; without a key z is that of evaluation."""
         return base + self._product(key)
 
-    def part(self, shape: tuple[int, ...]) -> parts.Part:
+    def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
         """The difference as in evaluation."""
         del shape
-        return parts.Dense(np.asarray(self._product(None)))
+        return delta_parts.Dense(np.asarray(self._product(None)))
 
     def penalty(self) -> Array | None:
         """The expected number of entries, and of layers, that are not 0, times `penalty`."""
@@ -289,3 +306,266 @@ def gate(
         u = jax.random.uniform(key, alpha.shape, jnp.float32, _DRAWS, 1.0 - _DRAWS)
         logits = jnp.log(u) - jnp.log1p(-u) + alpha
     return jnp.clip(jax.nn.sigmoid(logits) * (r - l) + l, 0.0, 1.0)
+
+
+Numbers = int | Mapping[str, int]
+"""Of all arrays together, or of each."""
+ChosenEntries = dict[str, np.ndarray]
+"""Path -> sorted flat indices; paths of which there are none are left out."""
+
+
+def numbers_of(
+    sizes: Mapping[str, int], density: float, *, scope: Literal["global", "per_tensor"]
+) -> Numbers:
+    """How many entries are chosen: round(density * entries), of all arrays or of each.
+
+    Raises:
+      InputError: none would be chosen.
+    """
+    total = round(density * sum(sizes.values()))
+    each = {path: round(density * size) for path, size in sizes.items()}
+    if not (total if scope == "global" else sum(each.values())):
+        raise InputError(
+            f"density {density:g} of {sum(sizes.values())} entries chooses none: make it higher"
+        )
+    return total if scope == "global" else each
+
+
+def share(numbers: Numbers, part: int, of: int) -> Numbers:
+    """The entries that are chosen after some of several rounds: round(number * part / of)."""
+    if isinstance(numbers, int):
+        return round(numbers * part / of)
+    return {path: round(number * part / of) for path, number in numbers.items()}
+
+
+def choose(
+    scores: Lazy, numbers: Numbers, *, taken: Mapping[str, np.ndarray] | None = None
+) -> ChosenEntries:
+    """The entries of highest score, besides those that are taken already.
+
+    Args:
+      scores: path -> what makes its scores.
+      numbers: how many are chosen when those that are taken are counted, too.
+      taken: path -> sorted flat indices; all of them are among the result.
+    """
+    had = dict(taken or {})
+    if isinstance(numbers, int):
+        return _chosen(scores, numbers, had)
+    picked: ChosenEntries = {}
+    for path, number in numbers.items():
+        own = {path: had[path]} if path in had else {}
+        picked |= _chosen({path: scores[path]}, number, own)
+    return picked
+
+
+def _chosen(scores: Lazy, number: int, had: Mapping[str, np.ndarray]) -> ChosenEntries:
+    left = {path: _without(make, had.get(path)) for path, make in scores.items()}
+    more = number - sum(map(len, had.values()))
+    picked = dict(had)
+    for path, _, places in largest(left, more):
+        if not places.size:
+            continue
+        if path in had:
+            places = _among(scores[path]().size, had[path])[places]
+        picked[path] = np.union1d(had[path], places) if path in had else places
+    return picked
+
+
+def _without(make: Callable[[], np.ndarray], had: np.ndarray | None) -> Callable[[], np.ndarray]:
+    """What makes the scores that are left."""
+    return make if had is None else lambda: np.delete(make().reshape(-1), had)
+
+
+def _among(size: int, had: np.ndarray) -> np.ndarray:
+    """The flat indices that are not taken."""
+    free = np.ones(size, bool)
+    free[had] = False
+    return np.flatnonzero(free)
+
+
+def kept(
+    scores: Lazy,
+    density: float,
+    *,
+    scope: Literal["global", "per_tensor"],
+    before: Mapping[str, np.ndarray] | None = None,
+    structure: Literal["entries", "rows", "columns"] = "entries",
+) -> dict[str, np.ndarray]:
+    """The masks of the entries, or rows or columns, of highest score among those that are left.
+
+    Args:
+      scores: path -> what makes its scores.
+      density: share of all entries that is left.
+      scope: of all arrays together, or of each.
+      before: booleans by path of what was left; None is all.
+      structure: of rows and columns the norm of their scores counts.
+    """
+    groups = {path: _grouped(make, structure) for path, make in scores.items()}
+    shapes = {path: make().shape for path, make in groups.items()}
+    left = {
+        path: np.ones(shape, bool) if before is None else _any(before[path], structure)
+        for path, shape in shapes.items()
+    }
+    sizes = {path: math.prod(shape) for path, shape in shapes.items()}
+    numbers = numbers_of(sizes, density, scope=scope)
+    # What is dropped has no score, and one that is left has one above 0.
+    alive = {
+        path: (lambda path=path, make=make: np.where(left[path], make() + _TINY, np.float32(0)))
+        for path, make in groups.items()
+    }
+    chosen = choose(alive, numbers)
+    masks = {}
+    for path, make in scores.items():
+        flat = np.zeros(sizes[path], bool)
+        flat[chosen.get(path, np.zeros(0, np.int64))] = True
+        mask = flat.reshape(shapes[path]) & left[path]
+        masks[path] = np.broadcast_to(_spread(mask, structure), make().shape)
+    return masks
+
+
+_TINY = np.float32(1e-30)
+_AXES = {"rows": -1, "columns": -2}
+
+
+def _grouped(make: Callable[[], np.ndarray], structure: str) -> Callable[[], np.ndarray]:
+    if structure == "entries":
+        return make
+    return lambda: np.linalg.norm(make(), axis=_AXES[structure]).astype(np.float32)
+
+
+def _any(mask: np.ndarray, structure: str) -> np.ndarray:
+    return mask if structure == "entries" else np.asarray(mask.any(axis=_AXES[structure]))
+
+
+def _spread(mask: np.ndarray, structure: str) -> np.ndarray:
+    return mask if structure == "entries" else np.expand_dims(mask, _AXES[structure])
+
+
+_MODEL = "model/"
+_NORM = re.compile(r"model/(.*/)?(\w*_)?norm/(scale|bias)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BitFit(Adapter):
+    """The biases of the base; where it has none, new ones.
+
+    Attributes:
+      sites: dense layers that get a bias if they have none.
+    """
+
+    name: str = "bitfit"
+    sites: tuple[str, ...] = ("(cross_)?attention/.*", "mlp/(in|gate|out)")
+
+    def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """The adapter's biases, the model's, and the scales of norms that have no bias."""
+        paths = set(paths)
+        found = [path for path in paths if path.startswith(_MODEL) and path.endswith("/bias")]
+        for path in paths:
+            norm = _NORM.fullmatch(path)
+            if norm and norm[3] == "scale" and f"{path.removesuffix('scale')}bias" not in paths:
+                found.append(path)
+        return (*super().trains(paths), *sorted(found))
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
+        """Makes the biases of layers that have none."""
+
+        def bias(site: Site, rngs: nnx.Rngs) -> AddedBias:
+            return AddedBias(site.dense.kernel.shape[-1], site.dense.axes[1])
+
+        return Modules(
+            self.at_sites(model, dense=bias, where=lambda site: not site.dense.has_bias, rngs=rngs)
+        )
+
+
+class AddedBias(nnx.Module):
+    """A `DenseSlot`: the bias of a layer that has none.
+
+    Args:
+      size: size of the layer's output.
+      axis: its logical name.
+    """
+
+    def __init__(self, size: int, axis: str | None):
+        self.bias = nnx.Param(jnp.zeros((size,), jnp.float32), logical=(axis,))
+
+    def __call__(
+        self,
+        x: Float[Array, "*batch I"],
+        y: Float[Array, "*batch O"],
+        kernel: Float[Array, "I O"],
+    ) -> Float[Array, "*batch O"]:
+        """y as it is."""
+        return y
+
+    def kind(self) -> Hashable:
+        """Equal for biases of one size."""
+        return (type(self), self.bias.shape)
+
+    def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
+        """The kernel as it is."""
+        return kernel
+
+    def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"]:
+        """The slot's bias, and the layer's."""
+        own = self.bias[...]
+        return own if bias is None else bias + own
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Params(Adapter):
+    """Parameters of the base by their paths; no new ones.
+
+    Attributes:
+      train: paths, or regular expressions that match them, as "model/encoder/.*/kernel".
+    """
+
+    name: str = "params"
+    sites: tuple[str, ...] = (".*",)
+    train: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_patterns("train", self.train)
+
+    def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """The paths of the base that the patterns mean.
+
+        Raises:
+          InputError: there is no pattern, or one means no parameter of the base.
+        """
+        if not self.train:
+            raise InputError(
+                f"adapter {self.name!r} names nothing to train: give it train='model/...'"
+            )
+        base = [path for path in paths if path.startswith(_MODEL)]
+        for pattern in self.train:
+            if not any(covers(pattern, path) for path in base):
+                raise InputError(
+                    f"adapter {self.name!r}: {pattern!r} matches no parameter of the model"
+                )
+        return tuple(p for p in base if any(covers(pattern, p) for pattern in self.train))
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
+        """Makes nothing."""
+        return Modules()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Norms(Adapter):
+    """Scales and biases of the base's norms; no new ones."""
+
+    name: str = "norms"
+    sites: tuple[str, ...] = (".*",)
+
+    def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """All norms."""
+        return norms_of(paths)
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
+        """Makes nothing."""
+        return Modules()
+
+
+def norms_of(paths: Iterable[str]) -> tuple[str, ...]:
+    """The paths of the model's norms."""
+    return tuple(path for path in paths if _NORM.fullmatch(path))

@@ -31,32 +31,34 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from t5x_lite.c4.cluster import CarriedRules, Job, Result, largest
-from t5x_lite.c4.cluster_work import (
+from t5x_lite.c4.cluster import (
     ByShard,
+    CarriedRules,
     Clean,
     CleanNewest,
     Finish,
+    Job,
     Keys,
     Owner,
     Read,
     RemoveAndFinish,
+    Result,
     ShardKey,
     Work,
     Write,
     empty_shards,
+    largest,
     losers,
 )
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.inputs import Input
 from t5x_lite.c4.output import Kind, Shard, describe_run
-from t5x_lite.c4.pages import Page, Tally, page_rank
+from t5x_lite.c4.pages import Page, Tally, normalize_url, page_rank, url_digest
+from t5x_lite.c4.reading import Input
 from t5x_lite.c4.stages import Rules
-from t5x_lite.c4.urls import normalize_url, url_digest
-from t5x_lite.errors import InputError
-from t5x_lite.project import safe_path
-from t5x_lite.records.beam_runner import DASK, pipeline_options
-from t5x_lite.remote import open_path, write_whole
+from t5x_lite.core.beam import DASK, pipeline_options
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.project import safe_path
+from t5x_lite.core.remote import open_path, write_whole
 
 _DOMAIN_GROUPS = 64
 

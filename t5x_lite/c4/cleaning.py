@@ -1,4 +1,6 @@
-"""Which lines of a page stay, and whether enough is left of it.
+"""Rules of lines and pages: which lines stay, sentences, lengths, languages.
+
+Which lines of a page stay, and whether enough is left of it.
 
 Source: c4_utils.clean_page, line for line and page for page, given the same sentence tokenizer;
 section 2.2 of Raffel et al. (JMLR 2020) for the preset `paper`. For each line, in this order:
@@ -16,14 +18,193 @@ It is fast because of what need not be looked at, none of which changes the resu
   out may one have come into being ("java[1]script").
 * Every kept line has a word, and so at least one sentence: punkt is asked only where a page keeps
   fewer lines than it needs sentences, and only until there are enough.
+
+Pages that are too long, and pages with too few paragraphs.
+
+Source: c4_utils.is_valid_length and paragraph_filter (mC4 only).
+
+Sentences as C4 counts them: NLTK's punkt.
+
+Kiss and Strunk, "Unsupervised Multilingual Sentence Boundary Detection" (2006). Punkt's English
+parameters are used where they are installed (`NLTK_DATA`, tokenizers/punkt_tab); else abbreviations
+of our own, so that nothing must be downloaded. `SentenceCounter.name` says which, for the manifest:
+the two may count differently where a page has about as few sentences as it needs.
+
+    counter = load_counter()
+    counter.sentences("Dr. Roberts came. He stayed.") == ["Dr. Roberts came.", "He stayed."]
+    counter.at_least("One. Two. Three. Four.", 3)  # stops at the third
+
+Which language a page is in, and whether it is a wanted one.
+
+Source: c4_utils.detect_english (langdetect, seed 0) for English C4, and detect_languages (CLD3) for
+mC4. langdetect draws at random: each page starts again from seed 0, so a page's language does not
+depend on the pages before it.
 """
 
 import functools
+import heapq
+import itertools
 import re
+from collections.abc import Callable
+from typing import Any
 
-from t5x_lite.c4.config import Cleaning
+from t5x_lite.c4.config import UNKNOWN_LANGUAGE, Cleaning
 from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.c4.sentences import SentenceCounter
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.data.formats.documents import ABBREVIATIONS
+
+
+def keep_length(page: Page, cleaning: Cleaning, tally: Tally) -> Page | None:
+    """The page unless its text has more than `max_chars` characters."""
+    tally.page_in("length", page)
+    if cleaning.max_chars and len(page.text) > cleaning.max_chars:
+        tally.drop_page("length", "too_long", page)
+        return None
+    tally.page_out("length", page)
+    return page
+
+
+def keep_paragraphs(page: Page, cleaning: Cleaning, tally: Tally) -> Page | None:
+    """The page if `min_paragraphs` of its lines have at least `min_paragraph_chars` characters.
+
+    c4_utils.paragraph_filter looks at the three longest lines whatever its `min_paragraphs`; this
+    at as many as are asked for, which is the same for three.
+    """
+    tally.page_in("paragraphs", page)
+    wanted = cleaning.min_paragraphs
+    longest = heapq.nlargest(wanted, map(len, page.text.split("\n")))
+    if wanted and (len(longest) < wanted or longest[-1] < cleaning.min_paragraph_chars):
+        tally.drop_page("paragraphs", "too_few_paragraphs", page)
+        return None
+    tally.page_out("paragraphs", page)
+    return page
+
+
+BUILT_IN = "built-in English abbreviations"
+PUNKT_TAB = "punkt_tab/english"
+
+
+class SentenceCounter:
+    """Punkt with one set of parameters.
+
+    Attributes:
+      name: the parameters and the version of NLTK, for the manifest.
+      parameters: nltk's PunktParameters.
+    """
+
+    def __init__(self, parameters: Any, *, name: str):
+        self.name = name
+        self.parameters = parameters
+        self._unsure = parameters.abbrev_types | {first for first, _ in parameters.collocations}
+        self._tokenizer = _tokenizer(parameters)
+
+    def sentences(self, text: str) -> list[str]:
+        """The sentences of a text, as nltk's PunktSentenceTokenizer.tokenize gives them."""
+        return [text[start:end] for start, end in self._tokenizer.span_tokenize(text)]
+
+    def count(self, text: str, *, limit: int) -> int:
+        """How many sentences a text has, at most `limit`: it stops looking there.
+
+        Punkt itself, at some 15 microseconds a sentence, is asked only where bounds do not tell.
+        """
+        if limit <= 1 or _most_breaks(text) == 0:
+            return int(limit > 0 and not text.isspace() and text != "")
+        if self._has_breaks(text, limit - 1):
+            return limit
+        return sum(1 for _ in itertools.islice(self._tokenizer.span_tokenize(text), limit))
+
+    def at_least(self, text: str, number: int) -> bool:
+        """Whether a text has so many sentences."""
+        return self.count(text, limit=number) >= number
+
+    def _has_breaks(self, text: str, number: int) -> bool:
+        """Whether so many sentences end where punkt never doubts, before others are looked at.
+
+        Such an end is a word of small letters, no abbreviation and first of no collocation, one
+        mark, and a capitalized word: the token is then a break in punkt's first pass and no rule of
+        its second takes that back.
+        """
+        for found in _CLEAR_BREAK.finditer(text):
+            if found[2] != "." or found[1] not in self._unsure:
+                number -= 1
+                if not number:
+                    return True
+        return False
+
+
+_CLEAR_BREAK = re.compile(r"[ \n]([a-z]{2,})([.?!])[ \n](?=[A-Z][a-z])")
+
+
+def _most_breaks(text: str) -> int:
+    """An upper bound: punkt ends a sentence only at one of . ? ! that something follows."""
+    marks = text.count(".") + text.count("?") + text.count("!")
+    return marks - text.endswith((".", "?", "!"))
+
+
+@functools.cache
+def load_counter(*, installed: bool = True) -> SentenceCounter:
+    """The counter of this installation.
+
+    Args:
+      installed: use NLTK's own English parameters if they are there; False never looks.
+
+    Raises:
+      InputError: nltk is not installed.
+    """
+    try:
+        import nltk
+        from nltk.tokenize import punkt
+    except ImportError as error:
+        raise InputError(
+            f"counting sentences needs nltk, which is missing: {install_command('c4')}"
+        ) from error
+    parameters = _installed_parameters() if installed else None
+    found = PUNKT_TAB if parameters is not None else BUILT_IN
+    if parameters is None:
+        parameters = punkt.PunktParameters()
+        parameters.abbrev_types = set(ABBREVIATIONS)
+    return SentenceCounter(parameters, name=f"nltk {nltk.__version__} punkt, {found}")
+
+
+def _installed_parameters() -> Any | None:
+    from nltk.data import find
+    from nltk.tokenize import punkt
+
+    try:
+        return punkt.load_punkt_params(find(f"tokenizers/{PUNKT_TAB}/"))
+    except (LookupError, AttributeError):  # not there; or an NLTK before punkt_tab (3.8)
+        return None
+
+
+def _tokenizer(parameters: Any) -> Any:
+    """Punkt without NLTK's limit of five seconds of wall clock for a pattern.
+
+    Its patterns are linear, and whether a page passes must not depend on how busy the machine is,
+    or on the process being stopped for a while. Patterns and text classes stay NLTK's own.
+    """
+    from nltk.tokenize import punkt
+
+    class LanguageVars(punkt.PunktLanguageVars):
+        re_boundary_realignment = _untimed(punkt.PunktLanguageVars.re_boundary_realignment)
+
+    token_patterns = {
+        name: _untimed(pattern)
+        for name, pattern in vars(punkt.PunktToken).items()
+        if name.startswith("_RE_")
+    }
+    variables = LanguageVars()
+    variables._re_period_context = _untimed(variables.period_context_re())
+    variables._re_word_tokenizer = _untimed(variables._word_tokenizer_re())
+    token = type("Token", (punkt.PunktToken,), {"__slots__": (), **token_patterns})
+    tokenizer = punkt.PunktSentenceTokenizer(parameters, lang_vars=variables, token_cls=token)
+    # PUNCTUATION, the collocations and all the rest are NLTK's.
+    return tokenizer
+
+
+def _untimed(pattern: Any) -> Any:
+    """The compiled pattern inside nltk.redos.TimedPattern; older NLTKs have it bare."""
+    return getattr(pattern, "_rx", pattern)
+
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 """c4_utils.get_clean_page_fn. Linear: a run of digits is read once for the bracket before it."""
@@ -173,3 +354,106 @@ def _enough_sentences(lines: list[str], minimum: int, counter: SentenceCounter) 
             break
         missing -= counter.count(line, limit=missing + 1) - 1
     return missing <= 0
+
+
+CLD3_MIN_BYTES = 100
+CLD3_MAX_BYTES = 10_000
+"""c4_utils.detect_languages: "CLD3 is not expected to work well on very short documents." """
+
+Guess = tuple[str, float, str]
+"""Language, its probability, and the rule that a page without a guess falls to, else ""."""
+
+
+class LanguageIdentifier:
+    """The language stage; it holds the identifier's tables, so there is one for a process.
+
+    Raises:
+      InputError: the identifier's package is not installed.
+    """
+
+    def __init__(self, cleaning: Cleaning):
+        self._cleaning = cleaning
+        self._languages = frozenset(cleaning.languages)
+        self._guess: Callable[[str], Guess] | None = None
+        if cleaning.languages:
+            self._guess = identifier(cleaning.languages_by)
+
+    def keep(self, page: Page, tally: Tally) -> Page | None:
+        """Stage 6: the page with its language, or None where that is not a wanted one."""
+        tally.page_in("language", page)
+        if self._guess is None:
+            tally.page_out("language", page)
+            return page
+        language, probability, rule = self._guess(page.text)
+        if not rule and probability < self._cleaning.min_language_probability:
+            rule = "low_confidence"
+        if rule and self._cleaning.keep_undetermined:
+            rule, language = "", UNKNOWN_LANGUAGE
+        elif not rule and language not in self._languages:
+            rule = "other_language"
+        if rule:
+            tally.drop_page("language", rule, page)
+            return None
+        found = page.with_language(language)
+        tally.page_out("language", found)
+        return found
+
+
+def identifier(name: str) -> Callable[[str], Guess]:
+    """What guesses the language of a text.
+
+    Args:
+      name: "langdetect", with seed 0, or "cld3".
+
+    Raises:
+      InputError: the package is not installed.
+    """
+    return _langdetect() if name == "langdetect" else _cld3()
+
+
+def _langdetect() -> Callable[[str], Guess]:
+    try:
+        from langdetect.detector_factory import PROFILES_DIRECTORY, DetectorFactory
+        from langdetect.lang_detect_exception import LangDetectException
+    except ImportError as error:
+        raise InputError(
+            f"finding English needs langdetect, which is missing: {install_command('c4')}, or "
+            "set cleaning.languages to ()"
+        ) from error
+    factory = DetectorFactory()  # our own: the package's global one may have another seed
+    factory.seed = 0
+    factory.load_profile(PROFILES_DIRECTORY)
+
+    def guess(text: str) -> Guess:
+        detector = factory.create()
+        detector.append(text)
+        try:
+            found = detector.get_probabilities()
+        except LangDetectException:
+            return "", 0.0, "no_features"
+        if not found:
+            return "", 0.0, "no_prediction"
+        return found[0].lang, float(found[0].prob), ""
+
+    return guess
+
+
+def _cld3() -> Callable[[str], Guess]:
+    try:
+        import gcld3  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise InputError(
+            "finding languages by CLD3 needs gcld3, which is missing: pip install gcld3, or set "
+            "cleaning.languages to ()"
+        ) from error
+    identifier: Any = gcld3.NNetLanguageIdentifier(
+        min_num_bytes=CLD3_MIN_BYTES, max_num_bytes=CLD3_MAX_BYTES
+    )
+
+    def guess(text: str) -> Guess:
+        found = identifier.FindLanguage(text)
+        if not found.is_reliable:
+            return "", 0.0, "no_prediction"
+        return found.language, float(found.probability), ""
+
+    return guess

@@ -1,4 +1,6 @@
-"""Which lines or spans of sentences are on more than one page, and which pages lose them.
+"""Deduplication: each line, or each run of three sentences, on one page only.
+
+Which lines or spans of sentences are on more than one page, and which pages lose them.
 
     write_keys(path, bucket=3, entries=[(key, owner, page, position), ...])
     find_losers(directory, losers, ...)
@@ -7,18 +9,57 @@
 A key is the 16 bytes of a line or span, an owner the 16 bytes of a page: of all pages with a key
 the one with the smallest owner keeps it. DuckDB does it, outside of memory: first the keys that
 occur more than once are found, by half of their bytes, which leaves few rows to be compared.
+
+Each line on one page only: the deduplication of the published C4.
+
+Source: c4_utils.remove_duplicate_text. Of all pages with a line, compared stripped and in lower
+case, the one whose URL has the smallest MD5 keeps it, where it stands first; then the page needs
+enough sentences again, counted over the joined text (a line that ends in "etc." joins the next).
+
+Who keeps a line is for the drivers to find, by `line_keys` and `pages.page_rank`:
+
+    for number, key in enumerate(line_keys(page.text)):
+        smallest page_rank of all pages with this key is not this page's -> `number` is lost
+    remove_lines(page, lost, cleaning, counter, tally)
+
+A line that the page repeats need not be among the lost: `remove_lines` finds those itself.
+
+One occurrence of every run of three sentences: the deduplication of the paper.
+
+Source: Raffel et al. (JMLR 2020), section 2.2: "we discarded all but one of any three-sentence span
+occurring more than once in the data set." What that means where spans overlap the paper leaves
+open; here it means, over the text as it is before anything is removed:
+
+* A *window* is `span_sentences` consecutive sentences of a page, compared with their runs of
+  whitespace as single spaces. Shorter pages have none.
+* Of all occurrences of a window, that on the page with the smallest `pages.page_rank` stays, and on
+  that page the first. All others are *lost*.
+* A sentence is removed if it belongs to a lost window, unless the same window is kept on this page
+  and the sentence belongs to it too ("a a a a a" leaves "a a a").
+
+So nothing depends on the order of pages, every sentence stays somewhere, and no window is left
+twice. Who keeps a window is for the drivers to find:
+
+    for number, key in enumerate(span_keys(page.text, counter)):
+        smallest page_rank of all pages with this key is not this page's -> `number` is lost
+    remove_spans(page, lost, cleaning, counter, tally)
+
+A window that the page repeats need not be among the lost: `remove_spans` finds those itself.
 """
 
 import contextlib
+import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from t5x_lite.errors import InputError
-from t5x_lite.extras import install_command
+from t5x_lite.c4.cleaning import SentenceCounter
+from t5x_lite.c4.config import Cleaning
+from t5x_lite.c4.pages import Page, Tally
+from t5x_lite.core.errors import InputError, install_command
 
 _ROWS = 1 << 18
 _REMEDY = "give it room on the disk or more memory, and start the same command again"
@@ -161,3 +202,146 @@ def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
     for page, position in zip(found["page"].tolist(), found["position"].tolist(), strict=True):
         lost.setdefault(page, []).append(position)
     return lost
+
+
+def page_lines(text: str) -> list[str]:
+    """The lines of a page, as the numbers of lost lines count them."""
+    return text.split("\n")
+
+
+def line_key(line: str) -> bytes:
+    """16 bytes that are the same for lines that are one: MD5 of the stripped, lower-cased line."""
+    return hashlib.md5(
+        line.strip().lower().encode("utf-8", "surrogatepass"), usedforsecurity=False
+    ).digest()
+
+
+def line_keys(text: str) -> list[bytes]:
+    """The key of each line of a text."""
+    return [line_key(line) for line in page_lines(text)]
+
+
+def remove_lines(
+    page: Page,
+    lost: Collection[int],
+    cleaning: Cleaning,
+    counter: SentenceCounter,
+    tally: Tally,
+) -> Page | None:
+    """Stage 5 of `released`: the page without repeated lines, or None where too little is left.
+
+    Args:
+      page: a page as `clean_page` gave it.
+      lost: numbers, from 0, of the lines that another page keeps.
+      cleaning: `min_sentences_after_dedup` is the threshold.
+      counter: counts sentences.
+      tally: gets what is dropped.
+    """
+    tally.page_in("dedup", page)
+    elsewhere: list[str] = []
+    above: list[str] = []
+    kept: dict[str, str] = {}
+    gone: set[str] = set()
+    for number, line in enumerate(page_lines(page.text)):
+        same = line.strip().lower()
+        if same in kept:
+            above.append(line)
+        elif number in lost or same in gone:
+            elsewhere.append(line)
+            gone.add(same)
+        else:
+            kept[same] = line
+    if elsewhere:
+        tally.drop_lines("dedup", "global_duplicate", page, elsewhere)
+    if above:
+        tally.drop_lines("dedup", "local_duplicate", page, above)
+    return finish_dedup(page, "\n".join(kept.values()), cleaning, counter, tally)
+
+
+def finish_dedup(
+    page: Page, text: str, cleaning: Cleaning, counter: SentenceCounter, tally: Tally
+) -> Page | None:
+    """The page with the text that is left of it, or None where that is too little."""
+    if not text:
+        tally.drop_page("dedup", "empty", page)
+        return None
+    if not counter.at_least(text, cleaning.min_sentences_after_dedup):
+        tally.drop_page("dedup", "too_few_sentences", page)
+        return None
+    left = page.with_text(text)
+    tally.page_out("dedup", left)
+    return left
+
+
+def page_sentences(text: str, counter: SentenceCounter) -> list[str]:
+    """The sentences of a page, line by line, for a sentence does not go on beyond its line."""
+    return [sentence for line in text.split("\n") for sentence in counter.sentences(line)]
+
+
+def span_keys(text: str, counter: SentenceCounter, *, n: int = 3) -> list[bytes]:
+    """16 bytes for each window of `n` sentences, by the number of its first sentence."""
+    return _keys(page_sentences(text, counter), n)
+
+
+def remove_spans(
+    page: Page,
+    lost: Collection[int],
+    cleaning: Cleaning,
+    counter: SentenceCounter,
+    tally: Tally,
+) -> Page | None:
+    """Stage 5 of `paper`: the page without repeated spans, or None where too little is left.
+
+    Args:
+      page: a page as `clean_page` gave it.
+      lost: numbers, from 0, of the windows that another page keeps.
+      cleaning: `span_sentences` and `min_sentences_after_dedup`.
+      counter: counts sentences.
+      tally: gets what is dropped.
+    """
+    tally.page_in("dedup", page)
+    lines = page.text.split("\n")
+    divided = [counter.sentences(line) for line in lines]
+    flat = [sentence for sentences in divided for sentence in sentences]
+    removed = _removed(_keys(flat, cleaning.span_sentences), lost, cleaning.span_sentences)
+    if not removed:
+        return finish_dedup(page, page.text, cleaning, counter, tally)
+    tally.drop_lines("dedup", "repeated_span", page, [flat[number] for number in sorted(removed)])
+    left, number = [], 0
+    for line, sentences in zip(lines, divided, strict=True):
+        stay = [text for place, text in enumerate(sentences, number) if place not in removed]
+        number += len(sentences)
+        if len(stay) == len(sentences):
+            left.append(line)
+        elif stay:
+            left.append(" ".join(stay))
+    return finish_dedup(page, "\n".join(left), cleaning, counter, tally)
+
+
+def _keys(sentences: Sequence[str], n: int) -> list[bytes]:
+    digests = [
+        hashlib.md5(
+            " ".join(sentence.split()).encode("utf-8", "surrogatepass"), usedforsecurity=False
+        ).digest()
+        for sentence in sentences
+    ]
+    return [
+        hashlib.md5(b"".join(digests[first : first + n]), usedforsecurity=False).digest()
+        for first in range(len(digests) - n + 1)
+    ]
+
+
+def _removed(keys: Sequence[bytes], lost: Collection[int], n: int) -> set[int]:
+    """Numbers of the sentences that lost windows take with them."""
+    kept: dict[bytes, int] = {}
+    gone: set[bytes] = set()
+    removed: set[int] = set()
+    for number, key in enumerate(keys):
+        if key in kept:
+            removed.update(range(max(number, kept[key] + n), number + n))
+        elif number in lost or key in gone:
+            removed.update(range(number, number + n))
+            gone.add(key)
+        else:
+            kept[key] = number
+    return removed

@@ -10,36 +10,333 @@ often the run was killed and started again: each task's result is a file that is
 at all, and depends on nothing but the task. Memory does not grow with the input: a worker holds a
 record, or a bucket of about 8 MB of text (`BUCKET_BYTES`); DuckDB has its limit and spills to disk.
 The disk needs room for about the size of the uncompressed text, twice.
+
+What the workers of the local driver do: a task reads the parts of one stage and writes one part.
+
+    read_file      an input file           -> pages, by bucket
+    clean_bucket   a bucket's pages        -> cleaned pages in order, and keys for deduplication
+    find_all       all keys                -> what each page loses
+    filter_bucket  cleaned pages, losses   -> pages to be written, by shard
+    write_one      a shard's pages         -> the shard
+
+A bucket is a range of the MD5 of normalized URLs, so all pages of a URL are in one. Nothing here
+depends on who does a task, or when; a task whose part is there is done.
+
+A pool of processes that does tasks in any order, and leaves none behind.
+
+    for result in run_tasks(function, tasks, workers=8): ...
+
+A worker ends when this process does, however that ends, and a worker that is killed (out of memory)
+is an error instead of a wait without end. A plain script and a notebook may call this.
+
+What a person sees while C4 is made: bars on a terminal, otherwise a plain line now and then.
 """
 
+import dataclasses
 import functools
+import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from t5x_lite.c4 import dedup, html, local_tasks, parts
+from t5x_lite.c4 import dedup, output, reading
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.inputs import Input
-from t5x_lite.c4.local_tasks import Plan
+from t5x_lite.c4.dedup import find_losers, owner_key, read_losers, write_keys
 from t5x_lite.c4.output import (
     Kind,
+    Part,
+    PartWriter,
     Shard,
+    Workdir,
     describe_run,
     manifest,
+    order_key,
     read_manifest,
+    refuse_other,
+    shard_of,
     shards_in,
     write_manifest,
+    write_shard,
 )
-from t5x_lite.c4.pages import Tally
-from t5x_lite.c4.parts import Part
+from t5x_lite.c4.pages import Page, Tally, normalize_url, page_rank, url_digest
+from t5x_lite.c4.reading import Input, read_pages
 from t5x_lite.c4.stages import Rules
 from t5x_lite.c4.warc import MAX_RECORD_BYTES
-from t5x_lite.c4.workdir import Workdir, refuse_other
-from t5x_lite.c4.workers import run_tasks
-from t5x_lite.errors import InputError
-from t5x_lite.remote import local_path
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import write_atomically
+from t5x_lite.core.progress import above_a_bar, on_terminal, told
+from t5x_lite.core.remote import local_path
+from t5x_lite.core.workers import WorkerContext
+
+_DIGEST_SPACE = 1 << 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What all tasks of a run know.
+
+    Attributes:
+      output: the directory of the shards.
+      work: the directory of the stages' parts.
+      cleaning: the rules.
+      inputs: the files, in order.
+      num_buckets: see above.
+      num_shards: of the training split.
+      kinds: of files to be written.
+      max_record_bytes: see `read_pages`.
+    """
+
+    output: Path
+    work: Path
+    cleaning: Cleaning
+    inputs: tuple[Input, ...]
+    num_buckets: int
+    num_shards: int
+    kinds: tuple[Kind, ...] = ("json",)
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+    def part(self, stage: str, number: int) -> Path:
+        """The path of a part."""
+        return self.work / stage / f"{number:06d}.part"
+
+    @property
+    def losers(self) -> Path:
+        """What pages lose in deduplication."""
+        return self.work / "duplicates" / "losers.parquet"
+
+    def shard(self, split: str, shard: int) -> Path:
+        """What is known of a shard that was written."""
+        return self.work / "write" / f"{split}-{shard:05d}.json"
+
+
+@functools.lru_cache(1)
+def _rules(cleaning: Cleaning) -> Rules:
+    return Rules(cleaning)
+
+
+def read_file(plan: Plan, number: int) -> None:
+    """Stages 1 and 2 for an input file."""
+    path = plan.part("read", number)
+    if path.exists():
+        return
+    rules, tally = _rules(plan.cleaning), Tally()
+    pages = read_pages(
+        plan.inputs[number].path, plan.cleaning, tally, max_record_bytes=plan.max_record_bytes
+    )
+    with PartWriter(path) as part:
+        for read in pages:
+            page = rules.before_urls(read, tally)
+            if page is not None:
+                digest = url_digest(normalize_url(page.url))
+                part.add(shard_of(digest, plan.num_buckets), (digest, *_fields(page)))
+        part.extra = tally.to_json()
+
+
+def clean_bucket(plan: Plan, bucket: int) -> None:
+    """Stages 3 and 4 for a bucket, and the keys of what is left."""
+    path = plan.part("clean", bucket)
+    if path.exists():
+        return
+    rules, tally = _rules(plan.cleaning), Tally()
+    found = (
+        record
+        for number in range(len(plan.inputs))
+        for record in Part(plan.part("read", number)).records(bucket)
+    )
+    pages = _newest(found, rules, tally) if plan.cleaning.dedup_urls else _decoded(found)
+    pages = sorted(pages, key=itemgetter(0))
+    entries: list[tuple[bytes, bytes, int, int]] = []
+    with PartWriter(path) as part:
+        number = 0
+        for digest, same in itertools.groupby(pages, key=itemgetter(0)):
+            kept = [page for _, read in same if (page := rules.after_urls(read, tally))]
+            for page in sorted(kept, key=_total_order) if len(kept) > 1 else kept:
+                part.add(0, (digest, *_fields(page)))
+                entries += _entries(rules, page, number)
+                number += 1
+        if plan.cleaning.dedup != "none":
+            write_keys(plan.work / "keys" / f"{bucket:06d}.parquet", bucket, entries)
+        part.extra = tally.to_json()
+
+
+def _newest(
+    records: Iterable[list[Any]], rules: Rules, tally: Tally
+) -> Iterable[tuple[bytes, Page]]:
+    """One page of each URL; no more than these are held."""
+    kept: dict[bytes, Page] = {}
+    for digest, page in _decoded(records):
+        kept[digest] = rules.newer(kept.get(digest), page, tally)
+    for page in kept.values():
+        tally.page_out("url_dedup", page)
+    return kept.items()
+
+
+def _entries(rules: Rules, page: Page, number: int) -> Iterator[tuple[bytes, bytes, int, int]]:
+    """Each key of a page once, where it occurs first."""
+    keys = rules.keys(page)
+    if not keys:
+        return
+    owner = owner_key(url_digest(page.url), number)
+    first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+    for key, position in first.items():
+        yield key, owner, number, position
+
+
+def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
+    """What each page loses in stage 5."""
+    if plan.losers.exists():
+        return
+    find_losers(
+        plan.work / "keys",
+        plan.losers,
+        temporary=plan.work / "spill",
+        threads=threads,
+        memory_limit=memory_limit,
+    )
+
+
+def filter_bucket(plan: Plan, bucket: int) -> None:
+    """Stages 5 to 7 for a bucket, by shard."""
+    path = plan.part("filter", bucket)
+    if path.exists():
+        return
+    rules, tally = _rules(plan.cleaning), Tally()
+    lost = read_losers(plan.losers, bucket) if plan.cleaning.dedup != "none" else {}
+    pages = enumerate(_decoded(Part(plan.part("clean", bucket)).records(0)))
+    with PartWriter(path) as part:
+        for digest, same in itertools.groupby(pages, key=lambda found: found[1][0]):
+            kept = []
+            for number, (_, page) in same:
+                left = rules.remove(page, frozenset(lost.get(number, ())), tally)
+                left = None if left is None else rules.finish(left, tally)
+                if left is not None:
+                    kept.append(left)
+            for page in sorted(kept, key=_output_order) if len(kept) > 1 else kept:
+                split = rules.split(page)
+                shard = shard_of(digest, shards_in(split, plan.num_shards))
+                part.add(f"{split}/{shard}", (digest, *_fields(page)))
+                tally.wrote(split, page)
+        part.extra = tally.to_json()
+
+
+def write_one(plan: Plan, which: tuple[str, int]) -> None:
+    """Stage 8 for a shard."""
+    split, shard = which
+    path = plan.shard(split, shard)
+    if path.exists():
+        return
+    num_shards = shards_in(split, plan.num_shards)
+    pages = (
+        page
+        for bucket in _buckets_of(shard, num_shards, plan.num_buckets)
+        for _, page in _decoded(Part(plan.part("filter", bucket)).records(f"{split}/{shard}"))
+    )
+    written = write_shard(plan.output, split, shard, num_shards, pages, kinds=plan.kinds)
+    write_atomically(path, json.dumps([dataclasses.asdict(file) for file in written]).encode())
+
+
+def _buckets_of(shard: int, num_shards: int, num_buckets: int) -> range:
+    """The buckets in which a shard's pages are."""
+    first = -(-shard * _DIGEST_SPACE // num_shards)
+    last = -(-(shard + 1) * _DIGEST_SPACE // num_shards) - 1
+    return range(first * num_buckets // _DIGEST_SPACE, last * num_buckets // _DIGEST_SPACE + 1)
+
+
+def _fields(page: Page) -> tuple[str, str, str, str, str, str]:
+    return (
+        page.url,
+        page.text,
+        page.timestamp,
+        page.content_length,
+        page.content_type,
+        page.language,
+    )
+
+
+def _decoded(records: Iterable[list[Any]]) -> Iterator[tuple[bytes, Page]]:
+    for digest, *fields in records:
+        yield digest, Page(*fields)
+
+
+def _total_order(page: Page) -> tuple[Any, ...]:
+    return page_rank(page), page.content_length, page.content_type
+
+
+def _output_order(page: Page) -> tuple[Any, ...]:
+    return order_key(page), page.content_length, page.content_type
+
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def run_tasks(
+    function: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int
+) -> Iterator[Result]:
+    """Calls a function for each task.
+
+    Args:
+      function: of a module's top level, or a `functools.partial` of one.
+      tasks: to be pickled; begun in this order.
+      workers: processes; 1 calls the function here.
+
+    Yields:
+      Results, as they come.
+
+    Raises:
+      RuntimeError: a worker was killed, or did not begin.
+      Exception: whatever the function raised first; what is not begun then is left.
+    """
+    if workers == 1:
+        yield from map(function, tasks)
+        return
+    context = WorkerContext()
+    pipe: Any = context.Pipe(duplex=False)
+    theirs, ours = pipe
+    pool = ProcessPoolExecutor(
+        min(workers, max(1, len(tasks))), mp_context=context, initializer=_begin, initargs=(theirs,)
+    )
+    try:
+        waiting = {pool.submit(function, task) for task in tasks}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+        pool.shutdown()
+    except BrokenProcessPool as error:
+        raise RuntimeError(
+            f"{context.why_broken()}; start the same again, with fewer workers if memory is short: "
+            "what is finished stays"
+        ) from error
+    finally:
+        ours.close()  # ends the workers that are still at a task
+        pool.shutdown(wait=False, cancel_futures=True)
+        theirs.close()
+
+
+def _begin(parent: Any) -> None:
+    """Makes a worker end with the process that started it, and leave interrupts to that one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    try:
+        parent.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)
+
 
 BUCKET_BYTES = 1 << 23
 MAX_BUCKETS = 1 << 12
@@ -134,11 +431,11 @@ def _check(cleaning: Cleaning, inputs: Sequence[Input]) -> str:
     """Finds at once that a list or a package is not there; the name of the sentence counter."""
     rules = Rules(cleaning)
     rules.load()
-    parts.check_installed()
+    output.check_installed()
     if cleaning.dedup != "none":
         dedup.check_installed()
     if any(file.path.endswith((".warc", ".warc.gz")) for file in inputs):
-        html.check_installed()
+        reading.check_installed()
     return rules.counter.name
 
 
@@ -172,13 +469,13 @@ class _Driver:
         )
         buckets = range(plan.num_buckets)
         tally = Tally()
-        tally.merge(self._parts("read", local_tasks.read_file, largest_first))
+        tally.merge(self._parts("read", read_file, largest_first))
         done.directory("keys")
-        tally.merge(self._parts("clean", local_tasks.clean_bucket, buckets))
+        tally.merge(self._parts("clean", clean_bucket, buckets))
         done.discard("read")
         if plan.cleaning.dedup != "none":
             self._duplicates(memory_limit)
-        tally.merge(self._parts("filter", local_tasks.filter_bucket, buckets))
+        tally.merge(self._parts("filter", filter_bucket, buckets))
         done.discard("clean")
         done.discard("duplicates")
         return tally, self._write(tally)
@@ -219,7 +516,7 @@ class _Driver:
             (split, shard) for split in splits for shard in range(shards_in(split, plan.num_shards))
         ]
         self._workdir.directory("write")
-        self._tasks("write", local_tasks.write_one, shards)
+        self._tasks("write", write_one, shards)
         return [
             Shard(**file)
             for split, shard in shards
@@ -234,7 +531,7 @@ class _Driver:
 
 
 def _find(plan: Plan, _: int, *, threads: int, memory_limit: int) -> None:
-    local_tasks.find_all(plan, threads=threads, memory_limit=memory_limit)
+    find_all(plan, threads=threads, memory_limit=memory_limit)
 
 
 def _splits(cleaning: Cleaning, tally: Tally) -> list[str]:
@@ -244,3 +541,71 @@ def _splits(cleaning: Cleaning, tally: Tally) -> list[str]:
     languages = {split.removesuffix("-validation") for split in tally.splits}
     both = ("", "-validation") if cleaning.validation_modulus else ("",)
     return [language + suffix for language in sorted(languages) for suffix in both]
+
+
+SECONDS_BETWEEN_LINES = 10.0
+_WORDS = {
+    "read": "reading files",
+    "clean": "cleaning pages",
+    "duplicates": "finding duplicates",
+    "filter": "filtering pages",
+    "write": "writing shards",
+}
+
+
+@contextmanager
+def show_progress() -> Iterator[Progress]:
+    """Bars on standard error where that is a terminal, else lines."""
+    if on_terminal():
+        with _bars() as progress:
+            yield progress
+    else:
+        yield Lines()
+
+
+class Lines:
+    """A line when a stage begins and ends, and every ten seconds between."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._shown = -SECONDS_BETWEEN_LINES
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = self._clock()
+        if 0 < done < total and now - self._shown < SECONDS_BETWEEN_LINES:
+            return
+        self._shown = now
+        print(f"{_WORDS.get(stage, stage)}  {done}/{total}", file=sys.stderr, flush=True)
+        told()
+
+
+@contextmanager
+def _bars() -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description:18}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, console=console) as shown, above_a_bar():
+        tasks = {}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = shown.add_task(_WORDS.get(stage, stage), total=total)
+            shown.update(tasks[stage], completed=done, total=total)
+
+        yield progress

@@ -1,4 +1,6 @@
-r"""The shards that C4 is, and the manifest that says what they are.
+r"""What a run of C4 writes: shards, work files, its directory.
+
+The shards that C4 is, and the manifest that says what they are.
 
     c4-train.00000-of-01024.json.gz      one object a line: text, timestamp, url, content-length,
                                          content-type, as Hugging Face's release of C4 has them
@@ -7,25 +9,51 @@ r"""The shards that C4 is, and the manifest that says what they are.
 
 Which shard a page is in follows from the MD5 of its normalized URL, and within a shard pages stand
 in that order: both drivers write the same bytes.
+
+The output directory of a run, and what is finished of it.
+
+    OUTPUT/.work/run.json          what the run is: rules, inputs, shards
+    OUTPUT/.work/<stage>/...       parts; each is there whole or not at all
+    OUTPUT/.work/<stage>.json      the stage is finished, and what it counted
+    OUTPUT/c4-*, manifest.json     the output
+
+A run that was killed goes on where it stopped, if it is the same run; `.work` is removed when the
+manifest is there. One process at a time holds `.work/lock`.
+
+Work files: records in groups, compressed in blocks, with a table of the blocks at the end.
+
+    with PartWriter(path) as part:
+        part.add(3, ("http://...", "text"))
+        part.extra = {"pages": 1}
+    Part(path).records(3)
+
+Records are msgpack. A part is there whole or not at all. A writer holds at most `flush_bytes` of
+records, however many it gets, and a reader one block.
 """
 
+import contextlib
 import dataclasses
+import fcntl
+import functools
 import gzip
 import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+import shutil
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+import msgpack
+
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.inputs import Input
-from t5x_lite.c4.pages import Page, Tally, page_rank
-from t5x_lite.c4.urls import normalize_url, url_digest
-from t5x_lite.errors import InputError
-from t5x_lite.files import open_atomically, write_atomically
+from t5x_lite.c4.pages import Page, Tally, normalize_url, page_rank, url_digest
+from t5x_lite.c4.reading import Input
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.core.files import open_atomically, write_atomically
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
@@ -302,3 +330,286 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise InputError(f"{path} is of another version: give another directory")
     return found
+
+
+WORK = ".work"
+_RUN = "run.json"
+_LOCK = "lock"
+_UNFINISHED = (".c4-*", ".manifest.json.*", ".stats.json.*", ".report.html.*")
+
+
+class Workdir:
+    """A run's directory.
+
+    Attributes:
+      output: the directory of the shards.
+      work: that of the parts.
+    """
+
+    def __init__(self, output: Path):
+        self.output = output
+        self.work = output / WORK
+        self._lock: BinaryIO | None = None
+
+    def open(self, run: Mapping[str, Any]) -> None:
+        """Takes the directory for a run, new or begun.
+
+        Args:
+          run: all that the output depends on, of JSON's types.
+
+        Raises:
+          InputError: it holds something else or another run, or a process is at it.
+        """
+        self._refuse_strangers()
+        self.work.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        try:
+            self._refuse_other(run)
+        except InputError:
+            self.close()
+            raise
+        self._remove_unfinished()
+
+    def _remove_unfinished(self) -> None:
+        """Removes files of a process that was killed as it wrote."""
+        left = [path for pattern in _UNFINISHED for path in self.output.glob(pattern)]
+        for path in [*left, *self.work.glob("*/.*")]:
+            path.unlink(missing_ok=True)
+
+    def _refuse_other(self, run: Mapping[str, Any]) -> None:
+        path = self.work / _RUN
+        content = json.dumps(run, indent=1, sort_keys=True)
+        if not path.exists():
+            write_atomically(path, content.encode())
+            return
+        try:
+            before = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise InputError(f"{path} is damaged: remove {self.work}") from error
+        refuse_other(self.output, before, json.loads(content))
+
+    def _refuse_strangers(self) -> None:
+        if not self.output.exists():
+            return
+        if not self.output.is_dir():
+            raise InputError(f"--output {self.output}: is a file; give a directory")
+        others = [path.name for path in self.output.iterdir() if path.name != WORK]
+        if others and not (self.work / _RUN).exists():
+            raise InputError(
+                f"--output {self.output}: there is something in it ({min(others)}), and no "
+                "unfinished run; give a new directory"
+            )
+
+    def _take_lock(self) -> None:
+        self._lock = (self.work / _LOCK).open("ab")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"--output {self.output}: another process is writing it; wait for its end"
+            ) from error
+
+    def close(self) -> None:
+        """Lets the directory go; the run stays as it is."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def directory(self, stage: str) -> Path:
+        """The directory of a stage's parts."""
+        path = self.work / stage
+        path.mkdir(exist_ok=True)
+        return path
+
+    def finished(self, stage: str) -> Any | None:
+        """What `finish` was given; None where the stage is not finished."""
+        try:
+            return json.loads((self.work / f"{stage}.json").read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def finish(self, stage: str, found: Mapping[str, Any]) -> None:
+        """Records that a stage is finished, and what it found."""
+        content = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        write_atomically(self.work / f"{stage}.json", content)
+
+    def discard(self, stage: str) -> None:
+        """Removes the parts of a stage that no later one needs."""
+        shutil.rmtree(self.work / stage, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Removes all that is not output."""
+        self.close()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+def refuse_other(output: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuses a directory in which another run was begun or finished.
+
+    Raises:
+      InputError: naming the first thing that differs.
+    """
+    for name, was, wanted in differences(before, now):
+        raise InputError(
+            f"--output {output}: holds another run: {name} was {_short(was)}, and is now "
+            f"{_short(wanted)}; give another directory, or remove this one"
+        )
+
+
+def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two trees of JSON differ: the path, what was there, and what is there now."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in sorted({*before, *now}):
+            where = f"{name}.{key}" if name else key
+            yield from differences(before.get(key), now.get(key), where)
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for index, (was, wanted) in enumerate(zip(before, now, strict=True)):
+            yield from differences(was, wanted, f"{name}[{index}]")
+    elif before != now:
+        yield name, before, now
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return f"{len(value)} entries"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) < 100 else f"{text[:97]}..."
+
+
+_MAGIC = b"t5xC4p01"
+_TAIL = struct.Struct("<Q8s")
+_PART_LEVEL = 1
+FLUSH_BYTES = 1 << 25
+_BLOCK_BYTES = 1 << 20
+
+Group = int | str
+
+
+@functools.cache
+def _zstandard():
+    try:
+        import zstandard
+    except ImportError as error:
+        raise InputError(
+            f"C4's work files need zstandard, which is missing: {install_command('c4')}"
+        ) from error
+    return zstandard
+
+
+def check_installed() -> None:
+    """Says, by an InputError, that the package is missing, before the work and not after it."""
+    _zstandard()
+
+
+class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
+    """Writes a part; it takes its name when the `with` block ends well.
+
+    Attributes:
+      extra: anything of dicts, lists, text and numbers, to be found in `Part.extra`.
+    """
+
+    def __init__(self, path: Path, *, flush_bytes: int = FLUSH_BYTES):
+        self.extra: Any = None
+        self._flush_bytes = flush_bytes
+        self._blocks: list[tuple[Group, int, int]] = []
+        self._waiting: dict[Group, bytearray] = {}
+        self._held = self._offset = 0
+        self._packer = msgpack.Packer(unicode_errors="surrogatepass")
+        self._compress = _zstandard().ZstdCompressor(level=_PART_LEVEL).compress
+        self._opened = open_atomically(path)
+
+    def __enter__(self) -> "PartWriter":
+        self._file = self._opened.__enter__()
+        return self
+
+    def add(self, group: Group, record: tuple[Any, ...]) -> None:
+        """Adds a record at the end of its group."""
+        packed = self._packer.pack(record)
+        waiting = self._waiting.get(group)
+        if waiting is None:
+            waiting = self._waiting[group] = bytearray()
+        waiting += packed
+        self._held += len(packed)
+        if len(waiting) >= _BLOCK_BYTES:
+            self._held -= len(waiting)
+            self._write(group, self._waiting.pop(group))
+        elif self._held >= self._flush_bytes:
+            self._flush()
+
+    def _flush(self) -> None:
+        for group, waiting in self._waiting.items():
+            self._write(group, waiting)
+        self._waiting.clear()
+        self._held = 0
+
+    def _write(self, group: Group, content: bytearray) -> None:
+        block = self._compress(content)
+        self._file.write(block)
+        self._blocks.append((group, self._offset, len(block)))
+        self._offset += len(block)
+
+    def __exit__(self, *error: Any) -> bool | None:
+        if error[0] is not None:
+            return self._opened.__exit__(*error)
+        try:
+            self._flush()
+            footer = self._compress(self._packer.pack((self._blocks, self.extra)))
+            self._file.write(footer)
+            self._file.write(_TAIL.pack(len(footer), _MAGIC))
+        except BaseException as failed:
+            if not self._opened.__exit__(type(failed), failed, failed.__traceback__):
+                raise
+        return self._opened.__exit__(None, None, None)
+
+
+class Part:
+    """Reads a part.
+
+    Attributes:
+      extra: what its writer was given.
+    """
+
+    def __init__(self, path: Path):
+        """Reads the table of blocks.
+
+        Raises:
+          InputError: the file is damaged.
+        """
+        self._path = path
+        self._decompress = _zstandard().ZstdDecompressor().decompress
+        try:
+            with path.open("rb") as file:
+                end = file.seek(-_TAIL.size, os.SEEK_END)
+                size, magic = _TAIL.unpack(file.read())
+                if magic != _MAGIC:
+                    raise ValueError("no table at its end")
+                file.seek(end - size)
+                blocks, self.extra = msgpack.unpackb(
+                    self._decompress(file.read(size)),
+                    strict_map_key=False,
+                    unicode_errors="surrogatepass",
+                )
+        except (OSError, ValueError, struct.error, _zstandard().ZstdError) as error:
+            raise InputError(
+                f"{path} is damaged ({error}): remove its directory, and start again"
+            ) from error
+        self._blocks: dict[Group, list[tuple[int, int]]] = {}
+        for group, offset, length in blocks:
+            self._blocks.setdefault(group, []).append((offset, length))
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups that have records."""
+        return list(self._blocks)
+
+    def records(self, group: Group) -> Iterator[list[Any]]:
+        """The records of a group, as they were added."""
+        blocks = self._blocks.get(group)
+        if not blocks:
+            return
+        with self._path.open("rb") as file:
+            for offset, length in blocks:
+                file.seek(offset)
+                unpacker = msgpack.Unpacker(max_buffer_size=0, unicode_errors="surrogatepass")
+                unpacker.feed(self._decompress(file.read(length)))
+                yield from unpacker

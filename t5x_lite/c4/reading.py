@@ -1,4 +1,6 @@
-r"""Pages out of WET and WARC files.
+r"""Pages out of WET and WARC files, and what `--input` names.
+
+Pages out of WET and WARC files.
 
     for page in read_pages("CC-MAIN-00000.warc.wet.gz", cleaning, tally): ...
 
@@ -10,20 +12,317 @@ line of the page that looks like one; and where the reference dies of a damaged 
 the record in the tally and goes on.
 
 Invalid UTF-8 becomes U+FFFD; a record with more than one such character in ten is no text.
+
+The text of a web page as a crawler stored it: an HTTP response in a WARC file.
+
+    response_text(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>One. <b>Two.</b>")
+        == "One. Two."
+
+Text is taken out of HTML by resiliparse (Bevendorff et al., "Elastic ChatNoir", ECIR 2018), all of
+it and not the main content alone, as Common Crawl does when it makes WET files of its WARC files.
+
+What `--input` names: files, globs, directories, lists of paths, a crawl's paths file.
+
+    expand_inputs(["crawl/*.warc.wet.gz", "gs://crawl/2019-18"])
+    expand_inputs(["wet.paths.gz"], base="s3://commoncrawl")
+
+A file named *.paths, *.txt or *.list (or these with .gz) holds a path on each line, relative to
+`base`, or to its own directory where none is given. A directory stands for the *.warc and *.wet
+files, .gz or not, that are in it or below it.
 """
 
+import functools
+import glob
+import gzip
 import io
+import os
+import re
+import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.gzip_members import Readable, read_members
-from t5x_lite.c4.html import NoText, response_text
-from t5x_lite.c4.inputs import Input
 from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.c4.warc import MAX_RECORD_BYTES, Damage, Record, read_records
-from t5x_lite.errors import InputError
-from t5x_lite.remote import open_path
+from t5x_lite.c4.warc import MAX_RECORD_BYTES, Damage, Readable, Record, read_members, read_records
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.core.remote import AnyPath, files_below, is_remote, open_path, size_of
+from t5x_lite.data.formats.lines import LARGEST_WHOLE
+
+_BLANK = re.compile(rb"\r?\n\r?\n")
+_STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.ASCII)
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
+_MOST_CHUNKS = 1 << 16
+_HTML = ("text/html", "application/xhtml+xml")
+MAX_ATTRIBUTES = 10_000
+"""Attributes of a tag: the parser compares each with all before it."""
+MAX_TAG_CHARS = 5 * MAX_ATTRIBUTES
+_QUOTED = r"""(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s>"'][^\s>]*+)"""
+_ATTRIBUTE_PATTERN = rf"[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+{_QUOTED}?)?"
+_ATTRIBUTE = re.compile(_ATTRIBUTE_PATTERN)
+_TAG = re.compile(rf"<[A-Za-z][^\s/>]*+(?:{_ATTRIBUTE_PATTERN})*+")
+
+
+class NoText(Exception):
+    """A response has no text that can be read; the message says why, without anything of it."""
+
+
+@functools.cache
+def _resiliparse():
+    try:
+        from resiliparse.extract.html2text import extract_plain_text
+        from resiliparse.parse.encoding import bytes_to_str, detect_encoding
+    except ImportError as error:
+        raise InputError(
+            f"reading WARC files needs resiliparse, which is missing: {install_command('c4')}"
+        ) from error
+    return extract_plain_text, bytes_to_str, detect_encoding
+
+
+def check_installed() -> None:
+    """Says, by an InputError, that the package is missing, before the work and not after it."""
+    _resiliparse()
+
+
+def response_text(block: bytes, *, max_bytes: int) -> str:
+    """The text of a stored HTTP response.
+
+    Args:
+      block: status line, headers and body.
+      max_bytes: of the body, when it is decompressed.
+
+    Raises:
+      NoText: it is no page, or cannot be read.
+      InputError: resiliparse is not installed.
+    """
+    blank = _BLANK.search(block)
+    status = _STATUS.match(block)
+    if blank is None or status is None:
+        raise NoText("damaged HTTP header")
+    if status.group(1) != b"200":
+        raise NoText("responses whose status is not 200")
+    headers = _headers(block[: blank.start()])
+    kind = headers.get("content-type", "text/html")
+    mime = kind.partition(";")[0].strip().lower()
+    if mime not in (*_HTML, "text/plain"):
+        raise NoText("responses that are neither HTML nor plain text")
+    body = _decoded(block[blank.end() :], headers, max_bytes)
+    charset = _CHARSET.search(kind)
+    text = _to_str(body, charset.group(1) if charset else "", html=mime in _HTML)
+    return text if mime == "text/plain" else html_text(text)
+
+
+def html_text(html: str) -> str:
+    """The text of an HTML page, a line for each block.
+
+    Raises:
+      NoText: a tag has so many attributes that parsing it would not end.
+    """
+    extract = _resiliparse()[0]
+    if len(html) > MAX_TAG_CHARS:
+        for tag in _TAG.finditer(html):
+            if tag.end() - tag.start() > MAX_TAG_CHARS and _is_crowded(tag.group()):
+                raise NoText("an HTML tag with too many attributes")
+    return extract(html, preserve_formatting=True, list_bullets=False)
+
+
+def _is_crowded(tag: str) -> bool:
+    return sum(1 for _ in _ATTRIBUTE.finditer(tag)) > MAX_ATTRIBUTES
+
+
+def _headers(block: bytes) -> dict[str, str]:
+    headers = {}
+    for line in block.decode("latin-1").splitlines()[1:]:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return headers
+
+
+def _decoded(body: bytes, headers: dict[str, str], max_bytes: int) -> bytes:
+    """The body without chunks and compression, where a crawler left them."""
+    if "chunked" in headers.get("transfer-encoding", "").lower():
+        body = _without_chunks(body)
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding in ("", "identity") or not body:
+        return body
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise NoText("responses in a compression that is not gzip")
+    if encoding != "deflate" and not body.startswith(b"\x1f\x8b"):
+        return body  # Common Crawl decompresses, and older crawls kept the header
+    inflate = zlib.decompressobj(wbits=47 if encoding != "deflate" else _deflate_bits(body))
+    try:
+        content = inflate.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise NoText("damaged compression of a response") from error
+    if len(content) > max_bytes:
+        raise NoText("responses longer than the limit when decompressed")
+    return content
+
+
+def _deflate_bits(body: bytes) -> int:
+    """zlib's format as the standard says, or bare as some servers send it."""
+    return 15 if body[0] & 15 == 8 and int.from_bytes(body[:2], "big") % 31 == 0 else -15
+
+
+def _without_chunks(body: bytes) -> bytes:
+    """The content of a chunked body; a body that is not is given as it is."""
+    parts, at = [], 0
+    while len(parts) < _MOST_CHUNKS:
+        size = _CHUNK_SIZE.match(body, at)
+        line = body.find(b"\n", at)
+        if size is None or line < 0:
+            return b"".join(parts) if parts else body
+        length = int(size.group(), 16)
+        if length == 0:
+            break
+        parts.append(body[line + 1 : line + 1 + length])
+        at = line + 1 + length
+        at += 2 if body[at : at + 2] == b"\r\n" else 0
+    return b"".join(parts)
+
+
+def _to_str(body: bytes, charset: str, *, html: bool) -> str:
+    """Decodes a page by its header, else by what it says and looks like."""
+    _, bytes_to_str, detect_encoding = _resiliparse()
+    if charset:
+        try:
+            return body.decode(charset, "replace")
+        except (LookupError, ValueError):
+            pass
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        found = detect_encoding(body, from_html_meta=html)
+        return bytes_to_str(body, found or "utf-8", errors="replace")
+
+
+_LISTS = (".paths", ".txt", ".list")
+_ARCHIVES = (".warc", ".wet", ".warc.gz", ".wet.gz")
+_GLOB = re.compile(r"[*?\[]")
+_LONGEST_LINE = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """A file to read.
+
+    Attributes:
+      path: absolute, or gs://, s3://.
+      size: bytes.
+    """
+
+    path: str
+    size: int
+
+
+def expand_inputs(inputs: Sequence[str], *, base: str = "") -> list[Input]:
+    """All files that inputs name, each once, sorted by path: their order does not matter.
+
+    Args:
+      inputs: as the user gave them.
+      base: where relative paths of lists begin; "" is the list's own directory.
+
+    Raises:
+      InputError: one is not there, or names no file.
+    """
+    if not inputs:
+        raise InputError("no input: give WET or WARC files, globs, directories or lists of paths")
+    paths: set[str] = set()
+    for given in inputs:
+        paths.update(_expand(given, base))
+    return [_input(path) for path in sorted(paths)]
+
+
+def _expand(given: str, base: str) -> Iterator[str]:
+    if not given.strip():
+        raise InputError("an input is empty: give a file, a glob, a directory or a list of paths")
+    path = open_path(given)
+    if not path.exists():
+        if _GLOB.search(given) is None:
+            raise InputError(f"input {given}: no such file or directory")
+        found = sorted(_glob(given))
+        if not found:
+            raise InputError(f"input {given}: no file matches")
+        yield from found
+    elif path.is_dir():
+        found = [name for name in files_below(path) if name.endswith(_ARCHIVES)]
+        if not found:
+            raise InputError(f"input {given}: no file in it ends in {', '.join(_ARCHIVES)}")
+        yield from (_absolute(f"{str(path).rstrip('/')}/{name}") for name in found)
+    elif given.removesuffix(".gz").endswith(_LISTS):
+        yield from _listed(path, given, base)
+    else:
+        yield _absolute(given)
+
+
+def _absolute(path: str) -> str:
+    return path if is_remote(path) else os.path.abspath(path)
+
+
+def _glob(pattern: str) -> Iterator[str]:
+    """The files that match; `**` stands for any directories."""
+    if not is_remote(pattern):
+        found = glob.glob(pattern, recursive=True)
+        yield from (_absolute(path) for path in found if os.path.isfile(path))
+        return
+    first = _GLOB.search(pattern)
+    assert first is not None
+    root, _, _ = pattern[: first.start()].rpartition("/")
+    below = pattern[len(root) + 1 :]
+    yield from (str(path) for path in open_path(root).glob(below) if not path.is_dir())
+
+
+def _listed(path: AnyPath, given: str, base: str) -> Iterator[str]:
+    """The files that a list names; each must be there."""
+    root = (base or _absolute(given).rpartition("/")[0]).rstrip("/")
+    count = 0
+    for number, line in enumerate(_lines(path, given), start=1):
+        if not line or line.startswith("#"):
+            continue
+        count += 1
+        named = line if is_remote(line) or line.startswith("/") else f"{root}/{line}"
+        if not open_path(named).exists():
+            raise InputError(
+                f"{given}:{number}: no file {named}"
+                + ("" if base else "; paths of a list are relative to it, or to --base")
+            )
+        yield _absolute(named)
+    if not count:
+        raise InputError(f"input {given}: the list names no file")
+
+
+def _lines(path: AnyPath, given: str) -> Iterator[str]:
+    try:
+        content = path.read_bytes()
+        if content.startswith(b"\x1f\x8b"):
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(LARGEST_WHOLE + 1)
+        if len(content) > LARGEST_WHOLE:
+            raise InputError(
+                f"input {given}: a list of paths has at most {LARGEST_WHOLE} bytes; divide it"
+            )
+        lines = content.decode("utf-8").splitlines()
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"input {given}: cannot be read ({error})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"input {given}: is not a list of paths; a WET or WARC file must not end in .txt"
+        ) from error
+    for number, line in enumerate(lines, start=1):
+        if len(line) > _LONGEST_LINE or line.startswith("WARC/"):
+            raise InputError(
+                f"{given}:{number}: is not a path; rename WET and WARC files to *.warc"
+            )
+        yield line.strip()
+
+
+def _input(path: str) -> Input:
+    try:
+        return Input(path=path, size=size_of(open_path(path)))
+    except OSError as error:
+        raise InputError(f"input {path}: cannot be read ({error.strerror or error})") from error
+
 
 _MOST_REPLACED = 0.1
 

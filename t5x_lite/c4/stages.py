@@ -15,17 +15,18 @@ Each gives None for a page that is dropped. A stage that the config leaves out i
 from collections.abc import Collection, Iterable
 from functools import cached_property
 
-from t5x_lite.c4.bad_words import BadWordsFilter
-from t5x_lite.c4.cleaning import clean_page
+from t5x_lite.c4.bad_words import BadWordsFilter, DomainList, UrlList, load_domains, load_urls
+from t5x_lite.c4.cleaning import (
+    LanguageIdentifier,
+    SentenceCounter,
+    clean_page,
+    keep_length,
+    keep_paragraphs,
+    load_counter,
+)
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.filters import DomainList, UrlList, load_domains, load_urls
-from t5x_lite.c4.language import LanguageIdentifier
-from t5x_lite.c4.length import keep_length, keep_paragraphs
-from t5x_lite.c4.lines import line_keys, remove_lines
-from t5x_lite.c4.pages import Page, Tally, newest
-from t5x_lite.c4.sentences import SentenceCounter, load_counter
-from t5x_lite.c4.spans import remove_spans, span_keys
-from t5x_lite.c4.urls import is_validation
+from t5x_lite.c4.dedup import line_keys, remove_lines, remove_spans, span_keys
+from t5x_lite.c4.pages import Page, Tally, is_validation, newest
 
 
 class Rules:

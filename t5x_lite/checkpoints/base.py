@@ -28,10 +28,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, UInt32
 
-from t5x_lite import remote, renames, trees
-from t5x_lite.errors import InputError
-from t5x_lite.remote import AnyPath
-from t5x_lite.types import Array
+from t5x_lite.core import remote, renames, trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.remote import AnyPath
+from t5x_lite.core.trees import Array
 
 BASE_FILE = "base.json"
 LINK = "base"

@@ -22,8 +22,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from t5x_lite import patterns, trees
-from t5x_lite.errors import InputError
+from t5x_lite.core import patterns, trees
+from t5x_lite.core.errors import InputError
 from t5x_lite.models.towers import tower_of
 
 _ARROW = "->"

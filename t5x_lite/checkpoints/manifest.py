@@ -34,11 +34,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from t5x_lite import remote
-from t5x_lite.buckets.asking import ask_if_remote
-from t5x_lite.errors import InputError
-from t5x_lite.files import sync_to_disk
-from t5x_lite.remote import AnyPath
+from t5x_lite.core import remote
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import sync_to_disk
+from t5x_lite.core.object_store import ask_if_remote
+from t5x_lite.core.remote import AnyPath
 
 MANIFEST_FILE = "manifest.json"
 DIRECTORY = "checkpoints"

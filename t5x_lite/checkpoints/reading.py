@@ -34,18 +34,18 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from t5x_lite import remote, trees
-from t5x_lite.checkpoints import items, manifest, orbax_params
+from t5x_lite.checkpoints import items, manifest
 from t5x_lite.checkpoints.base import BASE_FILE, Base, base_at
 from t5x_lite.checkpoints.init import InitRules, part_of
-from t5x_lite.errors import InputError
-from t5x_lite.remote import AnyPath
-from t5x_lite.trees import LazyArray
+from t5x_lite.core import remote, trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.remote import AnyPath
+from t5x_lite.core.trees import LazyArray
 
 DIRECTORY = manifest.DIRECTORY
 CONFIG_FILE = "config.json"
 DELTA_FILE = "delta.json"
-"""The file of a step directory that holds a delta; see `run.delta_files`."""
+"""The file of a step directory that holds a delta; see `inference.delta_files`."""
 METRICS_FILE = "metrics.json"
 VOCABULARY_DIRECTORY = "vocabulary"
 
@@ -243,7 +243,7 @@ def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
     Raises:
       InputError: they are unreadable, or the base is damaged, not there or another one.
     """
-    found = orbax_params.lazy_params(step_directory / "params")
+    found = items.lazy_params(step_directory / "params")
     base = base_of(step_directory)
     if base is None:
         return found

@@ -41,19 +41,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from t5x_lite import remote
-from t5x_lite.buckets.asking import ask_if_remote
 from t5x_lite.checkpoints import items, manifest
-from t5x_lite.checkpoints.reading import (
-    DIRECTORY,
-    METRICS_FILE,
-    saved_steps,
-    step_directories,
-)
-from t5x_lite.errors import InputError, system_reason
-from t5x_lite.metrics.selection import Mode, best_step, matching, mode_of
-from t5x_lite.processes import first_told
-from t5x_lite.types import Params
+from t5x_lite.checkpoints.reading import DIRECTORY, METRICS_FILE, saved_steps, step_directories
+from t5x_lite.core import remote
+from t5x_lite.core.errors import InputError, system_reason
+from t5x_lite.core.object_store import ask_if_remote
+from t5x_lite.core.sharding import first_told
+from t5x_lite.core.trees import Params
+from t5x_lite.metrics.benchmarks import Mode, best_step, matching, mode_of
 
 _TEMPORARY = re.compile(r"\d+\.orbax-checkpoint-tmp.*")
 _INCOMPLETE = re.compile(r"(\d+)\.incomplete")

@@ -5,8 +5,8 @@ from typing import Literal
 
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import some_directory
-from t5x_lite.files import LONGEST_LINE
-from t5x_lite.option_types import (
+from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.options import (
     ALL_MODULES,
     Directories,
     File,
@@ -20,12 +20,12 @@ from t5x_lite.option_types import (
     OptionalNumber,
     OptionalPositive,
     OptionalText,
+    OptionError,
     Positive,
     Step,
     Text,
 )
-from t5x_lite.options import OptionError
-from t5x_lite.project import trusting_checkpoints
+from t5x_lite.core.project import trusting_checkpoints
 
 
 @command
@@ -126,10 +126,10 @@ def predict(
     check_threshold(threshold)
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.decoding.config import Decoding
+    from t5x_lite.inference import json_answers
     from t5x_lite.inference.answers import Asked, check_record
     from t5x_lite.inference.checkpoint import find_steps
-    from t5x_lite.run import answering
-    from t5x_lite.run.long_texts import InputReader
+    from t5x_lite.inference.json_answers import InputReader
 
     decoding = Decoding(
         max_decode_length=max_decode_length,
@@ -156,18 +156,18 @@ def predict(
     reader = InputReader(long_inputs)
     with trusting_checkpoints(trust_project), base_at(base):
         steps = find_steps(checkpoint, step=step)
-        own = answering.head_of(steps, head, asked, decoding=decoding, prompt=prompt)
+        own = json_answers.head_of(steps, head, asked, decoding=decoding, prompt=prompt)
         same = {"use": adapters.use, "inputs_length": inputs_length}
         identity = {**same, "long_inputs": long_inputs}
         if own is not None:
-            answering.stream(
+            json_answers.stream(
                 input,
                 output,
                 fields=(),
                 check=lambda line: check_record(own, line.record, where=line.where),
                 longest=longest_line,
                 batch_size=batch_size,
-                identity=answering.identity_of(
+                identity=json_answers.identity_of(
                     "predict",
                     input,
                     steps,
@@ -175,12 +175,12 @@ def predict(
                     head=own.name,
                     asked=dataclasses.asdict(asked),
                 ),
-                load=lambda: answering.answering(
+                load=lambda: json_answers.answering(
                     steps, own, asked, reader, **same, batch_size=batch_size
                 ),
             )
         else:
-            answering.stream(
+            json_answers.stream(
                 input,
                 output,
                 fields=("inputs",),
@@ -188,7 +188,7 @@ def predict(
                 numbers=("seed",),
                 longest=longest_line,
                 batch_size=batch_size,
-                identity=answering.identity_of(
+                identity=json_answers.identity_of(
                     "predict",
                     input,
                     steps,
@@ -196,7 +196,7 @@ def predict(
                     prompt=prompt,
                     decoding=dataclasses.asdict(decoding),
                 ),
-                load=lambda: answering.generating(
+                load=lambda: json_answers.generating(
                     steps, decoding, reader, **same, prompt=prompt, batch_size=batch_size
                 ),
             )
@@ -252,30 +252,30 @@ def score(
     """
     some_directory(checkpoint)
     from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.inference import json_answers
     from t5x_lite.inference.checkpoint import Checkpoint, find_steps
-    from t5x_lite.run import answering
-    from t5x_lite.run.long_texts import InputReader, TargetReader
+    from t5x_lite.inference.json_answers import InputReader, TargetReader
 
     reader, cutter = InputReader(long_inputs), TargetReader(long_inputs, targets_length)
     with trusting_checkpoints(trust_project), base_at(base):
         steps = find_steps(checkpoint, step=step)
         texts = None
         if candidates is not None:
-            texts = answering.read_candidates(candidates, input=input, longest=longest_line)
+            texts = json_answers.read_candidates(candidates, input=input, longest=longest_line)
 
-        def load() -> answering.Change:
+        def load() -> json_answers.Change:
             model = Checkpoint.load(steps, use=adapters.use, inputs_length=inputs_length)
             if texts is None:
-                return answering.scoring(model, reader, cutter, batch_size=batch_size)
-            return answering.ranking(model, reader, cutter, texts, batch_size=batch_size)
+                return json_answers.scoring(model, reader, cutter, batch_size=batch_size)
+            return json_answers.ranking(model, reader, cutter, texts, batch_size=batch_size)
 
-        answering.stream(
+        json_answers.stream(
             input,
             output,
             fields=("inputs", "targets") if texts is None else ("inputs",),
             longest=longest_line,
             batch_size=batch_size,
-            identity=answering.identity_of(
+            identity=json_answers.identity_of(
                 "score",
                 input,
                 steps,

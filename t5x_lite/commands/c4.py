@@ -9,23 +9,25 @@ from t5x_lite.c4.config import Cleaning, missing_lists
 from t5x_lite.c4.config import preset as rules_of
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import PROG, before_beam, load_driver
-from t5x_lite.errors import InputError
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import (
     Directory,
     Files,
     Number,
     OptionalFile,
     OptionalPositive,
+    OptionError,
     Overrides,
     Text,
+    option_names,
+    parse,
 )
-from t5x_lite.options import OptionError, option_names, parse
 
 if TYPE_CHECKING:
-    from t5x_lite.c4.inputs import Input
     from t5x_lite.c4.output import Kind
     from t5x_lite.c4.pages import Tally
-    from t5x_lite.progress import Row
+    from t5x_lite.c4.reading import Input
+    from t5x_lite.core.progress import Row
 
 BYTES_OF_A_SHARD = 1 << 28
 """Of input as it is stored; a crawl of 8 TB then has the 1024 shards of the release."""
@@ -106,11 +108,10 @@ def c4(
     given = {name: path for name, path in lists.items() if path is not None}
     cleaning = _changed(dataclasses.replace(rules_of(preset, variant), **given), changes)
     from t5x_lite.c4 import local
-    from t5x_lite.c4.inputs import expand_inputs
-    from t5x_lite.c4.progress import show_progress
-    from t5x_lite.c4.reading import check_archives
-    from t5x_lite.c4.sentences import load_counter
-    from t5x_lite.progress import print_result
+    from t5x_lite.c4.cleaning import load_counter
+    from t5x_lite.c4.local import show_progress
+    from t5x_lite.c4.reading import check_archives, expand_inputs
+    from t5x_lite.core.progress import print_result
     from t5x_lite.report.c4 import write_report
 
     _check_lists(cleaning, variant)

@@ -27,9 +27,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar
 
-from t5x_lite.errors import shown
-from t5x_lite.option_types import OVERRIDES, SHARED, AtLeast
-from t5x_lite.options import OptionError, suggesting
+from t5x_lite.core.errors import shown
+from t5x_lite.core.options import OVERRIDES, SHARED, AtLeast, OptionError, suggesting
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -20,28 +20,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from t5x_lite.commands.command import command
-from t5x_lite.errors import InputError
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import (
     ALL_MODULES,
     Destination,
     Modules,
     Natural,
     Number,
     OptionalDirectory,
+    OptionError,
     Positive,
     Source,
     Step,
+    did_you_mean,
 )
-from t5x_lite.options import OptionError, did_you_mean
-from t5x_lite.project import trusting_checkpoints
+from t5x_lite.core.project import trusting_checkpoints
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from t5x_lite.deltas.delta import Delta, Module
+    from t5x_lite.adapters.delta import Delta, Module
+    from t5x_lite.core.trees import Params
     from t5x_lite.inference.loading import Loaded
-    from t5x_lite.learner import Learner
-    from t5x_lite.types import Params
+    from t5x_lite.objectives.learner import Learner
 
 Expression = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="EXPRESSION")]
 Named = Annotated[Sequence[str], tyro.conf.arg(metavar="NAME=DIR [NAME=DIR ...]")]
@@ -83,8 +84,8 @@ def compose(
         bases differ; or if the destination exists.
     """
     _check_base(base, allowed=allow_other_base)
-    from t5x_lite.deltas.expression import Names, check, evaluate, names_in
-    from t5x_lite.run import delta_files
+    from t5x_lite.adapters.expression import Names, check, evaluate, names_in
+    from t5x_lite.inference import delta_files
 
     with trusting_checkpoints(trust_project):
         places = _named(delta, option="--delta")
@@ -144,13 +145,13 @@ def _refuse_existing(destination: str | Path) -> None:
 
 def _diagonal(where: str) -> Mapping[str, Any]:
     """A Fisher diagonal by path."""
-    from t5x_lite.checkpoints import manifest, orbax_params
-    from t5x_lite.inference.best_step import find_step
-    from t5x_lite.remote import local_path
+    from t5x_lite.checkpoints import items, manifest
+    from t5x_lite.core.remote import local_path
+    from t5x_lite.inference.loading import find_step
 
     source = Path(find_step(local_path(where, what="Fisher diagonal")))
     manifest.verify(source, "params", "files")
-    arrays = orbax_params.lazy_params(source / "params")
+    arrays = items.lazy_params(source / "params")
     start = "fisher/"
     diagonal = {p.removeprefix(start): a.read() for p, a in arrays.items() if p.startswith(start)}
     if not diagonal:
@@ -167,7 +168,7 @@ def _contents(delta: "Delta") -> str:
 
 def _titled(module: "Module") -> str:
     """An adapter's name, and its kind; the methods of a union."""
-    from t5x_lite.adapters.union import Union
+    from t5x_lite.adapters.merging import Union
 
     members = module.members if isinstance(module, Union) else ()
     kinds = " and ".join(type(each).__name__ for each in members) or type(module).__name__
@@ -215,9 +216,9 @@ def merge(
         destination exists; nothing is left behind then.
     """
     _check_base(base, allowed=allow_other_base)
-    from t5x_lite.checkpoints.orbax_params import write_step
-    from t5x_lite.interop.directories import new_directory
-    from t5x_lite.run import delta_files
+    from t5x_lite.checkpoints.items import write_step
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.inference import delta_files
 
     with trusting_checkpoints(trust_project), new_directory(destination) as directory:
         opened = delta_files.open_delta(
@@ -268,12 +269,12 @@ def fisher(
       InputError: if there is no such checkpoint, if its data are missing, if expected labels are
         asked for without a classifier, or if the destination exists.
     """
-    from t5x_lite.checkpoints.orbax_params import write_step
-    from t5x_lite.evaluate.fisher import classes_of, fisher_diagonal
+    from t5x_lite.checkpoints.items import write_step
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.core.progress import counting
+    from t5x_lite.core.trees import LazyArray
+    from t5x_lite.evaluate.loss import classes_of, fisher_diagonal
     from t5x_lite.inference.loading import Loaded
-    from t5x_lite.interop.directories import new_directory
-    from t5x_lite.progress import counting
-    from t5x_lite.trees import LazyArray
 
     # Examples are drawn as training draws them, with the run's seed.
     with trusting_checkpoints(trust_project), new_directory(destination) as directory:
@@ -294,10 +295,10 @@ def fisher(
 
 def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
     """A checkpoint's learner and parameters, with adapters merged where kernels can hold them."""
-    from t5x_lite import trees
-    from t5x_lite.deltas.delta import Delta
+    from t5x_lite.adapters.delta import Delta
+    from t5x_lite.core import trees
+    from t5x_lite.inference.delta_files import plain
     from t5x_lite.inference.loading import learner_of
-    from t5x_lite.run.delta_files import plain
 
     params = dict(loaded.params)
     if not loaded.learner.adapters:
@@ -312,7 +313,7 @@ def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
 
 def _rows(loaded: "Loaded", *, examples: int) -> Any:
     """Batches of one row of a checkpoint's training data, drawn by its seed as training does."""
-    from t5x_lite.data.shapes import Fixed
+    from t5x_lite.data.config import Fixed
     from t5x_lite.data.sources import batch_source
 
     data = dataclasses.replace(loaded.experiment.data, batch_size=1, pack=False, batches=Fixed())
@@ -351,20 +352,20 @@ def heads(
     """
     if not 0 < keep <= 1:
         raise OptionError(f"--keep must be above 0 and at most 1, got {keep}")
-    from t5x_lite import trees
     from t5x_lite.adapters.base import ADAPTERS
     from t5x_lite.adapters.config import Adapters
     from t5x_lite.checkpoints import reading as checkpointing
     from t5x_lite.checkpoints.base import BASE_FILE, Base
     from t5x_lite.checkpoints.init import Init
-    from t5x_lite.checkpoints.orbax_params import write_step
-    from t5x_lite.config.json import to_json
-    from t5x_lite.evaluate.head_importance import pruned
+    from t5x_lite.checkpoints.items import write_step
+    from t5x_lite.config.file import to_json
+    from t5x_lite.core import trees
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.core.trees import LazyArray
+    from t5x_lite.evaluate.loss import pruned
+    from t5x_lite.inference.delta_files import goes_along
     from t5x_lite.inference.loading import Loaded, learner_of, read_experiment
-    from t5x_lite.interop.directories import new_directory
     from t5x_lite.interop.module_hosts import refuse_views
-    from t5x_lite.run.delta_files import goes_along
-    from t5x_lite.trees import LazyArray
 
     with trusting_checkpoints(trust_project), new_directory(destination) as directory:
         loaded = Loaded.from_checkpoint(str(source), step=step)
@@ -415,8 +416,8 @@ def _importance(loaded: "Loaded", learner: "Learner", *, examples: int) -> "dict
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite.evaluate.head_importance import head_importance
-    from t5x_lite.progress import counting
+    from t5x_lite.core.progress import counting
+    from t5x_lite.evaluate.loss import head_importance
 
     ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), learner.shapes["adapters"])
     rows = _rows(loaded, examples=examples)
@@ -462,18 +463,17 @@ def extend(
         raise InputError(f"new rows are repeat or random: got {new_rows!r}")
     import numpy as np
 
-    from t5x_lite import trees
     from t5x_lite.checkpoints import manifest
     from t5x_lite.checkpoints import reading as checkpointing
-    from t5x_lite.checkpoints.orbax_params import write_step
-    from t5x_lite.config.json import to_json
-    from t5x_lite.inference.best_step import find_step
-    from t5x_lite.inference.loading import learner_of, read_experiment
-    from t5x_lite.interop.directories import new_directory
-    from t5x_lite.learner import views_of
+    from t5x_lite.checkpoints.items import write_step
+    from t5x_lite.config.file import to_json
+    from t5x_lite.core import trees
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.core.trees import LazyArray
+    from t5x_lite.inference.delta_files import goes_along
+    from t5x_lite.inference.loading import find_step, learner_of, read_experiment
     from t5x_lite.models.encoder import is_encoder
-    from t5x_lite.run.delta_files import goes_along
-    from t5x_lite.trees import LazyArray
+    from t5x_lite.objectives.learner import views_of
 
     with trusting_checkpoints(trust_project):
         where = Path(find_step(source, step=step))

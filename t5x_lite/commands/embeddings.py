@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from t5x_lite.commands.command import command
-from t5x_lite.errors import InputError
-from t5x_lite.files import LONGEST_LINE
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.options import (
     ALL_MODULES,
     Directory,
     File,
@@ -32,19 +32,18 @@ from t5x_lite.option_types import (
     Text,
     Texts,
 )
-from t5x_lite.progress import counting
-from t5x_lite.project import trusting_checkpoints
+from t5x_lite.core.progress import counting
+from t5x_lite.core.project import trusting_checkpoints
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from t5x_lite.evaluate.head_vectors import HeadEmbedder
-    from t5x_lite.heads.dense import Role
+    from t5x_lite.core.trees import Params
+    from t5x_lite.data.formats.passages import PassageFormat, TextRecord
+    from t5x_lite.data.formats.vectors import Numbers
     from t5x_lite.inference.text_encoder import TextEncoder
-    from t5x_lite.records.m3_files import Numbers
-    from t5x_lite.records.passages import PassageFormat
-    from t5x_lite.records.text_records import TextRecord
-    from t5x_lite.types import Params
+    from t5x_lite.inference.vectors import HeadEmbedder
+    from t5x_lite.models.vector_heads import Role
 
 CHUNK_BATCHES = 32
 """Batches that are held at a time."""
@@ -142,13 +141,13 @@ def embed(
         is not finite; the output is as it was then.
     """
     from t5x_lite.checkpoints.base import base_at
-    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.core.sharding import MeshConfig, make_mesh
+    from t5x_lite.core.workers import Prefetch
+    from t5x_lite.data.formats.documents import as_template
+    from t5x_lite.data.formats.passages import Share
+    from t5x_lite.data.formats.vectors import vector_writer
+    from t5x_lite.inference.loading import find_step
     from t5x_lite.inference.text_encoder import TextEncoder
-    from t5x_lite.records.documents import as_template
-    from t5x_lite.records.prefetch import Prefetch
-    from t5x_lite.records.shares import Share
-    from t5x_lite.records.vector_files import vector_writer
-    from t5x_lite.sharding import MeshConfig, make_mesh
 
     share = None if part is None else Share.of_text(part)
     several = tuple(heads) != ("dense",)
@@ -225,10 +224,10 @@ def _read_place(
     place: str, *, format: "PassageFormat", longest: int, template: str
 ) -> Iterator["TextRecord"]:
     """The texts of a file, a directory, a pattern or a data set; ids are numbers over all files."""
+    from t5x_lite.data.formats.documents import TFDS, is_named
+    from t5x_lite.data.formats.passages import TextRecord, read_texts
     from t5x_lite.data.tasks.text_files import shards_of
     from t5x_lite.data.tasks.text_source import texts_of
-    from t5x_lite.records.documents import TFDS, is_named
-    from t5x_lite.records.text_records import TextRecord, read_texts
 
     if place.startswith(TFDS):
         for number, text in enumerate(texts_of(place, template=template)):
@@ -250,8 +249,8 @@ def _read_place(
 
 def _num_lines(place: str) -> int | None:
     """The lines of one plain file, for progress."""
-    from t5x_lite.records.documents import is_named, kind_of
-    from t5x_lite.records.lines import count_lines
+    from t5x_lite.data.formats.documents import is_named, kind_of
+    from t5x_lite.data.formats.lines import count_lines
 
     if is_named(place) or (place != "-" and kind_of(place) == "table"):
         return None
@@ -286,9 +285,9 @@ def _write_heads(
     total: int | None,
 ) -> int:
     """Write the directory of several heads; return the number of texts."""
-    from t5x_lite.interop.directories import new_directory
-    from t5x_lite.records.m3_files import Writer
-    from t5x_lite.records.prefetch import Prefetch
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.core.workers import Prefetch
+    from t5x_lite.data.formats.vectors import Writer
 
     done = 0
     with (
@@ -376,7 +375,7 @@ def _check_files(input: str, output: str, *, is_directory: bool = False) -> None
     """
     if is_directory:
         return  # `new_directory` checks it
-    from t5x_lite.records.vector_files import check_vector_file
+    from t5x_lite.data.formats.vectors import check_vector_file
 
     check_vector_file(output)
     folder = Path(output).absolute().parent

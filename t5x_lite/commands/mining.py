@@ -6,8 +6,9 @@
 
 `mine` writes what `tasks.pairs` reads: {"query", "pos", "neg", "pos_ids", "neg_ids", "pos_scores",
 "neg_scores"} and what else a line had. Beside it OUTPUT.settings.json says how it was made, and how
-many candidates each rule dropped. `retrieval.mine` has the rules. What is slow, the vectors of the
-pool and the search, stands in OUTPUT.partial until the output is whole: a killed command goes on.
+many candidates each rule dropped. `retrieval.mining` has the rules. What is slow, the vectors of
+the pool and the search, stands in OUTPUT.partial until the output is whole: a killed command goes
+on.
 
 `refresh` searches with the checkpoints of a run that needs hard negatives of them (ANCE):
 
@@ -32,25 +33,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from t5x_lite.commands.command import command
-from t5x_lite.errors import InputError
-from t5x_lite.files import locked, naming, write_atomically
-from t5x_lite.inference.mining_search import EncoderSearch, PairEncoder
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import locked, naming, write_atomically
+from t5x_lite.core.options import (
     SHARED,
     File,
     Files,
     OptionalDirectory,
     OptionalFile,
+    OptionError,
     Positive,
     SomeDirectory,
 )
-from t5x_lite.options import OptionError
-from t5x_lite.project import trusting_checkpoints
-from t5x_lite.retrieval.mine import Candidate, Chosen, Known, Rules, choose
+from t5x_lite.core.project import trusting_checkpoints
+from t5x_lite.retrieval.mining import Candidate, Chosen, Known, Rules, choose
+from t5x_lite.retrieval.queries import EncoderSearch, PairEncoder
 
 if TYPE_CHECKING:
-    from t5x_lite.retrieval.mining_inputs import Asked, Inputs
-    from t5x_lite.retrieval.pool import Pool
+    from t5x_lite.retrieval.mining_inputs import Asked, Inputs, Pool
 
 _RULES = Rules()
 _ENCODER = PairEncoder()
@@ -102,7 +102,7 @@ def mine(
         output is of another command.
     """
     from t5x_lite.checkpoints.base import base_at
-    from t5x_lite.records.json_lines import writer
+    from t5x_lite.data.formats.lines import writer
     from t5x_lite.retrieval.mining_inputs import read_inputs
 
     if (checkpoint is None) == (rankings is None):
@@ -184,7 +184,7 @@ def _of_run(path: str, inputs: "Inputs", rules: Rules) -> Iterator[_Ranked]:
     Raises:
       InputError: it names a query or a passage that is not there, or has no scores for the rules.
     """
-    from t5x_lite.records.run_files import read_run
+    from t5x_lite.data.formats.rankings import read_run
 
     rankings: dict[str, list[Candidate]] = {}
     scores: dict[str, dict[int, float | None]] = {}
@@ -230,7 +230,7 @@ def _records(
     inputs: "Inputs", rankings: Iterable[_Ranked], rules: Rules, report: "_Report", *, rescore: bool
 ) -> Iterator[dict[str, Any]]:
     """The line of each query with its negatives; `report` counts them."""
-    from t5x_lite.retrieval.pool import digest
+    from t5x_lite.retrieval.mining_inputs import digest
 
     answers, digests = inputs.answers_by_query(), inputs.digests_by_query()
     texts = inputs.texts_by_query()
@@ -345,8 +345,8 @@ def refresh(
     from t5x_lite.data.cache import refreshes
     from t5x_lite.data.cache.batches import open_sources
     from t5x_lite.data.config import text_lengths
-    from t5x_lite.inference import refresh_search
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
+    from t5x_lite.retrieval import refresh_search
 
     if not passages:
         raise OptionError("--passages needs at least one file")

@@ -9,9 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from t5x_lite.commands import PROG
-from t5x_lite.errors import InputError
-from t5x_lite.extras import install_command
-from t5x_lite.options import OptionError, option_names
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.core.options import OptionError, option_names
 
 _logger = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ def with_epochs_of(
     experiment = load_config(path, overrides, command=command)
     if experiment.epochs is None:
         return experiment
-    from t5x_lite.run.data_facts import with_epochs
+    from t5x_lite.train.completion import with_epochs
 
     return with_epochs(experiment, options=overrides, may_lack_data=may_lack_data)
 

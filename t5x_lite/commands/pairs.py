@@ -21,22 +21,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from t5x_lite.commands.command import command
-from t5x_lite.errors import InputError
-from t5x_lite.files import LONGEST_LINE, write_atomically
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import LONGEST_LINE, write_atomically
+from t5x_lite.core.options import (
     SHARED,
     File,
     Files,
     Natural,
     OptionalFile,
     OptionalNumber,
+    OptionError,
     Positive,
     Text,
     Texts,
 )
-from t5x_lite.options import OptionError
-from t5x_lite.progress import counting, step
-from t5x_lite.retrieval.pair_filters import Filters, Sieve
+from t5x_lite.core.progress import counting, step
+from t5x_lite.retrieval.pair_rules import Filters, Sieve
 from t5x_lite.retrieval.synthesis import (
     PROMPT,
     Excerpts,
@@ -104,8 +104,8 @@ def pairs(
       InputError: a file or a line is wrong, there is no such rule, or what is there of the output
         is of another command.
     """
-    from t5x_lite.records.documents import TEXT, as_template
-    from t5x_lite.records.resumable import resumable_writer
+    from t5x_lite.data.formats.documents import TEXT, as_template
+    from t5x_lite.data.formats.resumable import resumable_writer
     from t5x_lite.retrieval.pair_documents import PairReader
 
     if not input:
@@ -194,7 +194,7 @@ def synthesize_requests(
     Raises:
       InputError: a file or a line is wrong, or no article is long enough.
     """
-    from t5x_lite.records.json_lines import writer
+    from t5x_lite.data.formats.lines import writer
 
     if not articles:
         raise OptionError("--articles needs at least one file")
@@ -245,8 +245,8 @@ def synthesize_collect(
     Raises:
       InputError: a file or a line is wrong, or an answer is to no article.
     """
-    from t5x_lite.c4.language import identifier
-    from t5x_lite.records.json_lines import writer
+    from t5x_lite.c4.cleaning import identifier
+    from t5x_lite.data.formats.lines import writer
 
     if not articles:
         raise OptionError("--articles needs at least one file")
@@ -284,7 +284,7 @@ def synthesize_collect(
 
 
 def _template(path: str) -> str:
-    from t5x_lite.records.compressed import read_whole
+    from t5x_lite.data.formats.lines import read_whole
 
     try:
         text = read_whole(path, most=LONGEST_LINE).decode("utf-8")

@@ -1,10 +1,10 @@
 """Rank by slower scores: rerank and score-pairs, by a cross-encoder; hybrid, by a BGE-M3's heads.
 
 rerank scores queries one behind the other, several at a time; a killed command goes on after the
-last ones that are written (`records.run_writer`). The texts of the passages that are scored are in
-memory, and no others.
+last ones that are written (`data.formats.rankings`). The texts of the passages that are scored are
+in memory, and no others.
 
-score-pairs writes what distillation reads (`objectives.distill`, data.layout Groups(teacher=True)).
+score-pairs writes what distillation reads (`objectives.ranker`, data.layout Groups(teacher=True)).
 All other fields stay; scores that are there are replaced.
 
     {"query": "q", "pos": ["a"], "neg": ["b", "c"]}
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from t5x_lite.commands.command import command
-from t5x_lite.errors import InputError
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import (
     ALL_MODULES,
     Directory,
     File,
@@ -32,6 +32,7 @@ from t5x_lite.option_types import (
     OptionalDirectory,
     OptionalFile,
     OptionalPositive,
+    OptionError,
     Positive,
     Step,
     Text,
@@ -39,13 +40,12 @@ from t5x_lite.option_types import (
     Three,
     Two,
 )
-from t5x_lite.options import OptionError
-from t5x_lite.progress import counting
-from t5x_lite.project import trusting_checkpoints
+from t5x_lite.core.progress import counting
+from t5x_lite.core.project import trusting_checkpoints
 
 if TYPE_CHECKING:
+    from t5x_lite.data.formats.rankings import Ranking
     from t5x_lite.inference.pairs import CrossEncoder, HeadScorer
-    from t5x_lite.records.run_files import Ranking
 
 _RERANKED_AT_A_TIME = 8
 """Queries whose passages are scored together, and sorted by length."""
@@ -108,13 +108,12 @@ def rerank(
       InputError: if the checkpoint, a file or a line is wrong, or a text is missing.
     """
     from t5x_lite.checkpoints.base import base_at
-    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.core.sharding import MeshConfig, make_mesh
+    from t5x_lite.data.formats.rankings import read_run, run_writer
     from t5x_lite.inference.checkpoint import Checkpoint
+    from t5x_lite.inference.loading import find_step
     from t5x_lite.inference.pairs import sigmoid_or_raw
-    from t5x_lite.records.run_files import read_run
-    from t5x_lite.records.run_writer import run_writer
-    from t5x_lite.retrieval.rerank import reranked
-    from t5x_lite.sharding import MeshConfig, make_mesh
+    from t5x_lite.retrieval.fusion import reranked
 
     with trusting_checkpoints(trust_project), base_at(base):
         directory = find_step(checkpoint, step=step)
@@ -191,11 +190,13 @@ def _texts(
     Raises:
       InputError: if the files are not named in one of the two ways, or lack what the run names.
     """
-    from t5x_lite.records import beir_files
+    from t5x_lite.data.formats import retrieval_sets
 
     names = {one.document for ranking in rankings for one in ranking.documents[:depth]}
     if beir is not None and queries is None and passages is None:
-        found = _Texts(beir_files.read_queries(beir), beir_files.read_documents(beir, names))
+        found = _Texts(
+            retrieval_sets.read_queries(beir), retrieval_sets.read_documents(beir, names)
+        )
         where = (beir, beir)
     elif beir is None and queries is not None and passages is not None:
         asked = {ranking.query for ranking in rankings}
@@ -215,7 +216,7 @@ def _texts(
 
 
 def _read(path: str, wanted: Collection[str]) -> dict[str, str]:
-    from t5x_lite.records.passages import read_passages
+    from t5x_lite.data.formats.passages import read_passages
 
     return {one.id: one.whole for one in read_passages(path) if one.id in wanted}
 
@@ -279,12 +280,11 @@ def score_pairs(
       InputError: if the checkpoint or a line is wrong.
     """
     from t5x_lite.checkpoints.base import base_at
-    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.core.sharding import MeshConfig, make_mesh
+    from t5x_lite.data.formats.lines import count_lines, writer
+    from t5x_lite.data.formats.resumable import is_resumable, resumable_writer
     from t5x_lite.inference.checkpoint import Checkpoint
-    from t5x_lite.records.json_lines import writer
-    from t5x_lite.records.lines import count_lines
-    from t5x_lite.records.resumable import is_resumable, resumable_writer
-    from t5x_lite.sharding import MeshConfig, make_mesh
+    from t5x_lite.inference.loading import find_step
 
     with trusting_checkpoints(trust_project), base_at(base):
         directory = find_step(checkpoint, step=step)
@@ -327,8 +327,8 @@ def score_pairs(
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file and their places, checked."""
-    from t5x_lite.records import pairs
-    from t5x_lite.records.json_lines import read_examples
+    from t5x_lite.data.formats import pairs
+    from t5x_lite.data.formats.lines import read_examples
 
     for line in read_examples(path, fields=("query",)):
         _ = pairs.checked(line.record, line.where)
@@ -339,7 +339,7 @@ def _scored(
     some: list[tuple[str, dict[str, Any]]], scorer: "CrossEncoder | HeadScorer", top: int | None
 ) -> Iterator[Mapping[str, Any]]:
     """The objects with scores."""
-    from t5x_lite.records import pairs
+    from t5x_lite.data.formats import pairs
 
     asked = []
     for where, record in some:
@@ -405,10 +405,10 @@ def hybrid(
       InputError: if a directory lacks what a head made, or the output exists.
     """
     from t5x_lite.config.evaluation import Ways
-    from t5x_lite.interop.directories import new_directory
-    from t5x_lite.records.m3_files import M3Texts
-    from t5x_lite.records.run_files import Ranking, check_tag, ranked, write_run
-    from t5x_lite.retrieval.hybrid import Finder
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.data.formats.rankings import Ranking, check_tag, ranked, write_run
+    from t5x_lite.data.formats.vectors import M3Texts
+    from t5x_lite.retrieval.fusion import Finder
 
     if not ways:
         raise OptionError("--ways needs at least one")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import PROG, load_config, some_directory, with_epochs_of
-from t5x_lite.errors import InputError
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import (
     ALL_MODULES,
     Config,
     Directories,
@@ -22,19 +22,20 @@ from t5x_lite.option_types import (
     OptionalNumber,
     OptionalPositive,
     OptionalText,
+    OptionError,
     Overrides,
     SomeDirectory,
     Step,
     Text,
     Texts,
     Workdirs,
+    given_options,
 )
-from t5x_lite.options import OptionError, given_options
-from t5x_lite.project import trusting_checkpoints
-from t5x_lite.remote import is_remote
+from t5x_lite.core.project import trusting_checkpoints
+from t5x_lite.core.remote import is_remote
 
 if TYPE_CHECKING:
-    from t5x_lite.run.training import Trained
+    from t5x_lite.train.training import Trained
 
 _logger = logging.getLogger(__name__)
 
@@ -72,14 +73,14 @@ def train(
     with trusting_checkpoints(trust_project):
         experiment = with_epochs_of(config, overrides, command=train.options)
         if dry_run:
-            from t5x_lite.run.rehearsal import rehearse
+            from t5x_lite.train.planning import rehearse
 
             print(rehearse(experiment))
             return None
-        from t5x_lite.run.allocator import keep_freed_memory
+        from t5x_lite.core.devices import keep_freed_memory
 
         keep_freed_memory()
-        from t5x_lite.run import training
+        from t5x_lite.train import training
 
         return training.train(experiment)
 
@@ -138,11 +139,11 @@ def finetune(
     """
     if epochs is not None and "--steps" in given_options(overrides):
         raise OptionError(f"--steps and --epochs {epochs} both set the run's length; give one")
-    from t5x_lite.run.allocator import keep_freed_memory
+    from t5x_lite.core.devices import keep_freed_memory
 
     keep_freed_memory()
     from t5x_lite.data.columns import Columns
-    from t5x_lite.run.finetuning import experiment_for
+    from t5x_lite.train.finetuning import experiment_for
 
     columns = Columns(
         inputs=inputs, second=second, targets=targets, labels=tuple(labels), hold_out=10
@@ -157,11 +158,11 @@ def finetune(
         options=overrides,
     )
     if dry_run:
-        from t5x_lite.run.rehearsal import rehearse
+        from t5x_lite.train.planning import rehearse
 
         print(rehearse(experiment))
         return None
-    from t5x_lite.run import training
+    from t5x_lite.train import training
 
     return training.train(experiment)
 
@@ -213,10 +214,10 @@ def glue(
     """
     if epochs is not None and not 0 < epochs < math.inf:
         raise OptionError(f"--epochs must be above 0, got {epochs}")
-    from t5x_lite.run.allocator import keep_freed_memory
+    from t5x_lite.core.devices import keep_freed_memory
 
     keep_freed_memory()
-    from t5x_lite.run.benchmarks import SUITES, Recipe, check_files, check_options, train_all
+    from t5x_lite.train.benchmarks import SUITES, Recipe, check_files, check_options, train_all
 
     suite = SUITES[benchmark]
     chosen = suite.named(tasks)
@@ -230,7 +231,7 @@ def glue(
     recipe = Recipe.of(suite, init, directory=directory, epochs=epochs, options=overrides)
     runs = recipe.runs(chosen, workdir=workdir, together=together, writes=not dry_run)
     if dry_run:
-        from t5x_lite.run.rehearsal import rehearse
+        from t5x_lite.train.planning import rehearse
 
         for run in runs:
             print(f"{', '.join(task.name for task in run.tasks)}\n{rehearse(run.experiment)}\n")
@@ -280,7 +281,7 @@ def evaluate(
     some_directory(checkpoint)
     experiment = load_config(config, overrides, command=evaluate.options)
     from t5x_lite.checkpoints.base import base_at
-    from t5x_lite.run import measuring
+    from t5x_lite.train import measuring
 
     with trusting_checkpoints(trust_project), base_at(base):
         return measuring.evaluate(
@@ -321,7 +322,7 @@ def plan(
       DoesNotFit: after printing.
     """
     experiment = with_epochs_of(config, overrides, command=plan.options, may_lack_data=True)
-    from t5x_lite.run import planning
+    from t5x_lite.train import planning
 
     planning.plan(
         experiment,
@@ -363,7 +364,7 @@ def report(
     """
     if not workdirs:
         raise OptionError(f"missing WORKDIR; see {PROG} report --help")
-    from t5x_lite.progress import print_result
+    from t5x_lite.core.progress import print_result
     from t5x_lite.report.compare import compare, compare_seeds
     from t5x_lite.report.runs import write_report
 
@@ -418,7 +419,7 @@ def info(
     """
     from json import dumps
 
-    from t5x_lite.run.info import as_text, described
+    from t5x_lite.report.info import as_text, described
 
     with trusting_checkpoints(trust_project):
         found = described(directory)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from t5x_lite.commands.command import command
-from t5x_lite.errors import InputError
-from t5x_lite.inference.queries import QueryEncoder
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import (
     SHARED,
     Count,
     Directories,
@@ -28,21 +27,22 @@ from t5x_lite.option_types import (
     OptionalFile,
     OptionalPositive,
     OptionalText,
+    OptionError,
     Positive,
     Positives,
     Text,
     Texts,
 )
-from t5x_lite.options import OptionError
+from t5x_lite.retrieval.queries import QueryEncoder
 
 if TYPE_CHECKING:
-    from t5x_lite.progress import Row
-    from t5x_lite.records.passages import Passage
-    from t5x_lite.records.run_files import Ranked, Ranking
+    from t5x_lite.core.progress import Row
+    from t5x_lite.data.formats.passages import Passage
+    from t5x_lite.data.formats.rankings import Ranked, Ranking
     from t5x_lite.report.retrieval import Measured
     from t5x_lite.retrieval.bm25 import BM25
+    from t5x_lite.retrieval.exact import Best
     from t5x_lite.retrieval.faiss_index import FaissIndex
-    from t5x_lite.retrieval.search import Best
 
 RunFormat = Literal["trec", "marco", "jsonl"] | None
 SameIds = Literal["keep", "drop"]
@@ -108,12 +108,12 @@ def search(
     Raises:
       InputError: a file is wrong, or what is there of the output is of another command.
     """
-    from t5x_lite.records.resumable import is_resumable
-    from t5x_lite.records.run_files import check_tag, write_run
-    from t5x_lite.records.shares import Share
-    from t5x_lite.records.vector_shards import VectorShards, identity_of
-    from t5x_lite.retrieval.exact_runs import rankings_of, search_shards
-    from t5x_lite.sharding import MeshConfig, make_mesh
+    from t5x_lite.core.sharding import MeshConfig, make_mesh
+    from t5x_lite.data.formats.passages import Share
+    from t5x_lite.data.formats.rankings import check_tag, write_run
+    from t5x_lite.data.formats.resumable import is_resumable
+    from t5x_lite.data.formats.vectors import VectorShards, identity_of
+    from t5x_lite.retrieval.exact import rankings_of, search_shards
 
     share = None if part is None else Share.of_text(part)
     check_tag(tag)
@@ -176,7 +176,7 @@ def index_build(
     Raises:
       InputError: as `retrieval.faiss_index.build`.
     """
-    from t5x_lite.records.vector_shards import VectorShards
+    from t5x_lite.data.formats.vectors import VectorShards
     from t5x_lite.retrieval.faiss_index import FaissIndex, Settings, build, usual_kind
 
     shards = VectorShards.open(vectors, ids=ids)
@@ -224,8 +224,8 @@ def index_search(
     Raises:
       InputError: a file is wrong, or faiss is missing.
     """
-    from t5x_lite.records.run_files import check_tag, write_run
-    from t5x_lite.retrieval.exact_runs import rankings_of
+    from t5x_lite.data.formats.rankings import check_tag, write_run
+    from t5x_lite.retrieval.exact import rankings_of
     from t5x_lite.retrieval.faiss_index import FaissIndex
 
     check_tag(tag)
@@ -285,10 +285,10 @@ def index_bench(
     Raises:
       InputError: a file is wrong, or faiss is missing.
     """
-    from t5x_lite.files import write_atomically
-    from t5x_lite.progress import print_result
-    from t5x_lite.records.vector_shards import VectorShards
-    from t5x_lite.retrieval.exact_runs import search_shards
+    from t5x_lite.core.files import write_atomically
+    from t5x_lite.core.progress import print_result
+    from t5x_lite.data.formats.vectors import VectorShards
+    from t5x_lite.retrieval.exact import search_shards
     from t5x_lite.retrieval.faiss_index import FaissIndex
 
     if not nprobe or not ef_search:
@@ -373,8 +373,8 @@ def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -
     Raises:
       InputError: a file is wrong, an id comes twice, or the output is there.
     """
-    from t5x_lite.records.passages import read_passages
-    from t5x_lite.retrieval.bm25_index import InvertedIndex, build
+    from t5x_lite.data.formats.passages import read_passages
+    from t5x_lite.retrieval.bm25 import InvertedIndex, build
 
     identity = {
         "inputs": [os.path.abspath(path) for path in input],
@@ -421,11 +421,10 @@ def bm25_search(
       InputError: the index or the queries are wrong, or what is there of the output is of another
         command.
     """
-    from t5x_lite.progress import counting
-    from t5x_lite.records.lines import count_lines
-    from t5x_lite.records.run_writer import run_writer
-    from t5x_lite.retrieval.bm25 import BM25
-    from t5x_lite.retrieval.bm25_index import InvertedIndex
+    from t5x_lite.core.progress import counting
+    from t5x_lite.data.formats.lines import count_lines
+    from t5x_lite.data.formats.rankings import run_writer
+    from t5x_lite.retrieval.bm25 import BM25, InvertedIndex
 
     bm25 = BM25(InvertedIndex.open(index), k1=k1, b=b, lengths=lengths)
     identity = {
@@ -448,7 +447,7 @@ def bm25_search(
 
 
 def _ranking(bm25: "BM25", query: "Passage", *, depth: int, same_ids: SameIds) -> "Ranking":
-    from t5x_lite.records.run_files import Ranking, ranked
+    from t5x_lite.data.formats.rankings import Ranking, ranked
 
     drops = same_ids == "drop"
     found = bm25.search(query.whole, depth=depth + drops)
@@ -457,7 +456,7 @@ def _ranking(bm25: "BM25", query: "Passage", *, depth: int, same_ids: SameIds) -
 
 
 def _distinct(path: str) -> Iterator["Passage"]:
-    from t5x_lite.records.passages import read_passages
+    from t5x_lite.data.formats.passages import read_passages
 
     seen: set[str] = set()
     for passage in read_passages(path):
@@ -498,7 +497,7 @@ def fuse(
     Raises:
       InputError: a run is wrong, or has no scores that the method needs.
     """
-    from t5x_lite.records.run_files import write_run
+    from t5x_lite.data.formats.rankings import write_run
     from t5x_lite.retrieval import fusion
 
     if not runs:
@@ -514,7 +513,7 @@ def fuse(
 
 
 def _rankings(path: str) -> dict[str, list["Ranked"]]:
-    from t5x_lite.records.run_files import read_run
+    from t5x_lite.data.formats.rankings import read_run
 
     return {ranking.query: ranking.documents for ranking in read_run(path)}
 
@@ -555,8 +554,8 @@ def evaluate_run(
     Raises:
       InputError: a file is wrong, or neither qrels nor answers are given, or both.
     """
-    from t5x_lite.progress import print_result
-    from t5x_lite.records.run_files import read_qrels
+    from t5x_lite.core.progress import print_result
+    from t5x_lite.data.formats.rankings import read_qrels
 
     if not runs:
         raise OptionError("--runs needs at least one file")
@@ -601,7 +600,7 @@ def run_names(runs: Sequence[str]) -> dict[str, str]:
 
 def _compared(measured: Sequence["Measured"], *, seed: int = 0) -> dict[str, Any]:
     """The means of each run, and how likely the differences from the first are by chance."""
-    from t5x_lite.metrics.paired import randomisation_test
+    from t5x_lite.metrics.statistics import randomisation_test
 
     first, *others = measured
     result: dict[str, Any] = {
@@ -627,8 +626,8 @@ def _write_results(
     output: str, measured: Sequence["Measured"], result: Mapping[str, Any], *, source: str
 ) -> None:
     """Writes metrics.json, the values of each query, and the page."""
-    from t5x_lite.files import made_directory, write_atomically
-    from t5x_lite.records.json_lines import encode
+    from t5x_lite.core.files import made_directory, write_atomically
+    from t5x_lite.data.formats.lines import encode
     from t5x_lite.report.retrieval import write_page
 
     directory = Path(output)
@@ -674,10 +673,10 @@ def _measured(
 def _answered(
     names: Mapping[str, str], answers: str, corpus: Sequence[str], cuts: Sequence[int]
 ) -> list["Measured"]:
-    from t5x_lite.metrics import answers as answering
+    from t5x_lite.data.formats.passages import read_passages
+    from t5x_lite.data.formats.rankings import read_answers
     from t5x_lite.metrics import runs as metrics_of_runs
-    from t5x_lite.records.answer_files import read_answers
-    from t5x_lite.records.passages import read_passages
+    from t5x_lite.metrics import text as answering
     from t5x_lite.report.retrieval import Measured
 
     wanted = read_answers(answers)

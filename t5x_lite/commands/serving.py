@@ -8,7 +8,7 @@ import tyro
 from t5x_lite.commands.answers import check_threshold
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import some_directory
-from t5x_lite.option_types import (
+from t5x_lite.core.options import (
     ALL_MODULES,
     Count,
     Directories,
@@ -23,13 +23,13 @@ from t5x_lite.option_types import (
     OptionalPooling,
     OptionalPositive,
     OptionalText,
+    OptionError,
     Positive,
     Step,
     Text,
     Texts,
 )
-from t5x_lite.options import OptionError
-from t5x_lite.project import trusting_checkpoints
+from t5x_lite.core.project import trusting_checkpoints
 
 Counts = Annotated[Sequence[int], tyro.conf.arg(metavar="N [N ...]")]
 
@@ -156,9 +156,9 @@ def serve(
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.decoding.config import Decoding
     from t5x_lite.inference.answers import Asked as Answers
-    from t5x_lite.run import serving
-    from t5x_lite.run.endpoints import Asked
-    from t5x_lite.serve.limits import Limits
+    from t5x_lite.serve import serving
+    from t5x_lite.serve.endpoints import Asked
+    from t5x_lite.serve.requests import Limits
 
     asked = Asked(
         decoding=Decoding(

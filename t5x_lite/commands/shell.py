@@ -15,7 +15,7 @@ import tyro
 
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import PROG
-from t5x_lite.options import is_config, is_configs, is_positional
+from t5x_lite.core.options import is_config, is_configs, is_positional
 
 if TYPE_CHECKING:
     from t5x_lite.config import Experiment
@@ -67,7 +67,7 @@ def _config() -> "Experiment":
     from t5x_lite.config import Experiment
     from t5x_lite.data.config import Data
     from t5x_lite.models.t5 import T5Config
-    from t5x_lite.objectives.seq2seq import Seq2Seq
+    from t5x_lite.objectives.likelihood import Seq2Seq
     from t5x_lite.optim.config import Adafactor
     from t5x_lite.optim.schedules import Constant
 

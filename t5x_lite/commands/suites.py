@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import tyro
 
 from t5x_lite.commands.command import command
-from t5x_lite.errors import InputError
-from t5x_lite.files import write_atomically
-from t5x_lite.inference.queries import QueryEncoder
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import write_atomically
+from t5x_lite.core.options import (
     ALL_MODULES,
     Directory,
     Files,
@@ -43,20 +42,21 @@ from t5x_lite.option_types import (
     OptionalPooling,
     OptionalPositive,
     OptionalText,
+    OptionError,
     Positive,
     Step,
 )
-from t5x_lite.options import OptionError
-from t5x_lite.progress import print_result
-from t5x_lite.project import trusting_checkpoints
+from t5x_lite.core.progress import print_result
+from t5x_lite.core.project import trusting_checkpoints
+from t5x_lite.retrieval.queries import QueryEncoder
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from t5x_lite.progress import Row
-    from t5x_lite.records import benchmark_files
-    from t5x_lite.records.run_files import Ranking
-    from t5x_lite.records.suites import Judged, Suite
+    from t5x_lite.core.progress import Row
+    from t5x_lite.data.formats import benchmark_files
+    from t5x_lite.data.formats.rankings import Ranking
+    from t5x_lite.data.formats.suites import Judged, Suite
 
 _CHUNK_BATCHES = 32
 _COLUMNS = ("sentence1", "sentence2", "score")
@@ -124,9 +124,9 @@ def evaluate_suite(
         runs is given.
     """
     from t5x_lite.checkpoints.base import base_at
-    from t5x_lite.records.run_files import write_run
-    from t5x_lite.records.suites import METRICS, sets_of
-    from t5x_lite.report.suites import write_suite_page
+    from t5x_lite.data.formats.rankings import write_run
+    from t5x_lite.data.formats.suites import METRICS, sets_of
+    from t5x_lite.report.page import write_suite_page
 
     if sum(one is not None for one in (checkpoint, bm25, runs)) != 1:
         raise InputError("give one of --checkpoint, --bm25 and --runs")
@@ -196,7 +196,7 @@ def _given(runs: str, name: str) -> str:
 
 
 def _missing(suite: "Suite", found: Sequence["Judged"]) -> list[str]:
-    from t5x_lite.records.suites import EXPECTED
+    from t5x_lite.data.formats.suites import EXPECTED
 
     groups = {one.group for one in found}
     return [name for name in EXPECTED[suite] if name not in groups]
@@ -215,9 +215,9 @@ def _mean(found: Sequence["Judged"], sets: Mapping[str, Mapping[str, float]]) ->
 
 
 def _measured(one: "Judged", path: str, metrics: Sequence[str]) -> dict[str, float]:
-    from t5x_lite.metrics import answers as answering
+    from t5x_lite.data.formats.rankings import read_run
     from t5x_lite.metrics import runs as metrics_of_runs
-    from t5x_lite.records.run_files import read_run
+    from t5x_lite.metrics import text as answering
 
     if one.judgements is not None:
         judged = one.judgements()
@@ -240,7 +240,7 @@ def _measured(one: "Judged", path: str, metrics: Sequence[str]) -> dict[str, flo
 
 def _recorded(encoder: QueryEncoder) -> dict[str, Any]:
     """What the vectors of an encoder depend on."""
-    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.inference.loading import find_step
 
     names = ("step", "pooling", "normalize", "prefix", "prompt", "batch_size", "inputs_length")
     own = {name: getattr(encoder, name) for name in names}
@@ -252,8 +252,8 @@ class _Dense:
     """Encodes a corpus and searches it as it goes; no vector is kept."""
 
     def __init__(self, how: QueryEncoder, prefix: str | None, length: int | None):
+        from t5x_lite.core.sharding import MeshConfig, make_mesh
         from t5x_lite.inference.text_encoder import TextEncoder
-        from t5x_lite.sharding import MeshConfig, make_mesh
 
         self._how, self._mesh = how, make_mesh(MeshConfig())
         self._encoders = [
@@ -279,9 +279,9 @@ class _Dense:
 
     def rankings(self, one: "Judged", *, depth: int) -> Iterator["Ranking"]:
         """What is found for each query of a set."""
-        from t5x_lite.records.prefetch import Prefetch
-        from t5x_lite.records.run_files import Ranking, ranked
-        from t5x_lite.retrieval.search import ExactSearch
+        from t5x_lite.core.workers import Prefetch
+        from t5x_lite.data.formats.rankings import Ranking, ranked
+        from t5x_lite.retrieval.exact import ExactSearch
 
         queries, (encoder, documents) = one.queries(), self._encoders
         rows, _ = encoder.rows([self._begins[0] + text for text in queries.values()])
@@ -310,9 +310,8 @@ class _Lexical:
 
     def rankings(self, one: "Judged", *, depth: int) -> Iterator["Ranking"]:
         """What is found for each query of a set."""
-        from t5x_lite.records.run_files import Ranking, ranked
-        from t5x_lite.retrieval.bm25 import BM25
-        from t5x_lite.retrieval.bm25_index import InvertedIndex, build
+        from t5x_lite.data.formats.rankings import Ranking, ranked
+        from t5x_lite.retrieval.bm25 import BM25, InvertedIndex, build
 
         index = self._folder / f"{one.name.replace('/', '.')}.bm25"
         if not index.exists():
@@ -383,8 +382,8 @@ def evaluate_sts(
       InputError: if a file is wrong, or the checkpoint has no encoder.
     """
     from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.core.sharding import MeshConfig, make_mesh
     from t5x_lite.inference.text_encoder import TextEncoder
-    from t5x_lite.sharding import MeshConfig, make_mesh
 
     if not input:
         raise OptionError("--input needs at least one file")
@@ -428,7 +427,7 @@ def _correlated(
     """
     import numpy as np
 
-    from t5x_lite.metrics.correlation import pearson, spearman
+    from t5x_lite.metrics.classification import pearson, spearman
 
     cosines = np.einsum("nd,nkd->nk", vectors[:, 0], vectors[:, 1:]).astype(np.float64)
     scores = [one.score for one in examples if isinstance(one, Pair)]
@@ -449,9 +448,9 @@ def read_pairs(path: str) -> list[Pair] | list[Triplet]:
       InputError: if a column is missing or a score is not a number, with file and line; or if the
         file has no pair.
     """
-    from t5x_lite.buckets.paths import data_path
-    from t5x_lite.records.compressed import plain_name
-    from t5x_lite.records.tables import read_table
+    from t5x_lite.core.object_store import data_path
+    from t5x_lite.data.formats.lines import plain_name
+    from t5x_lite.data.formats.tables import read_table
 
     suffix = Path(plain_name(path)).suffix
     found: Any
@@ -476,7 +475,7 @@ def _sentence(row: "benchmark_files.Row", column: str) -> str:
 
 def _of_objects(path: str) -> Iterator[Pair | Triplet]:
     """The objects of a file, whose first one tells whether they are pairs or triplets."""
-    from t5x_lite.records.json_lines import read_examples
+    from t5x_lite.data.formats.lines import read_examples
 
     first = next(read_examples(path, fields=()), None)
     if first is not None and _TRIPLETS[0] in first.record:
@@ -489,7 +488,7 @@ def _of_objects(path: str) -> Iterator[Pair | Triplet]:
 
 
 def _of_table(path: str) -> Iterator[Pair]:
-    from t5x_lite.records.lines import read_lines
+    from t5x_lite.data.formats.lines import read_lines
 
     lines = enumerate(read_lines([path]), start=1)
     names = next(lines, (0, ""))[1].split("\t", 1000)

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import before_beam, load_config, load_driver
-from t5x_lite.errors import InputError
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import (
     Config,
     Directory,
     Files,
     Natural,
     OptionalNumber,
+    OptionError,
     Overrides,
     Positive,
     SomeDirectory,
     Text,
     Texts,
 )
-from t5x_lite.options import OptionError
 
 if TYPE_CHECKING:
-    from t5x_lite.records.weighted_lines import Source
+    from t5x_lite.data.formats.documents import Source
 
 PROJECT_PIECES = 4000
 """Pieces of a new project's vocabulary."""
@@ -56,10 +56,10 @@ def init(directory: SomeDirectory) -> Path:
     Raises:
       InputError: if the directory holds something or cannot be written; nothing is left behind.
     """
+    from t5x_lite.commands.project_files import FILES, QUESTIONS, README
+    from t5x_lite.core.files import new_directory
     from t5x_lite.data.tasks.python_docs import documents, labelled
-    from t5x_lite.interop.directories import new_directory
-    from t5x_lite.run.project_files import FILES, QUESTIONS, README
-    from t5x_lite.vocabulary.loading import ASCII, train_sentencepiece
+    from t5x_lite.data.vocabularies.loading import ASCII, train_sentencepiece
 
     with new_directory(directory) as root:
         for name, content in FILES.items():
@@ -155,11 +155,15 @@ def vocab(
     Raises:
       InputError: if files or weights are wrong, or if there is too little text.
     """
+    from t5x_lite.data.formats.documents import (
+        as_template,
+        tempered_files,
+        weighted_files,
+        weighted_lines,
+    )
     from t5x_lite.data.tasks.text_source import texts_of
-    from t5x_lite.records.documents import as_template
-    from t5x_lite.records.weighted_lines import tempered_files, weighted_files, weighted_lines
-    from t5x_lite.vocabulary.fertility import fertility
-    from t5x_lite.vocabulary.loading import ASCII, load_vocabulary, train_sentencepiece
+    from t5x_lite.data.vocabularies.loading import ASCII, load_vocabulary, train_sentencepiece
+    from t5x_lite.data.vocabularies.unknown_tokens import fertility
 
     if not input:
         raise OptionError("--input needs at least one file")
@@ -212,15 +216,15 @@ def vocab(
 
 def _is_place(name: str) -> bool:
     """Whether an input is a data set, a directory or in a bucket, and no file of this machine."""
-    from t5x_lite.records.documents import is_named
-    from t5x_lite.remote import is_remote
+    from t5x_lite.core.remote import is_remote
+    from t5x_lite.data.formats.documents import is_named
 
     return is_named(name) or is_remote(name) or os.path.isdir(name)
 
 
 def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
     """Add the text's frequent characters to the required ones, up to half of the pieces."""
-    from t5x_lite.vocabulary.loading import frequent_characters
+    from t5x_lite.data.vocabularies.loading import frequent_characters
 
     selected, rest = frequent_characters(lines, limit=size // 2)
     if rest:
@@ -236,7 +240,7 @@ def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
 
 def _readable_twice(path: str, stack: contextlib.ExitStack) -> str:
     """Return the path of a file, or of a temporary copy of standard input or of a pipe."""
-    from t5x_lite.records.compressed import open_text
+    from t5x_lite.data.formats.lines import open_text
 
     if path != "-" and (_is_place(path) or not os.path.exists(path) or os.path.isfile(path)):
         return path
@@ -299,12 +303,12 @@ def cache(
         raise OptionError("--bake is for --runner local")
     fields, beam_options = before_beam(overrides, runner=runner)
     experiment = load_config(config, fields, command=cache.options)
-    from t5x_lite.buckets.paths import data_path
+    from t5x_lite.core.object_store import data_path
     from t5x_lite.data.cache.files import Cache
     from t5x_lite.data.cache.making import write_cache
     from t5x_lite.data.config import truncation_of
     from t5x_lite.data.mixtures import find_mixture
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     write: Callable[..., Any] = partial(write_cache, bake=bake, num_workers=num_workers)
     if runner != "local":
@@ -318,7 +322,7 @@ def cache(
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     caches = {output: experiment.data}
     if find_mixture(experiment.data) is not None:
-        from t5x_lite.data.live.members import trained_members  # now: TensorFlow takes seconds
+        from t5x_lite.data.live.tasks import trained_members  # now: TensorFlow takes seconds
 
         # Before anything is written: the others would have to be written anew.
         trained = trained_members(experiment.data, vocabulary, seed=experiment.seed)
@@ -333,7 +337,7 @@ def cache(
 
 def _print_cache(found: dict[str, Any]) -> None:
     """Print a cache: a table of its splits on a terminal, a line of JSON elsewhere."""
-    from t5x_lite.progress import print_result
+    from t5x_lite.core.progress import print_result
 
     rows = [{"split": name, **split} for name, split in found["splits"].items()]
     if sys.stdout.isatty():

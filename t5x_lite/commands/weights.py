@@ -1,7 +1,7 @@
 """Commands that exchange weights with other libraries: import, export, push.
 
 An imported directory is a step directory without an optimizer, which every `--checkpoint` and
-`--init` takes; `t5x_lite.run.interchange` lists its files.
+`--init` takes; `t5x_lite.interop.hf_import` lists its files.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from t5x_lite.commands.command import command
-from t5x_lite.errors import InputError
-from t5x_lite.option_types import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import (
     AnyDirectory,
     AnyFile,
     Destination,
@@ -31,7 +31,7 @@ from t5x_lite.option_types import (
     Step,
     Text,
 )
-from t5x_lite.project import trusting_checkpoints
+from t5x_lite.core.project import trusting_checkpoints
 
 _logger = logging.getLogger(__name__)
 
@@ -81,11 +81,16 @@ def import_hf(
         a directory nor to be had from the hub, or the destination exists; nothing is left behind
         then.
     """
-    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.interop.hf_export import directory_file
+    from t5x_lite.interop.hf_import import (
+        directories_of,
+        import_model,
+        import_towers,
+        read_towers,
+        tell_what_was_made,
+    )
     from t5x_lite.interop.hub import find_source
-    from t5x_lite.run.interchange import import_model, import_towers, tell_what_was_made
-    from t5x_lite.run.model_card import directory_file
-    from t5x_lite.run.tower_import import directories_of, read_towers
 
     at_hub = find_source(source, revision=revision, generator=part == "generator")
     where, more = at_hub.directory, directory_file(at_hub)
@@ -143,9 +148,9 @@ def import_t5x(
     Raises:
       InputError: as `import_hf`.
     """
-    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.interop.hf_import import import_t5x_model, tell_what_was_made
     from t5x_lite.interop.t5x import read_t5x
-    from t5x_lite.run.interchange import import_t5x_model, tell_what_was_made
 
     fields = {} if feed_forward is None else {"feed_forward": feed_forward}
     with new_directory(destination) as directory:
@@ -200,8 +205,8 @@ def import_adapter(
         ours can do; the base has modules itself or is damaged; or the destination exists. Nothing
         is left behind then.
     """
-    from t5x_lite.run.adapter_interchange import import_module
-    from t5x_lite.run.sft_interchange import import_sft
+    from t5x_lite.interop.adapter_checkpoints import import_module
+    from t5x_lite.interop.sft import import_sft
 
     with trusting_checkpoints(trust_project):
         if os.path.isfile(os.path.join(source, "pytorch_diff.bin")):
@@ -254,13 +259,12 @@ def export_adapter(
 
     from t5x_lite.checkpoints import manifest
     from t5x_lite.checkpoints.reading import DELTA_FILE, step_files
-    from t5x_lite.heads.dense import Role
-    from t5x_lite.inference.best_step import find_step
-    from t5x_lite.inference.loading import read_experiment
-    from t5x_lite.interop.directories import new_directory
-    from t5x_lite.remote import local_path
-    from t5x_lite.run.adapter_interchange import export_module, export_sum
-    from t5x_lite.run.sft_interchange import export_sft
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.core.remote import local_path
+    from t5x_lite.inference.loading import find_step, read_experiment
+    from t5x_lite.interop.adapter_checkpoints import export_module, export_sum
+    from t5x_lite.interop.sft import export_sft
+    from t5x_lite.models.vector_heads import Role
 
     with trusting_checkpoints(trust_project):
         if format == "sft":
@@ -355,15 +359,14 @@ def export_hf(
 
     from t5x_lite.checkpoints import manifest
     from t5x_lite.checkpoints.reading import lazy_params, step_files
-    from t5x_lite.heads.dense import Dense, Role
-    from t5x_lite.inference.best_step import find_step
-    from t5x_lite.inference.loading import read_experiment
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.core.remote import local_path
+    from t5x_lite.inference.loading import find_step, read_experiment
     from t5x_lite.inference.text_encoder import Vectors, dense_head
-    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.interop import hf_export
+    from t5x_lite.interop.hf_export import origin_of, write_card
     from t5x_lite.models.encoder import is_encoder
-    from t5x_lite.remote import local_path
-    from t5x_lite.run import exporting, tower_export
-    from t5x_lite.run.model_card import origin_of, write_card
+    from t5x_lite.models.vector_heads import Dense, Role
 
     if not sentence_transformers and (pooling is not None or normalize is not None):
         raise InputError("pooling and normalize are for --sentence-transformers")
@@ -377,7 +380,7 @@ def export_hf(
         experiment = read_experiment(where, files)
         origin = origin_of(where, files, experiment)
         has_modules = bool(experiment.adapters.modules)
-        saved = exporting.merged(where, experiment) if has_modules else lazy_params(where)
+        saved = hf_export.merged(where, experiment) if has_modules else lazy_params(where)
 
         def vectors() -> Dense | None:
             """How SentenceTransformer makes vectors."""
@@ -389,12 +392,12 @@ def export_hf(
 
         if is_encoder(experiment.model):
             sentences = vectors()
-            roles = tower_export.roles_of(experiment, projections=sentence_transformers)
+            roles = hf_export.roles_of(experiment, projections=sentence_transformers)
             for role in roles or typing.get_args(Role)[:1]:
-                alone, params = tower_export.of_role(experiment, saved, role)
+                alone, params = hf_export.of_role(experiment, saved, role)
                 target = directory / f"{role}_model" if roles else directory
                 target.mkdir(exist_ok=True)
-                exporting.export_encoder(
+                hf_export.export_encoder(
                     *(where, files, alone, params, target),
                     part=part,
                     dtype=dtype,
@@ -405,10 +408,10 @@ def export_hf(
                 write_card(target, origin, alone)
         else:
             wanted = {"sentence_transformers": sentence_transformers, "part": part, "head": head}
-            exporting.refuse_of_t5(where, experiment, **wanted)
-            exporting.export_t5(where, files, experiment, saved, directory, dtype=dtype)
+            hf_export.refuse_of_t5(where, experiment, **wanted)
+            hf_export.export_t5(where, files, experiment, saved, directory, dtype=dtype)
             if (sentences := vectors()) is not None:
-                exporting.write_sentences(directory, sentences, experiment, saved, dtype=dtype)
+                hf_export.write_sentences(directory, sentences, experiment, saved, dtype=dtype)
             write_card(directory, origin, experiment)
     _logger.info("%s: exported %s, with a model card in README.md", destination, where)
     return Path(destination)
@@ -441,10 +444,10 @@ def push(
       InputError: the directory is no exported one, the name is none of the hub, the extra is not
         installed, or the hub refuses.
     """
-    from t5x_lite.extras import install_command
+    from t5x_lite.core.errors import install_command
+    from t5x_lite.interop.hf_export import CARD
     from t5x_lite.interop.hub import is_hub_id
     from t5x_lite.report.c4 import size
-    from t5x_lite.run.model_card import CARD
 
     files = exported_files(Path(source))
     if not is_hub_id(repository) or repository.count("/") != 1:

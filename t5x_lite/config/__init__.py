@@ -16,7 +16,7 @@ from t5x_lite.config.experiment import (
     load,
     save,
 )
-from t5x_lite.evaluate.few_shot import FewShot
+from t5x_lite.data.few_shot import FewShot
 
 __all__ = [
     "MATCHING_FIELDS",

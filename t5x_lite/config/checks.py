@@ -1,14 +1,28 @@
-"""Checks of the fields of a config; an error names the field and the value."""
+"""Checks of fields, and settings of single tasks.
 
+Checks of the fields of a config; an error names the field and the value.
+
+Settings of single tasks of an evaluation: a line for each name or pattern of names.
+
+    parse_line("wmt_*: num_beams=4, length_penalty=0.6")
+    # Line(pattern="wmt_*", values={"num_beams": 4, "length_penalty": 0.6})
+
+A line is read by Python's `ast` and never run. A task has the settings of all lines that match one
+of its names, of two lines the later one's, and for the rest those of the evaluation.
+"""
+
+import ast
 import dataclasses
+import fnmatch
 import functools
 import types
 import typing
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t5x_lite.errors import InputError, shown
-from t5x_lite.options import is_config
+from t5x_lite.core.errors import InputError, shown
+from t5x_lite.core.options import did_you_mean, is_config
 
 
 def at_least(minimum: int, values: Mapping[str, Any]) -> None:
@@ -89,3 +103,100 @@ def one_of(choices: Sequence[str], values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if value not in choices:
             raise InputError(f"{name} must be {' or '.join(choices)}, got {value!r}")
+
+
+FIELDS: dict[str, tuple[type, ...]] = {
+    "num_beams": (int,),
+    "length_penalty": (float, type(None)),
+    "max_decode_length": (int,),
+    "rank": (bool,),
+    "max_examples": (int, type(None)),
+    "batch_size": (int, type(None)),
+    "inputs_length": (int,),
+    "examples_of": (str,),
+}
+"""Setting of a line -> types of its value."""
+
+OF_DATA = ("inputs_length", "examples_of")
+"""Those that are no fields of the evaluation, but say what is read."""
+
+_TYPES = {
+    int: "a whole number",
+    bool: "True or False",
+    float: "a number",
+    str: "a string",
+    type(None): "None",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """What a line says.
+
+    Attributes:
+      pattern: a task's name; * stands for any letters, ? for one.
+      values: the settings.
+    """
+
+    pattern: str
+    values: Mapping[str, Any]
+
+    def matches(self, names: Sequence[str]) -> bool:
+        """Whether one of a task's names is meant."""
+        return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
+
+
+def parse_line(text: str) -> Line:
+    """What "PATTERN: SETTING=VALUE, SETTING=VALUE" says.
+
+    Raises:
+      InputError: a syntax error; an unknown setting, with the nearest name; or a setting does not
+        take the value.
+    """
+    first, equals, rest = text.partition("=")  # a value, and a pattern, may have colons of its own
+    pattern, colon, name = first.rpartition(":")
+    settings = name + equals + rest
+    if not colon or not pattern.strip():
+        raise InputError(
+            f"evaluation.per_task must be PATTERN: SETTING=VALUE, ..., such as 'wmt_*: "
+            f"num_beams=4', got {text!r}"
+        )
+    where = f"evaluation.per_task {pattern.strip()!r}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SyntaxWarning
+            node = ast.parse(f"settings({settings})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        node = None
+    if not isinstance(node, ast.Call) or node.args or not node.keywords:
+        raise InputError(f"{where}: expected SETTING=VALUE, ..., got {settings.strip()!r}")
+    values: dict[str, Any] = {}
+    for keyword in node.keywords:
+        name, value = _setting(keyword, where=where)
+        if name in values:
+            raise InputError(f"{where}: {name} is given twice")
+        values[name] = value
+    at_least(1, {f"{where}: inputs_length": values.get("inputs_length")})
+    return Line(pattern.strip(), values)
+
+
+def _setting(keyword: ast.keyword, *, where: str) -> tuple[str, Any]:
+    """The name and the value of SETTING=VALUE."""
+    name = str(keyword.arg)
+    if name not in FIELDS:
+        raise InputError(
+            f"{where} has no setting {name}{did_you_mean(name, FIELDS)}; the settings are "
+            f"{', '.join(FIELDS)}"
+        )
+    try:
+        value = ast.literal_eval(keyword.value)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        value = ...
+    if float in FIELDS[name] and type(value) is int:
+        value = float(value)
+    if type(value) not in FIELDS[name]:
+        wanted = [_TYPES[each] for each in FIELDS[name]]
+        raise InputError(
+            f"{where}: {name} must be {' or '.join(wanted)}, got {ast.unparse(keyword.value)}"
+        )
+    return name, value

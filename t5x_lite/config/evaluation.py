@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from t5x_lite.config.checks import at_least, check_given
-from t5x_lite.config.per_task import OF_DATA, Line, parse_line
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.few_shot import FewShot
-from t5x_lite.models.pooling import Pooling, check_pooling
+from t5x_lite.config.checks import OF_DATA, Line, at_least, check_given, parse_line
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.few_shot import FewShot
+from t5x_lite.models.towers import Pooling, check_pooling
 
 NAMES = ("dense", "lexical", "multi_vector", "dense_lexical", "all")
 _NEEDS = {
@@ -71,7 +70,7 @@ class Retrieval:
         prompt for queries, if it has one.
       document_prefix: text before every document; None is as for queries.
       ways: rankings by the heads of a BGE-M3, each measured by itself as WAY/ndcg_at_10: some of
-        dense, lexical, multi_vector, dense_lexical and all (`retrieval.hybrid`); () is the one by
+        dense, lexical, multi_vector, dense_lexical and all (`retrieval.fusion`); () is the one by
         the vector. What they need of the corpus is held in memory.
       weights: of the dense, the lexical and the multi-vector score in "all".
       pair_weights: of the dense and the lexical score in "dense_lexical".

@@ -25,33 +25,30 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from t5x_lite import patterns, remote, renames
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config.checks import at_least, check_given, check_numbers, one_of
 from t5x_lite.config.evaluation import Evaluation
-from t5x_lite.config.file import read_config
-from t5x_lite.config.json import encode, from_json, to_json
+from t5x_lite.config.file import encode, from_json, read_config, to_json
+from t5x_lite.config.run_options import EarlyStopping, Profile
+from t5x_lite.core import patterns, remote, renames
+from t5x_lite.core.devices import compiler_options
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import write_atomically
+from t5x_lite.core.options import OptionError, given_options, parse
+from t5x_lite.core.sharding import MeshConfig, Mode, Parts
+from t5x_lite.core.tracking import Tracking
+from t5x_lite.core.trees import ComputeDtype
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.files import write_atomically
-from t5x_lite.heads import base as heads
-from t5x_lite.heads.base import Head
-from t5x_lite.metrics import selection
-from t5x_lite.metrics.selection import refuse_test
+from t5x_lite.metrics import benchmarks
+from t5x_lite.metrics.benchmarks import refuse_test
+from t5x_lite.models import heads
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.heads import Head
 from t5x_lite.objectives.base import Objective, names_of
 from t5x_lite.optim.config import Optimizer
 from t5x_lite.optim.schedules import Schedule
-from t5x_lite.options import OptionError, given_options, parse
-from t5x_lite.sharding import MeshConfig
-from t5x_lite.train.compilation import compiler_options
-from t5x_lite.train.early_stopping import EarlyStopping
-from t5x_lite.train.microbatches import Mode, Parts
-from t5x_lite.train.profiling import Profile
-from t5x_lite.train.tracking import Tracking
-from t5x_lite.types import ComputeDtype
 
 MATCHING_FIELDS = (
     *("model", "objective", "heads", "adapters", "train"),
@@ -87,7 +84,7 @@ class Checkpoints:
     minutes: float | None = None
     keep: int = 3
     best: str | None = None
-    best_mode: selection.Mode | None = None
+    best_mode: benchmarks.Mode | None = None
     whole: bool = False
     timeout: int = 1200
 
@@ -104,7 +101,7 @@ class Checkpoints:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """The processes of a run, and how they find each other; `run.hosts` joins them.
+    """The processes of a run, and how they find each other; `train.hosts` joins them.
 
     Nothing is needed on Cloud TPU, under SLURM's srun and under Open MPI's mpirun; elsewhere every
     process is started with the first three:

@@ -1,11 +1,31 @@
-"""Reading a config file: a Python file that defines `experiment`, or the JSON that was saved of it.
+"""Config files: the Python file that holds an experiment, and configs as JSON.
+
+Reading a config file: a Python file that defines `experiment`, or the JSON that was saved of it.
 
 Whatever is wrong in the file becomes one line with its place:
 
     configs/my_run.py:7: T5Config has no field d_modle; did you mean d_model?
+
+Frozen configs to JSON and back, so that a work directory and a checkpoint say what made them.
+
+A dataclass becomes an object whose "type" says where its class is; a tuple becomes an array; a
+float that JSON lacks becomes an object of type "float":
+
+    >>> print(to_json(Seq2Seq(z_loss=1e-4, label_smoothing=0.0)))
+    {
+      "type": "t5x_lite.objectives.likelihood:Seq2Seq",
+      "z_loss": 0.0001,
+      "label_smoothing": 0.0
+    }
+
+A field that the file lacks takes its default, or the value that says what was done before the field
+existed (`core.renames.FORMER_VALUES`), so an earlier config still loads; a field that the class
+lacks is an error.
 """
 
 import dataclasses
+import json
+import math
 import re
 import sys
 import traceback
@@ -13,10 +33,169 @@ import types
 from pathlib import Path
 from typing import Any
 
-from t5x_lite import project, renames
-from t5x_lite.config.json import from_json, modules_of
-from t5x_lite.errors import InputError
-from t5x_lite.options import did_you_mean
+from t5x_lite.core import project, renames
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import plain_json
+from t5x_lite.core.options import did_you_mean, is_config
+
+
+def to_json(config: Any) -> str:
+    """Writes a dataclass as JSON text that `from_json` turns into an equal one.
+
+    Raises:
+      InputError: a value that is no config, tuple, str, bool, int, float or None, or a class that
+        another process could not import.
+    """
+    return json.dumps(encode(config, where=type(config).__name__), indent=2, allow_nan=False) + "\n"
+
+
+def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
+    """Builds the dataclass that `to_json` wrote.
+
+    Reading imports the modules of the classes, which is running them: a checkpoint may name classes
+    of t5x_lite and of the packages that the command's own config names, or what `project` trusts.
+
+    Args:
+      text: the JSON.
+      source: where the text is from, for the errors: a path.
+      any_module: whether classes of all modules may be named, as by the config of a command.
+
+    Raises:
+      InputError: malformed JSON, a class that is not trusted or cannot be imported, an unknown or
+        missing field, or a value that the class refuses.
+    """
+    try:
+        node = plain_json(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{source}:{error.lineno}: not JSON: {error.msg}") from error
+    except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits
+        raise InputError(f"{source}: not JSON that can be read ({error})") from error
+    if not isinstance(node, dict):
+        raise InputError(f'{source}: not a config: expected {{"type": "module:Class", ...}}')
+    try:
+        if not any_module:
+            _refuse_untrusted(node, where=source)
+        return _decode(node, where=source)
+    except RecursionError as error:
+        raise InputError(f"{source}: not a config: it is nested too deeply") from error
+
+
+def modules_of(config: Any) -> set[str]:
+    """The modules of a config's class and of those of its parts."""
+    if isinstance(config, tuple):
+        return set().union(*map(modules_of, config))
+    if not is_config(config):
+        return set()
+    parts = [modules_of(getattr(config, field.name)) for field in dataclasses.fields(config)]
+    return {type(config).__module__}.union(*parts)
+
+
+def encode(value: Any, *, where: str) -> Any:
+    """Turns a config or one of its values into what the json module writes.
+
+    Args:
+      value: a dataclass, tuple, str, bool, int, float or None.
+      where: the dotted name of the value, for the errors.
+
+    Raises:
+      InputError: see `to_json`.
+    """
+    if is_config(value):
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        if "type" in fields:
+            raise ValueError(f"{type(value)}: a config field may not be called 'type'")
+        values = {name: encode(getattr(value, name), where=f"{where}.{name}") for name in fields}
+        return {"type": _type_name(type(value), where=where), **values}
+    if type(value) is tuple:
+        return [encode(item, where=f"{where}[{i}]") for i, item in enumerate(value)]
+    if type(value) is float and not math.isfinite(value):
+        return {"type": "float", "value": repr(value)}
+    if value is None or type(value) in (str, bool, int, float):
+        return value
+    raise InputError(
+        f"{where} is a {type(value).__name__} and cannot be saved; "
+        "use a dataclass, tuple, str, bool, int, float or None"
+    )
+
+
+def _type_name(cls: type, *, where: str) -> str:
+    """Returns "module:Class" of a class that another process can import."""
+    module = sys.modules.get(cls.__module__)
+    if cls.__module__ == "__main__" or not hasattr(module, cls.__qualname__):
+        raise InputError(
+            f"{where}: another process could not import {cls.__qualname__} "
+            f"from {cls.__module__}; define it at the top of a module of your project"
+        )
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _decode(node: Any, *, where: str) -> Any:
+    """The inverse of `encode`."""
+    if isinstance(node, list):
+        return tuple(_decode(item, where=f"{where}[{i}]") for i, item in enumerate(node))
+    if not isinstance(node, dict):
+        return node
+    given = renames.current_fields(node)
+    name = given.pop("type", None)
+    if name == "float":
+        try:
+            return float(given["value"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{where}: not a float: {node}") from error
+    cls = _find_class(name, where=where)
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    unknown = [key for key in given if key not in fields]
+    if unknown:
+        suggestion = did_you_mean(unknown[0], fields)
+        raise InputError(f"{where}: {cls.__name__} has no field {unknown[0]}{suggestion}")
+    values = {key: value for key, value in renames.FORMER_VALUES.items() if key in fields}
+    values |= {key: _decode(item, where=f"{where}: {key}") for key, item in given.items()}
+    for key, value in values.items():
+        whole = fields[key].type in (int, int | None)
+        if whole and isinstance(value, float) and not value.is_integer():
+            raise InputError(f"{where}: {cls.__name__}: {key} must be a whole number, got {value}")
+    try:
+        return cls(**values)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:  # of other types
+        raise InputError(f"{where}: {cls.__name__}: {error}") from error
+
+
+def _refuse_untrusted(node: Any, *, where: str) -> None:
+    """Raises InputError for the first class of a module that a checkpoint may not name."""
+    name = node.get("type") if isinstance(node, dict) else None
+    if isinstance(name, str) and name != "float" and not project.trusts(name.partition(":")[0]):
+        raise InputError(
+            f"{where}: names the class {name}, which is not of t5x_lite: reading it would run that "
+            "module; if you trust the checkpoint like a program, give --trust-project "
+            "(in Python: trust_project=True)"
+        )
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    for item in inner:
+        _refuse_untrusted(item, where=where)
+
+
+def _find_class(name: Any, *, where: str) -> Any:
+    """Imports the dataclass "module:Class"."""
+    if not isinstance(name, str) or name.count(":") != 1:
+        raise InputError(f'{where}: "type" must be "module:Class", got {name!r}')
+    module_name, _, class_name = name.partition(":")
+    module_name = renames.current(module_name)
+    try:
+        module = project.import_module(module_name)
+    except Exception as error:  # whatever the user's module does when it is imported
+        raise InputError(
+            f"{where}: {module_name} cannot be imported ({error}); run in the project that holds it"
+        ) from error
+    classes = {key: value for key, value in vars(module).items() if isinstance(value, type)}
+    cls = classes.get(class_name)
+    if cls is None or not dataclasses.is_dataclass(cls):
+        configs = [key for key, value in classes.items() if dataclasses.is_dataclass(value)]
+        raise InputError(
+            f"{where}: {module_name} has no config {class_name}{did_you_mean(class_name, configs)}"
+        )
+    return cls
 
 
 def read_config(path: str | Path) -> Any:

@@ -6,8 +6,8 @@ turns the row text="Fine.", stars="5" of a JSONL, CSV, TSV, Parquet or Arrow fil
 
     {"inputs": "review: Fine.", "targets": "good"}
 
-`records.table_splits` says which files of a directory are which split; the rows of several files
-come one after the other.
+`data.formats.table_splits` says which files of a directory are which split; the rows of several
+files come one after the other.
 """
 
 import logging
@@ -16,12 +16,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from t5x_lite.data.preprocess.classification import UNKNOWN
-from t5x_lite.data.preprocess.templates import fill, places
-from t5x_lite.errors import InputError
-from t5x_lite.records.benchmark_files import Row, label_index
-from t5x_lite.records.table_splits import SPLITS, Table, read_rows, table_splits
-from t5x_lite.records.tables import check_row, texts_of
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.benchmark_files import Row, label_index
+from t5x_lite.data.formats.table_splits import SPLITS, Table, read_rows, table_splits
+from t5x_lite.data.formats.tables import check_row, texts_of
+from t5x_lite.data.preprocessors import UNKNOWN, fill, places
 
 _logger = logging.getLogger(__name__)
 

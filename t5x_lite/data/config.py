@@ -1,4 +1,6 @@
-"""What a run reads: the `Data` config, and the arguments that every task function gets.
+"""What a run reads: the `Data` config and its parts.
+
+What a run reads: the `Data` config, and the arguments that every task function gets.
 
 A task is named "module:function" and imported late, so that reading a config never loads
 TensorFlow:
@@ -6,22 +8,294 @@ TensorFlow:
     Data(task="tasks.glue:sst2", vocabulary="vocab/spiece.model", directory="glue")
 
 `function` takes `TaskArguments` and returns a `seqio.Task`.
+
+When hard negatives are looked for again, with the model that is being trained (ANCE).
+
+    Data(..., refresh=Refresh(period=10_000, directory="work/retriever/refresh"))
+
+Rows of the steps [k m, (k + 1) m), m the period, have negatives of the index of the checkpoint of
+step (k - lag) m: the passages nearest to their queries, without the answers. Where that is 0 or
+less they have those that the cache holds, of BM25 as a rule. So which negatives a step has does not
+depend on how fast the search is: a run that is killed, or whose search is slow, has the same ones.
+
+With batches by length (`shapes.Bucketed`) a row goes by the longest of the passages that are drawn
+for it, new negatives included. Rows that wait for a full batch when a search takes effect are
+sorted into buckets again.
+
+Source: Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense
+Text Retrieval", section 4; there negatives are as new as the search just is.
+
+Retrieval augmentation: the first passages of a run stand behind each input.
+
+    Data(
+        task="tasks.squad:closed_book",
+        augment=Augment(run="runs/{split}.trec", passages="corpus.jsonl", k=3),
+    )
+
+turns the inputs "who wrote Emma" into
+
+    question: who wrote Emma context: Emma Emma is a novel by Jane Austen. Jane Austen An author ...
+
+A query of the run is the example's "id", or else its "idx": an id of SQuAD, TriviaQA or RACE, the
+number of a row of GLUE, of SWAG and of your own tables (from 0), or data.columns.id. Passages are
+"title text", best first. They lose words at their end until the whole row fits into
+data.inputs_length, so that the question is never cut, wherever the template has it.
+
+Source: Lewis et al. 2020, "Retrieval-Augmented Generation", section 2; the form of the text is that
+of Izacard and Grave 2021, "Leveraging Passage Retrieval with Generative Models", section 3, with
+all passages in one input.
+
+Static shapes of batches: one, or a few by the length of the rows.
+
+    Data(..., inputs_length=8192, batch_size=4, batches=Bucketed({512: 64, 2048: 12, 8192: 4}))
+
+A row of 300 tokens that is padded to 8192 costs as much as a full one. With `Bucketed` it goes to a
+batch of 64 rows of 512 tokens. Each shape is a compiled program of its own, so that there should be
+few.
+
+Examples come in the order that they have with one shape. Each waits in the bucket of its length,
+and a bucket that is full is the next batch. With two rows of 4 and one of 8 tokens a batch:
+
+    lengths of the examples    3   7   4   2   8   1
+    batches                    [7]  [3 4]  [8]  [2 1]
+
+So the order of batches follows from the order of examples alone. No example is dropped: those that
+wait when the data end go into batches of the next epoch. BGE-M3 is trained with batches by length
+(Chen et al. 2024, "Efficient Batching"); in its code the last batch of a group has a shape of its
+own.
 """
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from t5x_lite.data.augment import Augment
+import numpy as np
+from jaxtyping import Int
+
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.layouts.base import Layout
 from t5x_lite.data.layouts.groups import Groups
-from t5x_lite.data.layouts.seq2seq import Seq2Seq
-from t5x_lite.data.mixing import split_rate
-from t5x_lite.data.rates import Mixing
-from t5x_lite.data.refresh import Refresh
-from t5x_lite.data.shapes import Batches, Fixed, Scheduled
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.data.layouts.text import Seq2Seq
+from t5x_lite.data.mixing import Mixing, split_rate
+from t5x_lite.data.preprocessors import fill, places
+from t5x_lite.data.vocabularies.loading import Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refresh:
+    """Negatives that `t5x-lite refresh` looks for while training goes on.
+
+    Attributes:
+      period: steps between two searches; 0 has none. Checkpoints must be saved at these steps.
+      lag: so many periods are between the checkpoint that searches and the steps that use what it
+        finds; with 0 training waits for each search.
+      top: passages of a query that are kept; data.layout.negatives of them are drawn.
+      directory: where the searches stand, WORKDIR/refresh as a rule.
+    """
+
+    period: int = 0
+    lag: int = 1
+    top: int = 200
+    directory: str = ""
+
+    def __post_init__(self):
+        if self.period < 0 or self.lag < 0 or self.top < 1:
+            raise InputError(
+                "data.refresh: period and lag must not be negative, and top must be at least 1, "
+                f"got {self.period}, {self.lag} and {self.top}"
+            )
+        if self.period and not self.directory:
+            raise InputError(
+                "data.refresh.period needs --data.refresh.directory, where `t5x-lite refresh` "
+                "writes: WORKDIR/refresh as a rule"
+            )
+
+    def searched_by(self, number: int) -> int:
+        """The step of the checkpoint that searches for a batch; 0 is the cache's own negatives.
+
+        Args:
+          number: of the batch, from 0.
+        """
+        return max(0, (number // self.period - self.lag) * self.period)
+
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for a saved position in the data to fit, as JSON."""
+        return {"refresh": [self.period, self.lag, self.top]} if self.period else {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augment:
+    """Passages of a run behind each input.
+
+    Attributes:
+      run: a run of TREC's form, of MS MARCO's, or of JSON lines (`data.formats.rankings`), whose
+        queries are the ids of the examples; "{split}" in its path is train, validation or test. ""
+        adds no passages.
+      passages: the file with the passages that the run ranks (`data.formats.passages`); several
+        with commas between.
+      k: passages of an example at most.
+      template: the text of the inputs; {inputs} is the task's own, {passages} all passages.
+      passage: the text of one passage, with {title} and {text}.
+      missing: "error" refuses examples that the run lacks; "keep" shows them without passages, and
+        logs their number.
+    """
+
+    run: str = ""
+    passages: str = ""
+    k: int = 3
+    template: str = "question: {inputs} context: {passages}"
+    passage: str = "{title} {text}"
+    missing: Literal["error", "keep"] = "error"
+
+    def __post_init__(self):
+        if self.k < 1:
+            raise InputError(f"data.augment.k must be at least 1, got {self.k}")
+        if bool(self.run) != bool(self.passages):
+            raise InputError(
+                "data.augment.run and data.augment.passages belong together; set both, or neither"
+            )
+        for name, needed, known in (
+            ("template", ("inputs", "passages"), ("inputs", "passages")),
+            ("passage", ("text",), ("title", "text")),
+        ):
+            template = getattr(self, name)
+            fill(template, dict.fromkeys(known, ""))
+            if absent := [place for place in needed if place not in places(template)]:
+                raise InputError(
+                    f"data.augment.{name} {template!r} must have the place {{{absent[0]}}}"
+                )
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that a saved position in the data depends on, as JSON."""
+        return {"augment": dataclasses.asdict(self)} if self.run else {}
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How rows are divided into batches: `Fixed()` or `Bucketed(...)`."""
+
+    def buckets(self) -> tuple[tuple[int, int], ...]:
+        """The static shapes, (tokens of a row, rows), shortest first; () where there is one."""
+        return ()
+
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for a saved position in the data to fit, as JSON."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Fixed(Batches):
+    """All batches have data.batch_size rows of the same length."""
+
+
+@dataclass(frozen=True, init=False)
+class Bucketed(Batches):
+    """Rows are grouped by their length; each group has a length and a number of rows of its own.
+
+    A row's length is that of its longest text, of `Groups` the longest passage. It goes to the
+    shortest length that holds it. The longest length and its rows must be data.inputs_length
+    (data.targets_length with `Groups`, whose queries all have data.inputs_length) and
+    data.batch_size: texts are cut to it, and what is measured besides the loss has that shape.
+
+    Attributes:
+      shapes: (tokens of a row, rows of the global batch), shortest first.
+    """
+
+    shapes: tuple[tuple[int, int], ...]
+
+    def __init__(self, shapes: Mapping[int, int] | Iterable[tuple[int, int]]):
+        """Takes {tokens of a row: rows of the global batch}, or pairs of them.
+
+        Raises:
+          InputError: there is none, one is below 1, or the lengths do not grow.
+        """
+        pairs = shapes.items() if isinstance(shapes, Mapping) else shapes
+        object.__setattr__(self, "shapes", tuple((length, rows) for length, rows in pairs))
+        if not self.shapes:
+            raise InputError("data.batches.shapes needs a length and its rows, such as 512 64")
+        for length, rows in self.shapes:
+            if type(length) is not int or type(rows) is not int or length < 1 or rows < 1:
+                raise InputError(
+                    "data.batches.shapes: a length and its rows must be whole numbers of at least "
+                    f"1, got {length} and {rows}"
+                )
+        lengths = [length for length, _ in self.shapes]
+        if lengths != sorted(set(lengths)):
+            raise InputError(
+                "data.batches.shapes: each length must be above the one before it, got "
+                f"{', '.join(map(str, lengths))}"
+            )
+
+    def buckets(self) -> tuple[tuple[int, int], ...]:
+        """See `Batches.buckets`."""
+        return self.shapes
+
+    def identity(self) -> dict[str, Any]:
+        """See `Batches.identity`."""
+        return {"batches": [list(shape) for shape in self.shapes]}
+
+
+@dataclass(frozen=True, init=False)
+class Scheduled(Bucketed):
+    """As `Bucketed`, in an order that is worked out for each epoch, of caches alone.
+
+    A batch has examples of one length and of one cache, so that each set of pairs has its own
+    in-batch negatives. The order of batches is a function of (seed, epoch); it needs no queue, and
+    what does not fill a batch is not seen in that epoch (`data.cache.scheduled`). A row of `Groups`
+    goes by the longest of its query and of all passages that it may draw.
+
+    Attributes:
+      small: where fewer examples of a cache have a length, they go with the next longer ones.
+      drop: where fewer are left, they are never seen.
+    """
+
+    small: int
+    drop: int
+
+    def __init__(
+        self,
+        shapes: Mapping[int, int] | Iterable[tuple[int, int]],
+        small: int = 0,
+        drop: int = 0,
+    ):
+        """Takes {tokens of a row: rows of the global batch}, or pairs of them.
+
+        Raises:
+          InputError: as `Bucketed`; or long rows are more than short ones, or a number is negative.
+        """
+        super().__init__(shapes)
+        object.__setattr__(self, "small", small)
+        object.__setattr__(self, "drop", drop)
+        rows = [rows for _, rows in self.shapes]
+        if rows != sorted(rows, reverse=True):
+            raise InputError(
+                "data.batches.shapes: of longer rows there may not be more in a batch, got "
+                f"{', '.join(map(str, rows))}"
+            )
+        if min(small, drop) < 0:
+            raise InputError(
+                f"data.batches.small and drop must not be negative, got {small} and {drop}"
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """See `Batches.identity`."""
+        return {**super().identity(), "schedule": [self.small, self.drop]}
+
+
+def bucket_of(
+    lengths: Int[np.ndarray, " n"], buckets: tuple[tuple[int, int], ...]
+) -> Int[np.ndarray, " n"]:
+    """The bucket of each row: the first whose length holds it, else the last.
+
+    Args:
+      lengths: tokens of each row.
+      buckets: see `Batches.buckets`.
+    """
+    edges = np.array([length for length, _ in buckets])
+    return np.minimum(np.searchsorted(edges, lengths), len(edges) - 1)
+
 
 TRUNCATIONS = ("first_documents", "first_tokens")
 """Fields of `Data` that leave the first of the training data."""
@@ -67,7 +341,7 @@ class Data:
         PrefixLM() or ConcatLM() of a decoder alone; Encoder() of an encoder alone, Groups() of one
         that compares queries with passages, Labelled() of one with a head that answers, Choices(),
         Tokens() and Windows() of one whose head chooses, labels each token or finds spans.
-      batches: the static shapes of batches (`data.shapes`): Fixed() is one, Bucketed(...) are a
+      batches: the static shapes of batches (`data.config`): Fixed() is one, Bucketed(...) are a
         few, by the length of the rows.
       refresh: hard negatives that are looked for while training goes on (`data.refresh`); of
         Groups() and Ranked() from one cache.
@@ -220,7 +494,7 @@ def _check_batches(data: Data) -> None:
     batches, layout = data.batches, data.layout
     if not isinstance(batches, Batches):
         raise InputError(
-            "data.batches must be Fixed() or Bucketed(...) of t5x_lite.data.shapes, got "
+            "data.batches must be Fixed() or Bucketed(...) of t5x_lite.data.config, got "
             f"{batches!r}"
         )
     if not batches.buckets():

@@ -1,4 +1,6 @@
-"""Mixtures of caches: which cache each example of a mixture comes from, by a stateless rule.
+"""Which example comes next: rates of tasks, mixtures of caches, permutations without memory.
+
+Mixtures of caches: which cache each example of a mixture comes from, by a stateless rule.
 
     sources = parse_sources(("prose=0.75", "code=0.25"))
     schedule = Schedule([rate for _, rate in sources])
@@ -7,18 +9,39 @@
 Of the first n examples each cache gives rate * n, with an error of less than one example for every
 n: Tijdeman's solution of the chairman assignment problem (Discrete Mathematics 32, 1980). Rates are
 fractions, so the order repeats with their common denominator and any place in it is arithmetic.
+
+A pseudo-random order of any number of examples that needs no memory.
+
+    order([0, 1, 2, 3], [0, 0, 0, 0], size=4, seed=7)   -> [3, 0, 2, 1]
+    order([0, 1, 2, 3], [1, 1, 1, 1], size=4, seed=7)   -> [2, 0, 3, 1]
+
+A shuffle buffer mixes neighbours only, and a shuffled list of indices must be kept. Here the place
+of each example is computed: a Feistel network (Luby and Rackoff 1988) permutes the next power of
+four, and what falls outside of [0, size) is permuted again until it falls inside (cycle walking,
+Black and Rogaway 2002). It is our own so that the order does not change with a library's version.
+
+At what rates the tasks of a mixture are drawn (Raffel et al. 2020, section 3.5.2).
+
+    rate_num_examples(392_702, maximum=2**16)                   # 65536.0: proportional, at most K
+    rate_num_examples(250, maximum=2**21, temperature=2.0)      # 15.81...: K before the root
+    cache_rates([8551, 250])                                    # [9716, 284] of 10000
+
+Rates are relative to each other. Source: seqio 0.0.20, utils.py (mixing_rate_num_examples), and t5
+0.9.4, data/utils.py (rate_num_examples, rate_unsupervised).
 """
 
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, UInt64
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 MAX_PERIOD = 100_000
 """The rates' common denominator at most: the order over one period is kept in memory."""
@@ -147,3 +170,175 @@ def _chairmen(weights: Sequence[int]) -> list[int]:
         given[chosen] += 1
         found.append(chosen)
     return found
+
+
+_ROUNDS = 8
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_WORD = 2**64
+
+
+def order(
+    places: Int[np.ndarray, " n"], epochs: Int[np.ndarray, " n"], *, size: int, seed: int
+) -> Int[np.ndarray, " n"]:
+    """Which example stands at each place of an epoch.
+
+    Args:
+      places: places in [0, size).
+      epochs: the epoch of each, >= 0; every epoch has an order of its own.
+      size: the number of examples, >= 1.
+      seed: the run's seed, taken modulo 2**64.
+
+    Returns:
+      int64 indices in [0, size): over all places of one epoch, each of them once.
+    """
+    half = np.uint64(max((size - 1).bit_length() + 1, 2) // 2)
+    start = np.full(1, seed % _WORD, np.uint64)
+    keys = _mix(_mix(start) + epochs.astype(np.uint64) * _GOLDEN)
+    found = places.astype(np.uint64)
+    outside = np.arange(len(found))
+    while len(outside):
+        found[outside] = _feistel(found[outside], keys[outside], half)
+        outside = outside[found[outside] >= size]
+    return found.astype(np.int64)
+
+
+def _feistel(
+    values: UInt64[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"], half: np.uint64
+) -> UInt64[np.ndarray, " n"]:
+    """A permutation of the numbers below 4**half, another one for each key."""
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for number in range(_ROUNDS):
+        keys = keys + _GOLDEN  # arrays wrap around without a warning
+        left, right = right, left ^ (_mix(keys ^ (right + np.uint64(number))) & mask)
+    return (left << half) | right
+
+
+def _mix(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
+    """SplitMix64's finalizer (Steele, Lea and Flood 2014): every bit depends on every other."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+CACHE_PERIOD = 10_000
+"""Of so many examples of a mixture of caches each gives a whole number."""
+
+_By = Literal["examples", "equal"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """How the tasks of a mixture, or several caches without rates, are mixed.
+
+    Attributes:
+      by: "examples" draws them in proportion to the numbers of their training examples; "equal"
+        draws all equally often.
+      maximum: the paper's K: a task counts as having so many examples at most; None is no limit.
+      temperature: the paper's T: a rate is the number's T-th root; 1 is proportional.
+      unlabelled: the number of examples that a mixture's unlabelled text counts as, which is its
+        rate: neither `maximum` nor `temperature` changes it. None is what the mixture says.
+      leave_out: tasks that are neither trained on nor measured: "tasks.glue:rte", all of a module
+        as "tasks.glue", the name that its metrics have, "glue_rte", or its own, "dpr", where no
+        other task has it.
+    """
+
+    by: _By = "examples"
+    maximum: int | None = None
+    temperature: float = 1.0
+    unlabelled: int | None = None
+    leave_out: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(_By):
+            raise InputError(f"data.mixing.by must be examples or equal, got {self.by!r}")
+        if self.maximum is not None and self.maximum < 1:
+            raise InputError(f"data.mixing.maximum must be at least 1, got {self.maximum}")
+        if not 0 < self.temperature < math.inf:
+            raise InputError(f"data.mixing.temperature must be positive, got {self.temperature}")
+        if self.unlabelled is not None and self.unlabelled < 1:
+            raise InputError(
+                f"data.mixing.unlabelled must be at least 1, got {self.unlabelled}: "
+                "data.mixing.leave_out trains without a task"
+            )
+        if self.by == "equal" and self.unlabelled is not None:
+            raise InputError(
+                "data.mixing.by equal gives unlabelled text the rate of all others: leave out "
+                "data.mixing.unlabelled"
+            )
+        if self.by == "equal" and (self.maximum is not None or self.temperature != 1.0):
+            raise InputError(
+                "data.mixing.by equal knows no numbers of examples: leave out "
+                "data.mixing.maximum and data.mixing.temperature"
+            )
+
+    def rate(self, num_examples: int) -> float:
+        """The rate of a task with so many training examples."""
+        if self.by == "equal":
+            return 1.0
+        return rate_num_examples(num_examples, maximum=self.maximum, temperature=self.temperature)
+
+
+def rate_num_examples(
+    num_examples: int,
+    *,
+    maximum: int | None = None,
+    temperature: float = 1.0,
+    scale: float = 1.0,
+) -> float:
+    """The rate of a task by its number of examples: min(scale * examples, K) ** (1 / T).
+
+    Args:
+      num_examples: of the training split.
+      maximum: K, the limit, after `scale` and before `temperature`; None or 0 is no limit.
+      temperature: T.
+      scale: what the number is multiplied by first.
+    """
+    rate = num_examples * scale
+    if maximum:
+        rate = min(rate, maximum)
+    if temperature != 1.0:
+        rate = rate ** (1.0 / temperature)
+    return float(rate)
+
+
+def rate_unsupervised(value: float | int = 1e6) -> float:
+    """The rate of the unsupervised task in multi-task pretraining: a constant."""
+    return float(value)
+
+
+def cache_rates(rates: Sequence[float | int]) -> list[int]:
+    """Whole numbers, of sum `CACHE_PERIOD`, nearest to relative rates; each at least 1.
+
+    Largest remainders are rounded up, so that no share is off by as much as one of the period.
+
+    Args:
+      rates: positive; fewer than `CACHE_PERIOD`.
+    """
+    total = sum(rates)
+    shares = [rate / total * CACHE_PERIOD for rate in rates]
+    found = [max(1, math.floor(share)) for share in shares]
+    while (missing := CACHE_PERIOD - sum(found)) != 0:
+        step = 1 if missing > 0 else -1
+        # Who is furthest from its share in the direction that is needed; of equals the first.
+        able = [k for k in range(len(found)) if found[k] + step >= 1]
+        chosen = max(able, key=lambda k: (step * (shares[k] - found[k]), -k))
+        found[chosen] += step
+    return found
+
+
+class UnknownSize(InputError):
+    """The data do not say how many examples an epoch has."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A pass over the training data.
+
+    Attributes:
+      examples: their number.
+      batches: about as many batches.
+    """
+
+    examples: int
+    batches: float

@@ -18,15 +18,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from t5x_lite.buckets.objects import can_read
-from t5x_lite.buckets.paths import data_path
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import can_read, data_path
+from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.remote import is_remote
 from t5x_lite.data.config import Data, TaskArguments, names_of, truncation_of, wording_of
-from t5x_lite.data.rates import Mixing
+from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.tasks.names import SEQIO, find_task, parts_of
 from t5x_lite.data.tasks.seqio_registry import RegisteredMixture
-from t5x_lite.errors import InputError
-from t5x_lite.options import did_you_mean
-from t5x_lite.remote import is_remote
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

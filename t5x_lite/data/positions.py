@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import (
     Data,
     own_negative_caches,
@@ -13,7 +14,6 @@ from t5x_lite.data.config import (
     truncation_of,
     wording_of,
 )
-from t5x_lite.errors import InputError
 
 ON_THE_FLY = b"t5x_lite iterator 2\n"
 ON_THE_FLY_1 = b"t5x_lite iterator 1\n"

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from t5x_lite.data.preprocess.classification import UNKNOWN
+from t5x_lite.data.preprocessors import UNKNOWN
 
 _DETERMINERS = """
 a an few her his each every many much my our some that the their these this those which whose your

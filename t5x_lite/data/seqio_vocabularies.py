@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.buckets.paths import BucketPath
-from t5x_lite.vocabulary.byte_level import FIRST_BYTE, NUM_PLAIN, Bytes
-from t5x_lite.vocabulary.loading import SentencePiece, Vocabulary
-from t5x_lite.vocabulary.tokenizer import Tokenizer
+from t5x_lite.core.object_store import BucketPath
+from t5x_lite.data.vocabularies.byte_level import FIRST_BYTE, NUM_PLAIN, Bytes
+from t5x_lite.data.vocabularies.loading import SentencePiece, Vocabulary
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 
 
 def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
@@ -28,7 +28,7 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
     if not isinstance(vocabulary, Tokenizer) and not vocabulary.reads_as_seqio:
         return _tokenizer_class()(vocabulary)
     if isinstance(vocabulary, SentencePiece):
-        from t5x_lite.data.quiet_tensorflow import seqio
+        from t5x_lite.data.elements import seqio
 
         path = vocabulary.model_path
         if isinstance(path, BucketPath):
@@ -51,7 +51,7 @@ def _copy(model: bytes) -> Path:
 
 @functools.cache
 def _bytes_class() -> Any:
-    from t5x_lite.data.quiet_tensorflow import seqio, tf
+    from t5x_lite.data.elements import seqio, tf
 
     class ByteVocabulary(seqio.ByteVocabulary):
         """Takes several texts at a time in TensorFlow, as ragged ids; seqio's takes one."""
@@ -68,7 +68,7 @@ def _bytes_class() -> Any:
 
 @functools.cache
 def _tokenizer_class() -> Any:
-    from t5x_lite.data.quiet_tensorflow import seqio, tf
+    from t5x_lite.data.elements import seqio, tf
 
     class Tokenized(seqio.Vocabulary):
         """Encodes in Python, by a pure function: a saved iterator goes on as it was."""

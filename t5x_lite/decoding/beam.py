@@ -24,11 +24,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.core.trees import Array
 from t5x_lite.decoding.config import Decoding, EarlyStopping
-from t5x_lite.decoding.constraints import constrained
+from t5x_lite.decoding.sampling import constrained, top_k
 from t5x_lite.decoding.search import Generative, begin, log_normaliser
-from t5x_lite.decoding.top_k import top_k
-from t5x_lite.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

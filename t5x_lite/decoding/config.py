@@ -10,8 +10,8 @@ import dataclasses
 import math
 from typing import Literal, get_args
 
-from t5x_lite.errors import InputError, shown
-from t5x_lite.memory import LARGEST
+from t5x_lite.core.devices import LARGEST
+from t5x_lite.core.errors import InputError, shown
 
 LengthRule = Literal["t5x", "hf"]
 EarlyStopping = bool | Literal["never"]

@@ -1,18 +1,30 @@
-"""What all searches share: the model they ask, and what is there before the first new token.
+"""What all searches share: the model laid out for decoding, and the first new token.
+
+What all searches share: the model they ask, and what is there before the first new token.
 
 A search works on R rows, of which `num` belong to each of the B inputs: row b * num + w. Its
 history holds the decoder's whole sequence, so that all rows are at the same column:
 
     . . 0 | _ _ _ _      no prompt          -1 (.) on the left of the shorter prompts
     0 7 8 | _ _ _ _      prompt 7 8         0 (_) where the new tokens go
+
+A model laid out for decoding, once for many searches (docs/adr/0012).
+
+    prepare = Preparation(bind)
+    tokens, scores = jax.jit(decode)(prepare(params), inputs)    # made by the first call
+
+Laid out, a model has its decoder's layers one by one, and the products of one input as one product
+with transposed kernels. What it computes is the same.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from t5x_lite.types import Array
+from t5x_lite.core.trees import Array, Params
 
 START_ID = 0
 """The decoder's first input; T5's is the padding token."""
@@ -109,3 +121,38 @@ def log_normaliser(logits: Float[Array, "R V"]) -> tuple[Float[Array, "R 1"], Fl
     largest = jnp.max(by_token, axis=0)
     total = jnp.sum(jnp.exp(by_token - largest), axis=0)
     return largest[:, None], jnp.log(total)[:, None]
+
+
+@runtime_checkable
+class Preparable(Generative, Protocol):
+    """A model that decodes faster in another layout than its own."""
+
+    def prepared(self) -> Generative:
+        """The same model laid out for decoding; a pytree."""
+        ...
+
+
+def prepared(model: Generative) -> Any:
+    """The model laid out for decoding, if it has such a layout, else as it is."""
+    return model.prepared() if isinstance(model, Preparable) else model
+
+
+class Preparation:
+    """Lays a model out, and keeps what it made for as long as the parameters are the same arrays.
+
+    Args:
+      bind: puts the model together, which must be a pytree once it is laid out.
+    """
+
+    def __init__(self, bind: Callable[[Params], Any]):
+        self._prepare = jax.jit(lambda params: prepared(bind(params)))
+        self._leaves: list[Any] = []
+        self._model: Any = None
+
+    def __call__(self, params: Params) -> Any:
+        """The model with these parameters, which are kept for comparison."""
+        leaves = jax.tree.leaves(params)
+        if self._model is None or [*map(id, leaves)] != [*map(id, self._leaves)]:
+            self._model = None  # its arrays go before new ones come
+            self._model, self._leaves = self._prepare(params), leaves
+        return self._model

@@ -8,29 +8,37 @@
 
 `parts` has the kinds of change, `delta` their algebra, `merging` and `ties` the ways to make one of
 several, and `expression` the grammar of `t5x-lite compose`. `load` and `save` know checkpoints and
-adapters: they are in `t5x_lite.run.delta_files`, and come from there when they are asked for.
+adapters: they are in `t5x_lite.inference.delta_files`, and come from there when they are asked for.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from t5x_lite.deltas.delta import Delta, Identity
-from t5x_lite.deltas.fastfood import Fastfood
-from t5x_lite.deltas.mask import Mask
-from t5x_lite.deltas.merging import (
+from t5x_lite.adapters.delta import Delta, Identity
+from t5x_lite.adapters.delta_merging import (
     AverageFactors,
     Dare,
     Fisher,
     Linear,
     PeftLinear,
     Svd,
+    Ties,
     Zhang,
     merge,
 )
-from t5x_lite.deltas.parts import Dense, Dora, LowRank, Replace, Scale, Several, Sparse
-from t5x_lite.deltas.ties import Ties
+from t5x_lite.adapters.delta_parts import (
+    Dense,
+    Dora,
+    Fastfood,
+    LowRank,
+    Mask,
+    Replace,
+    Scale,
+    Several,
+    Sparse,
+)
 
 if TYPE_CHECKING:
-    from t5x_lite.run.delta_files import load, save
+    from t5x_lite.inference.delta_files import load, save
 
 __all__ = [
     "AverageFactors",
@@ -60,7 +68,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("load", "save"):
-        from t5x_lite.run import delta_files
+        from t5x_lite.inference import delta_files
 
         return getattr(delta_files, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

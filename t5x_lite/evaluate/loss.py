@@ -1,18 +1,42 @@
-"""The held-out loss: the objective's sums over a whole split, divided once."""
+"""The held-out loss, and squared gradients: Fisher matrices, importance of heads.
+
+The held-out loss: the objective's sums over a whole split, divided once.
+
+The diagonal of a Fisher matrix: the mean of squared gradients, one example at a time.
+
+    F = 1/n sum_i (d log p(y_i | x_i) / d theta)^2            empirical: y_i is the label
+    F = 1/n sum_i sum_y p(y | x_i) (d log p(y | x_i))^2       expected: all classes y
+
+A batch of several examples would square the gradient of their sum, which is another number.
+Source: Sung et al. 2021, arXiv:2111.09839; Matena and Raffel 2021, arXiv:2111.09832.
+
+How much each attention head matters: the mean over examples of |dL / dmask| at masks of 1.
+
+    I_h = 1/n sum_i | dL(x_i) / dmask_h |
+
+The absolute value is taken of each example's gradient, so a batch of several is another number.
+`divided` makes the importances of a layer a vector of length 1, by which layers are compared.
+Source: Michel et al. 2019, arXiv:1905.10650, section 4.1.
+"""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Float
 
-from t5x_lite.evaluate.interruption import between_batches
-from t5x_lite.objectives.base import metric_value
-from t5x_lite.progress import step
-from t5x_lite.sharding import put_whole, replicated
-from t5x_lite.types import Batch, Params
+from t5x_lite.core import progress, trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.progress import step
+from t5x_lite.core.sharding import put_whole, replicated
+from t5x_lite.core.trees import Array, Batch, Params
+from t5x_lite.inference.generate import between_batches
+from t5x_lite.objectives.base import Loss, metric_value
+from t5x_lite.objectives.learner import Learner
 
 
 class LossEvaluator:
@@ -61,3 +85,184 @@ class LossEvaluator:
             raise ValueError("the split gave no batch")
         metrics = {name: metric_value(value) for name, value in sums.metrics.items()}
         return {name: float(value) for name, value in {"loss": sums.value(), **metrics}.items()}
+
+
+_LABELS = "labels"
+
+
+def fisher_diagonal(
+    loss: Callable[[Params, Batch], Loss],
+    params: Params,
+    rows: Iterable[Mapping[str, np.ndarray]],
+    *,
+    part: str = "model",
+    classes: int | None = None,
+) -> dict[str, np.ndarray]:
+    """The diagonal for one part of the parameters.
+
+    Args:
+      loss: whose terms are sums of negative log-likelihoods.
+      params: of the model and all else, in float32.
+      rows: batches of one row.
+      part: of the parameters.
+      classes: how many there are, for the expected diagonal; a row has its class + 1 in "labels".
+        None is the empirical one.
+
+    Returns:
+      path -> float32, of the array's shape.
+
+    Raises:
+      InputError: a batch has several rows, there is none, or the loss compares rows.
+    """
+
+    def surprise(own: Any, batch: Batch) -> Array:
+        given = loss({**params, part: own}, batch)
+        if given.rows:
+            raise InputError("a loss that compares the rows of a batch has no Fisher diagonal")
+        terms = [term.scale * term.total for term in given.terms.values()]
+        return sum(terms[1:], start=terms[0])
+
+    @jax.jit
+    def added(total: Any, own: Any, batch: Batch) -> Any:
+        if classes is None:
+            return jax.tree.map(
+                lambda t, g: t + jnp.square(g), total, jax.grad(surprise)(own, batch)
+            )
+        for label in range(1, classes + 1):
+            labelled = {**batch, _LABELS: jnp.asarray(batch[_LABELS]).at[:, 0].set(label)}
+            value, gradient = jax.value_and_grad(surprise)(own, labelled)
+            chance = jnp.exp(-value)
+            total = jax.tree.map(lambda t, g, p=chance: t + p * jnp.square(g), total, gradient)
+        return total
+
+    def step(total: Any, row: Batch) -> Any:
+        if classes is not None and _LABELS not in row:
+            raise InputError("the expected Fisher diagonal needs rows with a class; use empirical")
+        return added(total, params[part], row)
+
+    flat = mean_over_examples(step, params[part], rows, what="a Fisher diagonal")
+    return {f"{part}/{path}": x for path, x in flat.items()}
+
+
+def mean_over_examples(
+    added: Callable[[Any, Batch], Any],
+    like: Params,
+    rows: Iterable[Mapping[str, np.ndarray]],
+    *,
+    what: str,
+) -> dict[str, np.ndarray]:
+    """The mean of what each example adds to a total that begins as 0.
+
+    Args:
+      added: (total, batch of one row) -> the total with that row's.
+      like: nested arrays, of the total's shapes.
+      rows: batches of one row.
+      what: it is, for errors.
+
+    Returns:
+      path -> float32, of the array's shape.
+
+    Raises:
+      InputError: a batch has several rows, or there is none.
+    """
+    total, number = jax.tree.map(jnp.zeros_like, like), 0
+    for row in rows:
+        between_batches()
+        if any(value.shape[0] != 1 for value in row.values()):
+            raise InputError(f"{what} is of one example at a time: give batches of 1 row")
+        total, number = added(total, dict(row)), number + 1
+        progress.step(1)
+    if not number:
+        raise InputError(f"{what} needs one example at least")
+    flat = trees.flatten(total)
+    return {path: np.asarray(x) / np.float32(number) for path, x in flat.items()}
+
+
+def classes_of(learner: Learner) -> int:
+    """How many classes a classifier has.
+
+    Raises:
+      InputError: it is none.
+    """
+    head = learner.heads.get("classifier")
+    classes = 0 if head is None else vars(head).get("num_classes", 0)
+    if classes < 2:
+        raise InputError(
+            "labels expected are those of a classifier with classes, which this checkpoint is not: "
+            "use --labels empirical"
+        )
+    return classes
+
+
+_ADAPTERS = "adapters"
+
+
+def head_importance(
+    loss: Callable[[Params, Batch], Loss],
+    params: Params,
+    rows: Iterable[Mapping[str, np.ndarray]],
+    *,
+    name: str = "heads",
+) -> dict[str, np.ndarray]:
+    """The importance of each head.
+
+    Args:
+      loss: of a learner that has the masks, `t5x_lite.adapters.masks.Heads`.
+      params: of the model and all else; masks are 1 where a head is whole.
+      rows: batches of one row.
+      name: of the masks' adapter.
+
+    Returns:
+      path of a mask below the adapter -> float32 [N, H].
+
+    Raises:
+      InputError: a batch has several rows, there is none, or the loss compares rows.
+    """
+
+    def value(masks: Any, batch: Batch) -> Array:
+        given = loss({**params, _ADAPTERS: {**params[_ADAPTERS], name: masks}}, batch)
+        if given.rows:
+            raise InputError("a loss that compares the rows of a batch has no importance of heads")
+        return given.value()
+
+    masks = params[_ADAPTERS][name]
+
+    @jax.jit
+    def added(total: Any, batch: Batch) -> Any:
+        return jax.tree.map(lambda t, g: t + jnp.abs(g), total, jax.grad(value)(masks, batch))
+
+    return mean_over_examples(added, masks, rows, what="the importance of heads")
+
+
+def divided(importance: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N H"]:
+    """The importances of each layer by their length."""
+    length = np.linalg.norm(importance, axis=-1, keepdims=True)
+    return importance / np.where(length == 0, 1, length)
+
+
+def pruned(importance: Mapping[str, np.ndarray], *, keep: float) -> dict[str, np.ndarray]:
+    """Masks in which the most important heads are 1 and the others 0.
+
+    Args:
+      importance: as `head_importance` gives it; layers are compared after `divided`.
+      keep: the share of all heads that are kept, above 0; rounded to whole heads, at least one.
+
+    Returns:
+      path -> float32 [N, H]. Equal heads are kept in the order of their paths, layers and numbers.
+
+    Raises:
+      InputError: keep is not above 0 and at most 1.
+    """
+    if not 0 < keep <= 1:
+        raise InputError(f"keep must be above 0 and at most 1: got {keep}")
+    paths = sorted(importance)
+    scores = np.concatenate([divided(importance[path]).reshape(-1) for path in paths])
+    num = max(1, round(keep * scores.size))
+    kept = np.zeros(scores.size, np.float32)
+    kept[np.argsort(-scores, kind="stable")[:num]] = 1.0
+    masks, first = {}, 0
+    for path in paths:
+        shape = importance[path].shape
+        masks[path] = kept[first : first + importance[path].size].reshape(shape)
+        first += importance[path].size
+    return masks

@@ -1,4 +1,6 @@
-"""Zero-shot retrieval: how well an encoder's vectors find what answers a query.
+"""Zero-shot retrieval: how well vectors, or several heads, find what answers a query.
+
+Zero-shot retrieval: how well an encoder's vectors find what answers a query.
 
     evaluator = RetrievalEvaluator(
         parts.bind_model,
@@ -14,6 +16,15 @@ time: a corpus may be larger than memory. Of equal scores the document that stan
 corpus is first in the ranking.
 
 Source: Thakur et al. 2021, arXiv:2104.08663.
+
+Rankings of a corpus by several heads, held in memory: what `evaluation.retrieval.ways` asks for.
+
+    encode = functools.partial(embedder.several, params)    # of rows, what heads make of them
+    rank_all(HeadCorpus(encode, chunks), encode(queries), Ways(), num=len(queries))
+    # {"dense": [[(document, score), ...] of each query], "lexical": ..., ...}
+
+The vectors of all tokens of a corpus are kept where "multi_vector" or "all" is asked: a document
+has hundreds of kilobytes of them. `embed --heads` and `hybrid` do the same by files.
 """
 
 import contextlib
@@ -21,7 +32,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -29,14 +40,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from t5x_lite.config import Experiment
-from t5x_lite.config.evaluation import Retrieval
+from t5x_lite.config.evaluation import Retrieval, Ways
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.progress import counting
+from t5x_lite.core.trees import Params
+from t5x_lite.core.workers import Prefetch
 from t5x_lite.data.config import text_lengths
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.embed import Embedder
-from t5x_lite.evaluate.generate import Bind
-from t5x_lite.evaluate.head_retrieval import Chunk, HeadCorpus, rank_all
-from t5x_lite.evaluate.head_vectors import HeadEmbedder
-from t5x_lite.heads.dense import Dense
+from t5x_lite.data.formats import retrieval_sets
+from t5x_lite.data.vocabularies.encoder_tokens import TextRows
+from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.inference.generate import Bind
 from t5x_lite.inference.text_encoder import (
     Vectors,
     check_encodes,
@@ -47,17 +60,95 @@ from t5x_lite.inference.text_encoder import (
     trained_length,
     whole_of,
 )
-from t5x_lite.learner import Learner
+from t5x_lite.inference.vectors import Embedder, HeadEmbedder, Several
 from t5x_lite.metrics import ranking
-from t5x_lite.progress import counting
-from t5x_lite.records import beir_files
-from t5x_lite.records.prefetch import Prefetch
-from t5x_lite.retrieval.search import ExactSearch
-from t5x_lite.types import Params
-from t5x_lite.vocabulary.loading import Vocabulary
-from t5x_lite.vocabulary.text_rows import TextRows
+from t5x_lite.models.vector_heads import Dense
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.retrieval.exact import ExactSearch
+from t5x_lite.retrieval.fusion import Finder
 
 _logger = logging.getLogger(__name__)
+
+
+class Chunk(NamedTuple):
+    """Documents that are encoded together.
+
+    Attributes:
+      ids: their names.
+      rows: int32 tokens of each.
+    """
+
+    ids: list[str]
+    rows: list[np.ndarray]
+
+
+class HeadCorpus:
+    """What heads make of documents: a `retrieval.fusion.Corpus` in memory.
+
+    Args:
+      encode: what all heads that are needed make of rows.
+      chunks: of documents.
+
+    Raises:
+      InputError: a vector is not finite.
+    """
+
+    def __init__(self, encode: Callable[[list[np.ndarray]], Several], chunks: Iterable[Chunk]):
+        self.ids: list[str] = []
+        dense: list[np.ndarray] = []
+        self._terms: list[dict[int, float]] | None = None
+        self._vectors: list[np.ndarray] | None = None
+        for chunk in chunks:
+            found = encode(chunk.rows)
+            self.ids += chunk.ids
+            if found.dense is not None:
+                dense.append(found.dense)
+            if found.terms is not None:
+                self._terms = [*(self._terms or []), *found.terms]
+            if found.vectors is not None:
+                self._vectors = [*(self._vectors or []), *found.vectors]
+        self.dense: np.ndarray | None = np.concatenate(dense) if dense else None
+
+    def has(self, way: str) -> bool:
+        """Whether a head was asked."""
+        made = {"dense": self.dense, "lexical": self._terms, "multi_vector": self._vectors}
+        return made[way] is not None
+
+    def terms(self) -> Iterator[Mapping[int, float]]:
+        """Of each document."""
+        return iter(self._terms or [])
+
+    def vectors(self, number: int) -> np.ndarray:
+        """Of a document's tokens."""
+        assert self._vectors is not None
+        return self._vectors[number]
+
+
+def rank_all(
+    corpus: HeadCorpus, queries: Several, ways: Ways, *, num: int
+) -> dict[str, list[list[tuple[str, float]]]]:
+    """The rankings of all queries, by way: documents with their scores, best first.
+
+    Args:
+      corpus: of the documents.
+      queries: what the heads made of the queries.
+      ways: how documents are ranked.
+      num: queries.
+    """
+    finder = Finder(corpus, ways)
+    made: dict[str, list[list[tuple[str, float]]]] = {name: [] for name in ways.names}
+    for number in range(num):
+        rankings = finder.rank(
+            _of(queries.dense, number), _of(queries.terms, number), _of(queries.vectors, number)
+        )
+        for name, scored in rankings.items():
+            made[name].append([(corpus.ids[document], score) for document, score in scored])
+    return made
+
+
+def _of(made: Sequence[Any] | np.ndarray | None, number: int) -> Any:
+    return None if made is None else made[number]
+
 
 DEPTH = 100
 """Documents in a ranking, as Recall@100 needs them."""
@@ -268,7 +359,7 @@ class RetrievalEvaluator:
 
     def _documents(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
         """Names and rows of documents, a chunk at a time, and how many of them were cut."""
-        records = beir_files.read_corpus(self._settings.directory)
+        records = retrieval_sets.read_corpus(self._settings.directory)
         while some := list(itertools.islice(records, self._chunk)):
             texts = [(self._settings.document_prefix or "") + record.text for record in some]
             rows, longer = self._rows(texts, length=self._lengths["document"])
@@ -314,14 +405,14 @@ def trec_lines(rankings: Mapping[str, Sequence[Found]]) -> Iterator[str]:
             yield f"{query} Q0 {found.document} {rank} {found.score!r} t5x_lite\n"
 
 
-def _read(directory: str, split: str) -> beir_files.Judged:
-    there = beir_files.splits(directory, field="evaluation.retrieval.directory")
+def _read(directory: str, split: str) -> retrieval_sets.Judged:
+    there = retrieval_sets.beir_splits(directory, field="evaluation.retrieval.directory")
     if split not in there:
         raise InputError(
             f"{directory} has no judgements of the split {split!r}, but of {', '.join(there)}: set "
             f"--evaluation.split {there[-1]}"
         )
-    return beir_files.read_judged(directory, split)
+    return retrieval_sets.read_judged(directory, split)
 
 
 def _length(given: int | None, most: int, *, name: str, rows: TextRows) -> int:

@@ -1,4 +1,6 @@
-"""The files that the servers of GLUE and SuperGLUE take, and a strict check of them.
+"""The files that the servers of GLUE, SuperGLUE, SQuAD and CoNLL take.
+
+The files that the servers of GLUE and SuperGLUE take, and a strict check of them.
 
     answers = [Answer(index=(0,), text="acceptable", value=1), ...]
     written = write(FORMATS["glue_cola"], answers, "out/glue")      # out/glue/CoLA.tsv
@@ -14,6 +16,21 @@ A prediction that is not a valid label is wrong in every metric, and a server ta
 first label of the format is written instead; a non-numeric STS-B prediction is written as 0.0,
 other numbers are clipped to [0, 5], and a text of ReCoRD is written as it is, without white space
 around it. The number of invalid predictions is reported.
+
+The file of answers that conlleval reads: a word, its tag, and the predicted one in each line.
+
+    EU B-ORG B-ORG
+    rejects O O
+
+A blank line ends each sentence. Where the test split has no tags a line has the word and the
+predicted tag alone. A space inside a word is written "_", and so is a word of no characters.
+
+The files that SQuAD's own scripts take, and so does its server (evaluate-v1.1.py and -v2.0.py).
+
+    predictions.json        {"56ddde6b9a695914005b9628": "France", ...}; "" is no answer
+    null_odds.json          {"56ddde6b9a695914005b9628": -5.3, ...}, of SQuAD 2.0: --na-prob-file
+
+The test split is hidden: files are of the split that was measured.
 """
 
 import dataclasses
@@ -24,9 +41,54 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate import conll_file
-from t5x_lite.files import made_directory, write_atomically
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import made_directory, write_atomically
+from t5x_lite.data.preprocessors import UNKNOWN
+
+Line = tuple[str, ...]
+"""A word, its tag where it is known, and the predicted one."""
+
+
+def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bool]:
+    """The lines of a sentence, and whether each word has a predicted tag.
+
+    Args:
+      example: of `data.tasks.labelled`, with "words" and "targets_pretokenized"; it may be empty.
+      predicted: the tags, with spaces between them; a word without one has "O".
+    """
+    words = example.get("words", "").split("\n") if example else []
+    target = example.get("targets_pretokenized", UNKNOWN)
+    tags = predicted.split()
+    got = [*tags, *["O"] * len(words)][: len(words)]
+    known = [] if target == UNKNOWN else [target.split()]
+    names = [word.replace(" ", "_") or "_" for word in words]
+    return [*zip(names, *known, got, strict=True)], len(tags) == len(words)
+
+
+def dump(rows: Sequence[tuple[Any, Sequence[Line]]]) -> str:
+    """The file's text.
+
+    Args:
+      rows: (index, lines) of the sentences in their order.
+    """
+    return "".join("".join(f"{' '.join(line)}\n" for line in lines) + "\n" for _, lines in rows)
+
+
+def load(text: str) -> list[tuple[tuple[int], list[Line]]]:
+    """The sentences of a file's text, numbered from 0.
+
+    Raises:
+      ValueError: a line has another number of columns than the first.
+    """
+    found: list[list[Line]] = [[]]
+    width = len(text.partition("\n")[0].split(" "))
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        columns = tuple(line.split(" ")) if line else ()
+        if columns and (len(columns) != width or width not in (2, 3)):
+            raise ValueError(f"line {number} must be a word and its tags, got {line!r}")
+        found[-1:] = [[*found[-1], columns]] if columns else [found[-1], []]
+    return [((index,), lines) for index, lines in enumerate(found[:-1])]
+
 
 Index = tuple[int, ...]
 """What the example is: (number,); of MultiRC (passage, question, answer), of ReCoRD (query,)."""
@@ -322,9 +384,9 @@ _JSON = Kind(_dump_json, _load_json, _any_text)
 _RECORD = Kind(_dump_json, _load_texts, _any_text)
 _MULTIRC = Kind(_dump_multirc, _load_multirc, _any_text)
 _CONLL = Kind(
-    conll_file.dump,
-    conll_file.load,
-    lambda answer: conll_file.sentence(answer.example, str(answer.value)),
+    dump,
+    load,
+    lambda answer: sentence(answer.example, str(answer.value)),
 )
 
 
@@ -394,3 +456,39 @@ def example_index(raw: Mapping[str, Any], *, number: int) -> Index:
     if "idx/query" in raw:
         return (int(raw["idx/query"]),)
     return (int(raw["idx"]),) if "idx" in raw else (number,)
+
+
+FOLDERS = {"squad_squad": "squad_v1.1", "squad_squad_v2": "squad_v2.0"}
+"""Task -> the folder of its files."""
+
+
+def write_squad(answers: Iterable[tuple[Mapping[str, Any], Any]], directory: Path) -> list[Path]:
+    """Writes one file or both; each is there whole or not at all.
+
+    Args:
+      answers: of all questions, the fields of each, of which "id" is read, and the prediction as
+        the metrics compare it: a text, or {"value": the text, "null_odds"}.
+      directory: made if it is missing.
+
+    Returns:
+      The files.
+
+    Raises:
+      InputError: a file cannot be written.
+    """
+    texts: dict[str, str] = {}
+    odds: dict[str, float] = {}
+    for fields, answer in answers:
+        if isinstance(answer, Mapping):
+            texts[fields["id"]], odds[fields["id"]] = answer["value"], answer["null_odds"]
+        else:
+            texts[fields["id"]] = answer
+    files = {"predictions.json": texts, **({"null_odds.json": odds} if odds else {})}
+    for name, content in files.items():
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            write_atomically(directory / name, f"{json.dumps(content, indent=1)}\n".encode())
+        except OSError as error:
+            message = f"{directory / name}: cannot be written ({error.strerror})"
+            raise InputError(message) from error
+    return [directory / name for name in files]

@@ -25,26 +25,20 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
 
-from t5x_lite.bound import heads_of
 from t5x_lite.config import Experiment
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.trees import Array, Params
 from t5x_lite.data.tasks.labelled import cut_longest, join
-from t5x_lite.data.tasks.windows import divided
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.generate import Bind, Prediction
-from t5x_lite.evaluate.heads import HeadAnswers
-from t5x_lite.heads.base import Head
-from t5x_lite.heads.choice import Choice
-from t5x_lite.heads.classes import ClassHead
-from t5x_lite.heads.classifier import Classifier
-from t5x_lite.heads.span import Span
-from t5x_lite.heads.token import Token
+from t5x_lite.data.tasks.questions import divided
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, first_tokens
+from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
+from t5x_lite.inference.generate import Bind, Prediction
+from t5x_lite.inference.head_answers import HeadAnswers
 from t5x_lite.models.encoder import EncoderConfig
-from t5x_lite.options import did_you_mean
-from t5x_lite.types import Array, Params
-from t5x_lite.vocabulary.beginnings import first_tokens
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
-from t5x_lite.vocabulary.loading import Vocabulary
-from t5x_lite.vocabulary.tokenizer import Tokenizer
+from t5x_lite.models.heads import Choice, ClassHead, Classifier, Head, Span, Token
+from t5x_lite.objectives.learner import heads_of
 
 LONGEST_WINDOW = 384
 """Tokens of a question with a window of its context, unless the model reads fewer."""

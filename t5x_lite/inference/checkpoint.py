@@ -22,14 +22,16 @@ from typing import Any, overload
 import numpy as np
 from jax.sharding import Mesh
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.remote import AnyPath
+from t5x_lite.core.trees import Params
 from t5x_lite.data.config import Data
 from t5x_lite.data.layouts.base import Layout
+from t5x_lite.data.vocabularies.encoder_tokens import first_tokens
+from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.decoding.config import Decoding
-from t5x_lite.decoding.ensemble import Ensemble
-from t5x_lite.decoding.prepare import Preparation
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.generate import Generator, Prediction
-from t5x_lite.evaluate.score import Scorer
+from t5x_lite.decoding.generate import Ensemble
+from t5x_lite.decoding.search import Preparation
 from t5x_lite.inference.answers import (
     LONGEST_WINDOW,
     Answerer,
@@ -38,17 +40,13 @@ from t5x_lite.inference.answers import (
     head_for,
     kind_of,
 )
-from t5x_lite.inference.best_step import Step, find_step
-from t5x_lite.inference.loading import Loaded, position_bytes
+from t5x_lite.inference.generate import Generator, Prediction, Scorer
+from t5x_lite.inference.loading import Loaded, Step, find_step, position_bytes
 from t5x_lite.inference.modules import load_using
 from t5x_lite.inference.pairs import CrossEncoder, HeadScorer
 from t5x_lite.inference.text_encoder import TextEncoder, dense_head
 from t5x_lite.models.encoder import EncoderConfig
-from t5x_lite.models.pooling import Pooling
-from t5x_lite.remote import AnyPath
-from t5x_lite.types import Params
-from t5x_lite.vocabulary.beginnings import first_tokens
-from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.models.towers import Pooling
 
 
 def find_steps(checkpoints: Sequence[AnyPath | str], *, step: Step = None) -> list[AnyPath]:

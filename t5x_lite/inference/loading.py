@@ -1,28 +1,250 @@
-"""A config's learner, and a checkpoint that is ready for use."""
+"""A checkpoint that is ready for use, and `--step best`.
+
+A config's learner, and a checkpoint that is ready for use.
+
+`--step best`: the checkpoint that a run's own evaluations found best.
+
+    find_step("work/run", step="best")      # work/run/checkpoints/300; the log says by what
+
+The work directory's config.json says by which metric: checkpoints.best, where that names one, else
+"<split>/score", else "<split>/loss". What was measured is in the checkpoints, and in metrics.jsonl.
+"""
 
 import atexit
 import dataclasses
+import json
+import logging
+import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from t5x_lite import remote, sharding
+from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
-from t5x_lite.config.json import from_json
-from t5x_lite.errors import InputError
-from t5x_lite.inference.best_step import Step, find_step
-from t5x_lite.learner import Learner
+from t5x_lite.config.file import from_json
+from t5x_lite.core import remote, sharding
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.remote import AnyPath
+from t5x_lite.core.run_history import evaluated_steps
+from t5x_lite.core.trees import Params
+from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
+from t5x_lite.metrics.benchmarks import (
+    SCORE,
+    Mode,
+    best_step,
+    described,
+    is_test,
+    matching,
+    mode_of,
+)
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.remote import AnyPath
-from t5x_lite.types import Params
-from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
+from t5x_lite.objectives.learner import Learner
+
+_logger = logging.getLogger(__name__)
+
+Step: TypeAlias = int | Literal["best"] | None
+"""The step of a work directory: its number, the best, or None for the newest."""
+
+
+def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
+    """The step directory that `--checkpoint DIR --step STEP` means.
+
+    Args:
+      checkpoint: a work directory, its checkpoints/ or one step directory.
+      step: of a work directory.
+
+    Raises:
+      InputError: there is no such directory or step; or, of "best", nothing was measured by which
+        to choose, or the best one, which checkpoints.best keeps, is gone.
+    """
+    if step != "best":
+        return checkpointing.find_step(checkpoint, step=step)
+    newest = checkpointing.find_step(checkpoint)
+    if newest == remote.open_path(checkpoint):
+        raise InputError(
+            f"checkpoint {checkpoint} is one step directory, and the best step is one of a work "
+            "directory: leave out the step"
+        )
+    directory = newest.parent
+    measured = Measured.of(directory)
+    saved = checkpointing.saved_steps(directory)
+    if measured is None:
+        raise InputError(
+            f"checkpoint {checkpoint}: nothing says which step is best, since training measured "
+            "neither what checkpoints.best names, nor a score or a loss on a split other than "
+            f"test: give one of the steps {saved}"
+        )
+    measured.check_mode(checkpoint)
+    best, kept = measured.best(), measured.best(saved)
+    if best != kept and (measured.is_configured or kept is None):
+        there = f"best of those that are there is {kept}" if kept else f"steps there are {saved}"
+        raise InputError(
+            f"checkpoint {directory / str(best)} {_lack(directory, best)}: {measured.told(best)}; "
+            f"put a copy of it back, or give another step: the {there}"
+        )
+    assert kept is not None
+    if jax.process_index() == 0:
+        if best != kept:
+            _logger.warning("%s, but has no checkpoint: %s", measured.told(best), measured.remedy)
+        _logger.info("checkpoint %s: %s", checkpoint, measured.told(kept))
+    return directory / str(kept)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The values by which the steps of a run are compared.
+
+    Attributes:
+      metric: what they are values of.
+      mode: whether the highest or the lowest is best.
+      is_configured: whether checkpoints.best names this metric, so that the best step stays.
+      values: the value of each step up to the newest checkpoint; at least one is finite.
+    """
+
+    metric: str
+    mode: Mode
+    is_configured: bool
+    values: Mapping[int, float]
+
+    @classmethod
+    def of(cls, directory: AnyPath) -> "Measured | None":
+        """Reads what was measured of a run; None where that is nothing by which to choose.
+
+        Args:
+          directory: checkpoints/ of a work directory, with at least one checkpoint.
+
+        Raises:
+          InputError: metrics.jsonl is damaged.
+        """
+        saved = checkpointing.saved_steps(directory)
+        evaluations: dict[int, Mapping[str, float]] = {}
+        if directory.name == checkpointing.DIRECTORY:
+            evaluations |= evaluated_steps(directory.parent, until=saved[-1])
+        evaluations |= saved_metrics(directory)
+        names = dict.fromkeys(
+            name for one in evaluations.values() for name in one if math.isfinite(one[name])
+        )
+        config = _config(directory, saved[-1])
+        metric, is_configured = _metric(config, list(names))
+        if metric is None:
+            return None
+        mode = _section(config, "checkpoints").get("best_mode") if is_configured else None
+        return cls(
+            metric=metric,
+            mode=mode_of(metric, mode if mode in ("max", "min") else None),
+            is_configured=is_configured,
+            values={step: one.get(metric, math.nan) for step, one in evaluations.items()},
+        )
+
+    def check_mode(self, checkpoint: object) -> None:
+        """Refuses to take the highest loss: "max" was once the default of all metrics.
+
+        Raises:
+          InputError: the config says "max" of what is best where lowest by its name.
+        """
+        if self.mode == "max" and mode_of(self.metric) == "min":
+            lowest = best_step(self.values, mode="min")
+            raise InputError(
+                f"checkpoint {checkpoint}: checkpoints.best_mode is 'max', and of {self.metric} "
+                f"the lowest is best by its name: give the step's number, {self.best()} for the "
+                f"highest or {lowest} for the lowest"
+            )
+
+    def best(self, steps: Sequence[int] | None = None) -> int | None:
+        """The best step; of some of them, if any of those was measured."""
+        chosen = self.values if steps is None else {s: self.values.get(s, math.nan) for s in steps}
+        return best_step(chosen, mode=self.mode)
+
+    def told(self, step: int | None) -> str:
+        """Why a step was chosen, as a message says it."""
+        value = math.nan if step is None else self.values[step]
+        how = described([self.metric], self.mode)
+        return f"step {step} has {how} ({value:.4f})"
+
+    @property
+    def remedy(self) -> str:
+        """What keeps such a step."""
+        return f"--checkpoints.best {self.metric} keeps such a step"
+
+
+def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
+    """The evaluations that the checkpoints of a run hold, by step; one that cannot be read is none.
+
+    Args:
+      directory: checkpoints/ of a work directory.
+    """
+    measured = {}
+    for step in checkpointing.saved_steps(directory):
+        path = directory / str(step) / "files" / checkpointing.METRICS_FILE
+        try:
+            values = json.loads(path.read_bytes())
+            measured[step] = {name: float(value) for name, value in values.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            continue  # not measured, or damaged, which is found when the step is loaded
+    return measured
+
+
+def told_at_end(directory: AnyPath) -> str | None:
+    """What a run says at its end about its best step; None where nothing was measured.
+
+    Args:
+      directory: checkpoints/ of its work directory.
+    """
+    saved = checkpointing.saved_steps(directory)
+    measured = Measured.of(directory) if saved else None
+    if measured is None:
+        return None
+    best, kept = measured.best(), measured.best(saved)
+    if best == kept:
+        return f"{measured.told(best)}; --step best takes it"
+    less = f"; of those that stay {measured.told(kept)}" if kept is not None else ""
+    return f"{measured.told(best)}, but its checkpoint did not stay: {measured.remedy}{less}"
+
+
+def _metric(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, bool]:
+    """The metric that compares a run's steps, if any, and whether checkpoints.best names it."""
+    best = _section(config, "checkpoints").get("best")
+    pattern = best if isinstance(best, str) else ""
+    found = [name for name in matching(pattern, names) if not is_test(name.partition("/")[0])]
+    if len(found) == 1:
+        return found[0], True
+    split = str(_section(config, "evaluation").get("split", "validation"))
+    for name in (f"{split}/{SCORE}", f"{split}/loss"):
+        if name in names and not is_test(split):
+            return name, False
+    return None, False
+
+
+def _config(directory: AnyPath, newest: int) -> Mapping[str, Any]:
+    """The config of a run, or where that is gone, of its newest checkpoint."""
+    step = directory / str(newest) / "files"
+    places = [directory.parent] if directory.name == checkpointing.DIRECTORY else []
+    for place in (*places, step):
+        try:
+            config = json.loads((place / checkpointing.CONFIG_FILE).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(config, dict):
+            return config
+    return {}
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def _lack(directory: AnyPath, step: int | None) -> str:
+    """What is wrong with a step that is no checkpoint."""
+    there = step in checkpointing.step_directories(directory)
+    return f"has no {checkpoint_manifest.MANIFEST_FILE}" if there else "is not there"
 
 
 def learner_of(experiment: Experiment) -> Learner:

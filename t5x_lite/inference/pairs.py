@@ -1,4 +1,6 @@
-"""Scores of a passage for a query: by a cross-encoder, or by the heads of a BGE-M3.
+"""Scores of a passage for a query, by a cross-encoder or by BGE-M3's heads.
+
+Scores of a passage for a query: by a cross-encoder, or by the heads of a BGE-M3.
 
     scorer = Checkpoint.load(["work/ranker"]).pair_scorer()
     scorer.scores([("who wrote Emma", "Jane Austen wrote ..."), ...])      # float32, raw logits
@@ -12,6 +14,13 @@ The head "classifier" of a cross-encoder has one class: that of objective Ranker
 With several heads, a score is the weighted mean: (w1 dense + w2 lexical + w3 multi_vector) over the
 sum of the weights of the requested heads (FlagEmbedding's compute_score). Nothing is divided by the
 temperature.
+
+How well passages answer queries, by a cross-encoder: one logit of each row.
+
+    scores = PairScores(learner.bind, head="classifier", batch_size=32, longest=200, ...)
+    scores.of(params, [row, other_row])         # float32 [2], raw logits
+
+Rows are [CLS] query [SEP] passage [SEP]. Rows of about one length go through the model together.
 """
 
 import dataclasses
@@ -23,15 +32,42 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from t5x_lite.config import Experiment
-from t5x_lite.data.layouts.ranked import joined
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.head_vectors import DENSE, LEXICAL, MULTI_VECTOR, HeadEmbedder, Several
-from t5x_lite.evaluate.pair_scores import PairScores
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Params
+from t5x_lite.data.layouts.groups import joined
+from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens, encoder_tokens, without_special
 from t5x_lite.inference.answers import answering_heads
+from t5x_lite.inference.generate import Prediction
+from t5x_lite.inference.head_answers import HeadAnswers
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.vectors import DENSE, LEXICAL, MULTI_VECTOR, HeadEmbedder, Several
 from t5x_lite.objectives.ranker import Ranker
-from t5x_lite.vocabulary.encoder_tokens import EncoderTokens, encoder_tokens, without_special
+
+
+class PairScores(HeadAnswers):
+    """The logit of a head of one class; options are those of `HeadAnswers`."""
+
+    def of(
+        self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
+    ) -> Float[np.ndarray, " n"]:
+        """The logit of each row, in order.
+
+        Args:
+          params: of the learner.
+          rows: int32 tokens of each.
+          static_length: tokens that rows are padded to; None is a power of two that holds them.
+        """
+        found = self._of_rows(
+            params, rows, lambda logits, _: float(logits[0]), static_length=static_length
+        )
+        return np.array(found, np.float32)
+
+    def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
+        """The score as a text."""
+        del second
+        return [Prediction(text=f"{logits[0]:g}", ids=(), score=float(logits[0]))]
+
 
 _HEAD = "classifier"
 HEADS = (DENSE, LEXICAL, MULTI_VECTOR)

@@ -17,25 +17,20 @@ from typing import Any, cast
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from t5x_lite.bound import heads_of
 from t5x_lite.config import Experiment
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, ComputeDtype, Params
 from t5x_lite.data.config import text_lengths
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.embed import Embedder
-from t5x_lite.evaluate.head_vectors import HeadEmbedder
-from t5x_lite.evaluate.mcls import room, with_cls
-from t5x_lite.heads.dense import Dense, check_cls, dense_of
-from t5x_lite.inference.best_step import Step
-from t5x_lite.inference.loading import Loaded
+from t5x_lite.data.vocabularies.encoder_tokens import Cut, TextRows, encoder_tokens, text_rows
+from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.inference.loading import Loaded, Step
 from t5x_lite.inference.modules import load_using
-from t5x_lite.learner import Learner
+from t5x_lite.inference.vectors import Embedder, HeadEmbedder, room, with_cls
 from t5x_lite.models.encoder import EncoderModel
-from t5x_lite.models.pooling import Pooling, check_pooling
-from t5x_lite.objectives.bag_of_words import bag_scores, largest
-from t5x_lite.types import Array, ComputeDtype, Params
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
-from t5x_lite.vocabulary.loading import Vocabulary
-from t5x_lite.vocabulary.text_rows import Cut, TextRows, text_rows
+from t5x_lite.models.towers import Pooling, check_pooling
+from t5x_lite.models.vector_heads import Dense, check_cls, dense_of
+from t5x_lite.objectives.learner import Learner, heads_of
+from t5x_lite.objectives.retromae import bag_scores, largest
 
 _BAG_CHUNK = 32
 """Positions of a text whose logits are made at a time."""
@@ -240,7 +235,7 @@ class TextEncoder:
 
         Args:
           texts: any strings.
-          mcls: tokens behind each [CLS] (`evaluate.mcls`); None has one in a row.
+          mcls: tokens behind each [CLS] (`inference.vectors`); None has one in a row.
         """
         rows = rows_of(self.loaded.experiment, self.loaded.vocabulary)
         if mcls is None:

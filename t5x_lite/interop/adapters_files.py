@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from t5x_lite.errors import InputError
-from t5x_lite.interop.hf_config import read_json
-from t5x_lite.interop.peft_config import CONFIG
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop.hf import read_json
+from t5x_lite.interop.peft_files import CONFIG
 from t5x_lite.interop.rules import check_finite
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.interop.torch_files import read_torch

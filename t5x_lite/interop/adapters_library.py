@@ -9,7 +9,7 @@
 | loras.NAME.lora_A [r, in], lora_B [out, r] | as PEFT's (`interop.peft`) |
 | loras.NAME.lora_B [out, 1] of composition_mode "scale" | scale [N, out]: (IA)^3, "before" |
 | invertible_adapters.NAME.{F,G}.{0,2} | invertible/{f,g}/{down,up} |
-| prefix_tuning, prompt_tuning | `interop.adapters_prefixes` |
+| prefix_tuning, prompt_tuning | `interop.adapters_heads` |
 
 What is after attention is "attention.output" in BERT and layer.0 in T5; after the feed-forward
 block "output" and the last layer; across, layer.1 of a decoder. The members of a union are known by
@@ -27,17 +27,16 @@ import numpy as np
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.bottleneck import Bottleneck
-from t5x_lite.adapters.compacter import Compacter
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.invertible import Invertible
-from t5x_lite.adapters.union import Union
-from t5x_lite.errors import InputError
-from t5x_lite.interop import adapters_prefixes, peft
+from t5x_lite.adapters.bottleneck_variants import Compacter, Invertible
+from t5x_lite.adapters.lora import Ia3
+from t5x_lite.adapters.merging import Union
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop import adapters_heads, peft
 from t5x_lite.interop.adapters_files import LibraryFile, read_module
 from t5x_lite.interop.adapters_heads import ClassHeadFile, LibraryHead, read_head
 from t5x_lite.interop.module_hosts import Hosts
-from t5x_lite.interop.peft_heads import head_arrays
-from t5x_lite.nn.activations import Activation
+from t5x_lite.interop.peft_files import head_arrays
+from t5x_lite.nn.dense import Activation
 
 _SITES = {
     "attention.output": "after_attention",
@@ -161,9 +160,9 @@ def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
     if kind == "union":
         return _union(file, hosts, name=name)
     if kind == "prefix_tuning":
-        return adapters_prefixes.prefix(file, hosts, name=name)
+        return adapters_heads.prefix(file, hosts, name=name)
     if kind == "prompt_tuning":
-        return adapters_prefixes.prompt(file, hosts, name=name)
+        return adapters_heads.prompt(file, hosts, name=name)
     if kind == "lora":
         return _lora(file, hosts, name=name)
     arrays = _bottleneck_arrays(file, hosts)

@@ -37,10 +37,9 @@ from t5x_lite.adapters.composition import (
     names_of,
     walk,
 )
-from t5x_lite.adapters.use import write_trees
-from t5x_lite.errors import InputError, shown
-from t5x_lite.files import inside
-from t5x_lite.heads.base import Head
+from t5x_lite.adapters.grammar import write_trees
+from t5x_lite.core.errors import InputError, shown
+from t5x_lite.core.files import inside
 from t5x_lite.interop.adapters_files import is_whole, tensors_of
 from t5x_lite.interop.adapters_heads import ClassHeadFile, LibraryHead, read_head
 from t5x_lite.interop.adapters_library import (
@@ -52,11 +51,12 @@ from t5x_lite.interop.adapters_library import (
     with_head,
 )
 from t5x_lite.interop.adapters_writing import about, write_library
-from t5x_lite.interop.hf_config import read_json
+from t5x_lite.interop.hf import read_json
 from t5x_lite.interop.module_hosts import Hosts
 from t5x_lite.interop.peft import Module, Norms
 from t5x_lite.interop.rules import check_finite
-from t5x_lite.interop.torch_writing import write_torch
+from t5x_lite.interop.torch_files import write_torch
+from t5x_lite.models.heads import Head
 
 SETUP = "adapter_setup.json"
 

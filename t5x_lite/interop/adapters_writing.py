@@ -19,24 +19,20 @@ import numpy as np
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.bottleneck import Bottleneck
-from t5x_lite.adapters.compacter import Compacter
+from t5x_lite.adapters.bottleneck_variants import Compacter, Invertible
 from t5x_lite.adapters.hyper import Hyper
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.invertible import Invertible
-from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.prefix import Prefix
-from t5x_lite.adapters.prompt import Prompt
-from t5x_lite.adapters.union import Union
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.adapters.merging import Union
+from t5x_lite.adapters.prefix import Prefix, Prompt
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.adapters_files import BOTTLENECK, LORA, TORCH
-from t5x_lite.interop.adapters_heads import write_head
+from t5x_lite.interop.adapters_heads import prefix_files, prompt_files, write_head
 from t5x_lite.interop.adapters_library import INVERTIBLE, LEAVES, holders
-from t5x_lite.interop.adapters_prefixes import prefix_files, prompt_files
 from t5x_lite.interop.module_hosts import Hosts
-from t5x_lite.interop.peft_config import CONFIG
+from t5x_lite.interop.peft_files import CONFIG
 from t5x_lite.interop.rules import check_finite
-from t5x_lite.interop.torch_writing import write_torch
+from t5x_lite.interop.torch_files import write_torch
+from t5x_lite.models.heads import Head
 
 _VERSION = "adapters.1.3.0"
 _CLASSES = {

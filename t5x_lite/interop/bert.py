@@ -6,7 +6,7 @@
 | roberta, xlm-roberta | roberta. | lm_head. | |
 | electra | electra. | generator_predictions., generator_lm_head. | discriminator_predictions. |
 
-Heads for tasks are those of `interop.encoder_heads`. A pooler without a classifier and BERT's head
+Heads for tasks are those of `interop.encoders`. A pooler without a classifier and BERT's head
 for the next sentence are not read: nothing here was trained with them.
 Source: transformers/models/{bert,roberta,xlm_roberta,electra}/{configuration,modeling}_*.py, 5.23.
 """
@@ -18,31 +18,27 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import HEADS, Head
-from t5x_lite.heads.classifier import ClassifierKind
-from t5x_lite.heads.mlm import Mlm
-from t5x_lite.heads.rtd import Rtd
-from t5x_lite.interop.encoder_heads import (
-    SUFFIXES,
-    check_activation,
-    task_config,
-    task_head,
-    task_rules,
-)
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import LazyArray
 from t5x_lite.interop.encoders import (
     MODEL,
+    SUFFIXES,
     Family,
+    check_activation,
     check_fixed,
     dense_rules,
     norm_rules,
     number,
+    task_config,
+    task_head,
+    task_rules,
     with_prefix,
 )
 from t5x_lite.interop.rules import LAYER, Rule
-from t5x_lite.models.bert import BertConfig
-from t5x_lite.nn.activations import Activation
-from t5x_lite.trees import LazyArray
+from t5x_lite.models.encoder import BertConfig
+from t5x_lite.models.heads import HEADS, ClassifierKind, Head
+from t5x_lite.models.pretraining_heads import Mlm, Rtd
+from t5x_lite.nn.dense import Activation
 
 _PREFIXES = {
     "bert": "bert.",

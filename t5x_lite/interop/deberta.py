@@ -24,29 +24,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import HEADS, Head
-from t5x_lite.heads.classifier import ClassifierKind
-from t5x_lite.heads.mlm import Mlm
-from t5x_lite.heads.rtd import Rtd
-from t5x_lite.interop.encoder_heads import (
-    SUFFIXES,
-    check_activation,
-    task_config,
-    task_head,
-    task_rules,
-)
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.encoders import (
     MODEL,
+    SUFFIXES,
     Family,
+    check_activation,
     check_fixed,
     dense_rules,
     norm_rules,
     number,
+    task_config,
+    task_head,
+    task_rules,
     with_prefix,
 )
 from t5x_lite.interop.rules import LAYER, Rule
 from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.models.heads import HEADS, ClassifierKind, Head
+from t5x_lite.models.pretraining_heads import Mlm, Rtd
 
 _PREFIX = "deberta."
 _KIND = "deberta-v2"

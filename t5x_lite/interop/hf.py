@@ -1,4 +1,6 @@
-"""Weights of Hugging Face's T5, mT5, umT5, ByT5, Flan-T5 and UL2 directories, in and out.
+"""Hugging Face's T5 family, in and out: weights and config.json.
+
+Weights of Hugging Face's T5, mT5, umT5, ByT5, Flan-T5 and UL2 directories, in and out.
 
     checkpoint = read_hf("flan-t5-small")
     checkpoint.config                        T5Config(d_model=512, ...), from its config.json
@@ -6,19 +8,31 @@
 
 The names are one table, for all variants and all file formats (`tensor_files` gives Flax's tensors
 under PyTorch's names). Kernels are transposed, and layers are numbered in the names.
+
+Hugging Face's config.json of the T5 family, to and from T5Config.
+
+What says whether the output is tied to the embedding and scaled by d_model**-0.5 has changed:
+
+    transformers 4   tie_word_embeddings says both; 1.1, mT5, umT5 and ByT5 have false
+    transformers 5   a weight `lm_head.weight` of its own says that it is not tied. Scaled is, of
+                     t5, what scale_decoder_outputs says (tie_word_embeddings in older files);
+                     mt5 never; umt5 if tie_word_embeddings, which transformers 5 always writes true
+
+Source: transformers/models/{t5,mt5,umt5}/{configuration,modeling}_*.py, 4.57 and 5.23.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite import trees
-from t5x_lite.errors import InputError
-from t5x_lite.interop.hf_config import CONFIG, output, read_config, to_model
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import plain_json
 from t5x_lite.interop.rules import (
     LAYER,
     LazyArray,
@@ -35,10 +49,320 @@ from t5x_lite.interop.rules import (
     value_of,
 )
 from t5x_lite.interop.tensor_files import Arrays, read_tensors
-from t5x_lite.models.t5 import StackConfig, T5Config
-from t5x_lite.models.t5_encoder import T5EncoderConfig
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.t5 import StackConfig, T5Config, T5EncoderConfig
 from t5x_lite.nn.bind import shapes
-from t5x_lite.nn.mlp import FEED_FORWARDS
+from t5x_lite.nn.dense import FEED_FORWARDS, FeedForward
+
+CONFIG = "config.json"
+LARGEST = 1 << 31
+"""No number of a config.json is as large: JAX's shapes and indices have 32 bits."""
+NOT_KEPT = (
+    *("architectures", "_name_or_path", "_commit_hash", "transformers_version", "auto_map"),
+    *("dtype", "torch_dtype", "tie_word_embeddings", "legacy", "model_type"),
+)
+"""Fields of a config.json that say how a directory was written, and not what it computes."""
+_DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu", "umt5": "gated-gelu"}
+_ACTIVATIONS: dict[FeedForward, str] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "silu": "silu",
+    "gated-relu": "relu",
+    "gated-gelu": "gelu_new",
+    "gated-silu": "silu",
+}
+"""feed_forward_proj -> dense_act_fn."""
+_SYNONYMS: dict[str, FeedForward] = {
+    "swish": "silu",
+    "gated-swish": "gated-silu",
+    "gated-gelu_new": "gated-gelu",
+}
+_ARCHITECTURES = {
+    "t5": "T5ForConditionalGeneration",
+    "mt5": "MT5ForConditionalGeneration",
+    "umt5": "UMT5ForConditionalGeneration",
+}
+MODEL_TYPES = tuple(_ARCHITECTURES)
+"""Those of this family."""
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "d_model": "d_model",
+    "d_kv": "d_kv",
+    "d_ff": "d_ff",
+    "num_heads": "num_heads",
+    "num_layers": "num_encoder_layers",
+}
+# What T5 in this package takes for granted.
+_FIXED = {
+    "is_encoder_decoder": True,
+    "is_decoder": False,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Output:
+    """How logits come about.
+
+    Attributes:
+      declared_tied: whether transformers 4 would share the embedding.
+      scaled: whether the decoder's output is multiplied by d_model**-0.5.
+      lenient: whether a missing `lm_head.weight` means the embedding, as in transformers 5.
+    """
+
+    declared_tied: bool
+    scaled: bool
+    lenient: bool
+
+
+def is_t5(model: ModelConfig) -> bool:
+    """Whether a config is of a T5 with encoder and decoder."""
+    return isinstance(model, T5Config)
+
+
+def is_tied_t5(model: ModelConfig) -> bool:
+    """Whether a config is of a T5 whose output layer is its embedding."""
+    return isinstance(model, T5Config) and model.tie_embeddings
+
+
+def is_t5_encoder(model: ModelConfig) -> bool:
+    """Whether a config is of T5's encoder alone."""
+    return isinstance(model, T5EncoderConfig)
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The object in a directory's config.json.
+
+    Raises:
+      InputError: there is no such directory or file, or it is not JSON object.
+    """
+    if not directory.is_dir():
+        raise InputError(f"{directory}: no such directory")
+    path = directory / CONFIG
+    if not path.is_file():
+        raise InputError(f"{directory}: holds no {CONFIG}; give a directory of save_pretrained")
+    return read_json(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+      InputError: it is unreadable or no object.
+    """
+    try:
+        found = plain_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({' '.join(str(error).split())})") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: not a JSON object")
+    return found
+
+
+@overload
+def to_model(where: Path, config: Mapping[str, Any]) -> T5Config: ...
+
+
+@overload
+def to_model(
+    where: Path, config: Mapping[str, Any], *, encoder: bool
+) -> T5Config | T5EncoderConfig: ...
+
+
+def to_model(
+    where: Path, config: Mapping[str, Any], *, encoder: bool = False
+) -> T5Config | T5EncoderConfig:
+    """The sizes of the model; `tie_embeddings` as declared, which the weights may overrule.
+
+    Args:
+      where: the config.json, for messages.
+      config: its content.
+      encoder: whether the model is the encoder alone (T5EncoderModel).
+
+    Raises:
+      InputError: naming the first field that is missing, malformed or not supported.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in _ARCHITECTURES:
+        raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(_ARCHITECTURES)}")
+    feed_forward = config.get("feed_forward_proj", _DEFAULT_FEED_FORWARD[kind])
+    if isinstance(feed_forward, str):
+        feed_forward = _SYNONYMS.get(feed_forward, feed_forward)
+    if feed_forward not in tuple(_ACTIVATIONS):  # a file may have a list there
+        raise InputError(
+            f"{where}: feed_forward_proj {feed_forward!r} is none of {', '.join(_ACTIVATIONS)}"
+        )
+    activation = _ACTIVATIONS[feed_forward]
+    stated = config.get("dense_act_fn")
+    fixed = {
+        **_FIXED,
+        "dense_act_fn": "swish" if (activation, stated) == ("silu", "swish") else activation,
+        "is_gated_act": feed_forward.startswith("gated"),
+        "tie_encoder_decoder": False,
+        "pruned_heads": {},
+    }
+    if encoder:
+        del fixed["is_encoder_decoder"]
+    for name, value in fixed.items():
+        if config.get(name, value) not in (value, None):
+            raise InputError(
+                f"{where}: {name} {repr(config[name])[:60]} is not supported, only {value!r}"
+            )
+    if "quantization_config" in config:
+        raise InputError(f"{where}: quantized weights (quantization_config) are not supported")
+    sizes: dict[str, Any] = {
+        ours: _number(where, config, theirs) for theirs, ours in _SIZES.items()
+    }
+    layers = sizes["num_encoder_layers"]
+    if encoder:
+        sizes["num_layers"] = sizes.pop("num_encoder_layers")
+    else:
+        sizes["num_decoder_layers"] = _number(where, config, "num_decoder_layers", default=layers)
+        sizes["tie_embeddings"] = output(config).declared_tied
+    try:
+        return (T5EncoderConfig if encoder else T5Config)(
+            **sizes,
+            feed_forward=feed_forward,
+            dropout_rate=float(_number(where, config, "dropout_rate", default=0.1)),
+            relative_buckets=_number(where, config, "relative_attention_num_buckets", default=32),
+            relative_max_distance=_number(
+                where, config, "relative_attention_max_distance", default=128
+            ),
+            relative_bias_per_layer=kind == "umt5",
+            norm_epsilon=float(_number(where, config, "layer_norm_epsilon", default=1e-6)),
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _number(
+    where: Path, config: Mapping[str, Any], name: str, *, default: int | float | None = None
+) -> Any:
+    value = config.get(name)
+    value = default if value is None else value
+    if value is None:
+        raise InputError(f"{where}: {name} is missing")
+    whole = default is None or isinstance(default, int)
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise InputError(f"{where}: {name} must be a {'whole ' * whole}number, got {value!r}")
+    if not abs(value) < LARGEST:
+        raise InputError(f"{where}: {name} is {str(value)[:40]}, and must be below {LARGEST}")
+    return value
+
+
+def output(config: Mapping[str, Any]) -> Output:
+    """How the logits of a config come about; see the module's docstring."""
+    version = re.match(r"\d{1,9}", str(config.get("transformers_version")))
+    lenient = version is not None and int(version[0]) >= 5
+    declared = config.get("tie_word_embeddings", True) is not False
+    scaled = {
+        "t5": config.get("scale_decoder_outputs", declared) is not False,
+        "mt5": declared and not lenient,
+        "umt5": declared,
+    }
+    return Output(declared_tied=declared, scaled=scaled[config["model_type"]], lenient=lenient)
+
+
+_OF_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs", "is_encoder_decoder")
+
+
+def with_kept(
+    config: Mapping[str, Any], kept: Mapping[str, Any], *, model: T5Config | T5EncoderConfig
+) -> dict[str, Any]:
+    """Return a config.json with the fields of the one that the model was imported with.
+
+    Args:
+      config: content that `from_model` gave.
+      kept: content of the earlier config.json; {} without one.
+      model: config of the exported model.
+    """
+    if kept.get("model_type") != config["model_type"]:
+        return dict(config)
+    rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
+    own = {name: config[name] for name in _OF_OUTPUT if name in config}
+    try:
+        earlier = to_model(Path(CONFIG), kept, encoder=isinstance(model, T5EncoderConfig))
+    except InputError:
+        return {**rest, **config}
+    tied = {} if isinstance(model, T5EncoderConfig) else {"tie_embeddings": model.tie_embeddings}
+    unchanged = earlier.replace(**tied) == model
+    return {**({**config, **rest} if unchanged else {**rest, **config}), **own}
+
+
+def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
+    """The T5 of which a config.json can be written.
+
+    Layers that are shared here are there twice: transformers has no such T5.
+
+    Args:
+      model: a config.
+      where: its checkpoint, for messages.
+
+    Raises:
+      InputError: it is of no T5.
+    """
+    if isinstance(model, T5EncoderConfig):
+        return model
+    if not isinstance(model, T5Config):
+        raise InputError(
+            f"checkpoint {where} is a {type(model).__name__}; only a T5Config or an encoder can be "
+            "exported"
+        )
+    return model.without_views()
+
+
+def from_model(
+    model: T5Config | T5EncoderConfig, *, model_type: str | None, dtype: str
+) -> dict[str, Any]:
+    """The content of a config.json that both transformers 4 and 5 read.
+
+    Args:
+      model: the config.
+      model_type: what it was called where it came from; another is chosen where it does not fit.
+      dtype: of the weights, such as "float32".
+
+    Raises:
+      InputError: transformers has no such model.
+    """
+    is_encoder = isinstance(model, T5EncoderConfig)
+    if not is_encoder and model.share_layers:
+        raise InputError("transformers has no T5 whose encoder and decoder share their layers")
+    tied = is_encoder or model.tie_embeddings
+    if model.relative_bias_per_layer:
+        kind = "umt5"
+    else:
+        # Of a tied mt5, transformers 5 does not scale the logits.
+        kind = "mt5" if model_type == "mt5" and (is_encoder or not tied) else "t5"
+    architecture = _ARCHITECTURES[kind]
+    if is_encoder:
+        architecture = architecture.replace("ForConditionalGeneration", "EncoderModel")
+    num_layers = model.num_layers if is_encoder else model.num_encoder_layers
+    sizes = {theirs: ours for theirs, ours in _SIZES.items() if theirs != "num_layers"}
+    return {
+        "architectures": [architecture],
+        "model_type": kind,
+        **{theirs: getattr(model, ours) for theirs, ours in sizes.items()},
+        "num_layers": num_layers,
+        "num_decoder_layers": num_layers if is_encoder else model.num_decoder_layers,
+        "relative_attention_num_buckets": model.relative_buckets,
+        "relative_attention_max_distance": model.relative_max_distance,
+        "dropout_rate": model.dropout_rate,
+        "layer_norm_epsilon": model.norm_epsilon,
+        "initializer_factor": 1.0,
+        "feed_forward_proj": model.feed_forward,
+        "dense_act_fn": _ACTIVATIONS[model.feed_forward],
+        "is_gated_act": model.feed_forward.startswith("gated"),
+        "tie_word_embeddings": tied,
+        **({"scale_decoder_outputs": tied} if kind == "t5" else {}),
+        **{name: value for name, value in _FIXED.items() if name != "is_decoder"},
+        "is_encoder_decoder": not is_encoder,
+        "use_cache": True,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+    }
+
 
 EMBEDDING = "shared.weight"
 HEAD = "lm_head.weight"

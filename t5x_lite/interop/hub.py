@@ -27,8 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.errors import InputError
-from t5x_lite.extras import install_command
+from t5x_lite.core.errors import InputError, install_command
 
 _logger = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import HEADS, Head
-from t5x_lite.interop import hf, hf_config
-from t5x_lite.interop.encoder_families import with_family
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop import hf
+from t5x_lite.interop.encoder_checkpoints import with_family
 from t5x_lite.interop.encoders import MODEL, learner_shapes
 from t5x_lite.interop.rules import LAYER, Piece, Rule, pieces
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import is_encoder
+from t5x_lite.models.heads import HEADS, Head
 
 _KERNEL = re.compile(
     r"(?:model/)?(?:(encoder|decoder)/)?layers/(self_attention|attention|cross_attention|mlp)/(\w+)"
@@ -109,7 +109,7 @@ def hosts_of(
         body = {path: shape for path, shape in shapes.items() if path not in heads}
         own = pieces([rule for rule in table if rule.ours in body], body)
     else:
-        t5, kind, tensors = hf_config.written(model, where=where), model_type or "t5", []
+        t5, kind, tensors = hf.written(model, where=where), model_type or "t5", []
         num_heads = t5.num_heads
         table = hf.table(t5)
         shapes, own = hf.model_pieces(t5)

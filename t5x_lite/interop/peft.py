@@ -32,24 +32,23 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.module_hosts import Hosts
-from t5x_lite.interop.peft_config import (
+from t5x_lite.interop.peft_files import (
     CONFIG,
+    head_arrays,
     is_target,
     number_of,
     of_pattern,
     read_config,
 )
-from t5x_lite.interop.peft_heads import head_arrays
 from t5x_lite.interop.rules import check_finite
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.interop.torch_files import read_torch
+from t5x_lite.models.heads import Head
 
 SAFETENSORS = "adapter_model.safetensors"
 _TORCH = "adapter_model.bin"

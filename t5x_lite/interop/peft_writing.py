@@ -14,31 +14,17 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import EMBEDDING, Lora
-from t5x_lite.adapters.prefix import Prefix
-from t5x_lite.adapters.prompt import Prompt
-from t5x_lite.errors import InputError
+from t5x_lite.adapters.lora import EMBEDDING, Ia3, Lora
+from t5x_lite.adapters.prefix import Prefix, Prompt
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import LazyArray
 from t5x_lite.interop.encoders import MODEL
 from t5x_lite.interop.module_hosts import Hosts, head_modules
-from t5x_lite.interop.peft import (
-    HIDDEN,
-    MAGNITUDE,
-    PREFIX,
-    SAFETENSORS,
-    SCALE,
-    A,
-    B,
-    Norms,
-    Site,
-)
-from t5x_lite.interop.peft_config import CONFIG, expression_of, targets_of
-from t5x_lite.interop.peft_heads import TASKS, changed_base
-from t5x_lite.interop.peft_prefixes import HEAD, prefix_of
-from t5x_lite.interop.peft_prompts import prompt_of
+from t5x_lite.interop.peft import HIDDEN, MAGNITUDE, PREFIX, SAFETENSORS, SCALE, A, B, Norms, Site
+from t5x_lite.interop.peft_files import CONFIG, TASKS, changed_base, expression_of, targets_of
+from t5x_lite.interop.peft_prompts import HEAD, prefix_of, prompt_of
 from t5x_lite.interop.rules import check_finite
 from t5x_lite.interop.tensor_files import write_safetensors
-from t5x_lite.trees import LazyArray
 
 
 def write_peft(

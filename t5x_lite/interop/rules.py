@@ -20,9 +20,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite import trees
-from t5x_lite.errors import InputError
-from t5x_lite.trees import LazyArray
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import LazyArray
 
 LAYER = "{layer}"
 _CHUNK = 1 << 22

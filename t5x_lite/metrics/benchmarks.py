@@ -1,4 +1,6 @@
-"""The single numbers of GLUE and SuperGLUE, from the metrics of their tasks.
+"""The single numbers of benchmarks, and the checkpoint that is chosen by them.
+
+The single numbers of GLUE and SuperGLUE, from the metrics of their tasks.
 
 A task with several metrics counts by their mean, MNLI by the mean of matched and mismatched, and
 the benchmark is the mean over its tasks (Wang et al. 2018, arXiv:1804.07461, section 5; Wang et al.
@@ -8,13 +10,128 @@ the benchmark is the mean over its tasks (Wang et al. 2018, arXiv:1804.07461, se
 
 The diagnostic sets (AX, AX-b, AX-g) do not count. T5's tables leave WNLI out of GLUE, on which it
 is not trained: `GLUE_WITHOUT_WNLI` (t5/evaluation/eval_utils.py, METRIC_NAMES).
+
+What a model scores on many tasks: each with its best checkpoint, and the benchmarks' averages.
+
+    evaluations = {5000: {"validation/glue_rte/score": 0.6, "validation/glue_rte/accuracy": 0.6}}
+    best_steps(evaluations, ["glue_rte"], split="validation")       # {"glue_rte": 5000}
+    tasks = best_tasks(evaluations, split="validation")
+    tasks["glue_rte"]                       # Standing(step=5000, metrics={"accuracy": 0.6})
+    print(table(tasks))
+
+The paper reports each task with the checkpoint that is best on its validation set (Raffel et al.
+2020, sections 3.1.2 and 3.5). A task's score is the mean of its metrics; of checkpoints that are
+equally good the last one is taken.
+
+The metrics by which a checkpoint is chosen, by name: "validation/glue_rte/score".
+
+    matching("validation/*/score", ["validation/loss", "validation/glue_rte/score"])
+    mode_of("validation/loss")                              # "min": the lowest is best
+    best_step({100: 5.7, 200: 5.5}, mode="min")             # 200
+    refuse_test("checkpoints.best", "test/accuracy")        # InputError
+
+Checkpoints that stay, early stopping, `--step best` and the report all choose by these functions.
+What is chosen by a test split is no longer measured by it: that is refused.
 """
 
 import dataclasses
+import fnmatch
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
-from t5x_lite.metrics.selection import mode_of
+from t5x_lite.core.errors import InputError
+
+Mode: TypeAlias = Literal["max", "min"]
+"""Whether the highest or the lowest value of a metric is best."""
+
+_LOWEST_IS_BEST = re.compile(
+    r"(?:.*[_-])?"
+    r"(?:loss|(?:cross[_-]?)?entropy|perplexity|ppl|nll|error(?:[_-]rate)?|wer|cer|mse|rmse|mae"
+    r"|bag_of_words)"
+)
+"""The last part of the names of losses and errors; all other metrics are best where highest."""
+_LISTED = 3
+
+
+def mode_of(name: str, mode: Mode | None = None) -> Mode:
+    """Whether the highest or the lowest value of a metric is best.
+
+    Args:
+      name: of the metric; losses, cross entropies, perplexities and errors are best where lowest.
+      mode: the one that a config sets; None goes by the name.
+    """
+    if mode is not None:
+        return mode
+    own = name.rpartition("/")[2].lower()
+    return "min" if _LOWEST_IS_BEST.fullmatch(own) else "max"
+
+
+def best_step(values: Mapping[int, float], *, mode: Mode) -> int | None:
+    """The step that has the best value, the last of equals; what is not finite is never best."""
+    sign = 1 if mode == "max" else -1
+    finite = {step: sign * value for step, value in values.items() if math.isfinite(value)}
+    return max(finite, key=lambda step: (finite[step], step), default=None)
+
+
+def described(names: Sequence[str], mode: Mode | None = None) -> str:
+    """What is best, in words: "the lowest validation/loss, the highest validation/accuracy"."""
+    groups = {
+        word: [name for name in names if mode_of(name, mode) == one]
+        for word, one in (("lowest", "min"), ("highest", "max"))
+    }
+    return ", ".join(f"the {word} {_listed(group)}" for word, group in groups.items() if group)
+
+
+def contradiction(field: str, names: Sequence[str], mode: Mode | None) -> str | None:
+    """A warning that a mode is not what the names of the metrics say; None where it agrees.
+
+    Args:
+      field: the setting that has the mode, such as "checkpoints.best_mode".
+      names: of the metrics.
+      mode: its value; None goes by the names.
+    """
+    against = [name for name in names if mode is not None and mode_of(name) != mode]
+    if not against:
+        return None
+    return (
+        f"{field} {mode!r} takes {described(against, mode)} for the best, and by the name it is "
+        f"{described(against)}; set {field} None to go by the name"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a pattern with *, ? and [...] matches as a whole, in their order."""
+    return [name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)]
+
+
+def is_test(split: str) -> bool:
+    """Whether a split is one to be measured on and not to be chosen by."""
+    return split.strip().lower().startswith("test")
+
+
+def refuse_test(field: str, name: str | None) -> None:
+    """Refuses a metric of a test split as the one that chooses.
+
+    Args:
+      field: the setting that names it.
+      name: "<split>/<metric>", or a pattern; None chooses nothing.
+
+    Raises:
+      InputError: it is of a test split.
+    """
+    if name is not None and is_test(name.partition("/")[0]):
+        raise InputError(
+            f"{field} {name!r} would choose a model by a test split, which could not measure it "
+            "any more: choose by validation, and measure the test split with t5x-lite evaluate"
+        )
+
 
 Metrics = Mapping[str, float]
 
@@ -114,3 +231,162 @@ XNLI = Benchmark(
     },
 )
 BENCHMARKS = (GLUE, GLUE_WITHOUT_WNLI, SUPER_GLUE, XNLI)
+
+
+SCORE = "score"
+"""The name of a task's score, and of the mean over the tasks of a mixture, among the metrics."""
+
+Evaluations = Mapping[int, Mapping[str, float]]
+"""step -> metrics named "<split>/<task>/<name>"."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One task's row.
+
+    Attributes:
+      step: the checkpoint that it was measured with.
+      metrics: the task's metrics.
+    """
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+def scored(
+    tasks: Mapping[str, Mapping[str, float]], *, aside: Iterable[str] = ()
+) -> dict[str, float]:
+    """The metrics of a mixture from those of its tasks: "<task>/<name>", and the scores.
+
+    Args:
+      tasks: the metrics of each task, by its name.
+      aside: tasks that do not count in the mean, unless there are no others.
+
+    Returns:
+      Each task's metrics and its "<task>/score", and "score", the mean over the tasks.
+    """
+    found: dict[str, float] = {}
+    scores = {name: task_score(metrics) for name, metrics in tasks.items()}
+    for name, metrics in tasks.items():
+        found |= {f"{name}/{metric}": value for metric, value in metrics.items()}
+        found[f"{name}/{SCORE}"] = scores[name]
+    counted = [score for name, score in scores.items() if name not in aside] or [*scores.values()]
+    if counted:
+        found[SCORE] = sum(counted) / len(counted)
+    return found
+
+
+def with_score(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a single task, and its "score"; a metric of that name stays as it is.
+
+    Args:
+      metrics: none, where the task has no metrics of its own and thus no score.
+    """
+    has_score = not metrics or SCORE in metrics
+    return {**metrics, **({} if has_score else {SCORE: task_score(metrics)})}
+
+
+def best_steps(evaluations: Evaluations, names: Iterable[str], *, split: str) -> dict[str, int]:
+    """The step that was best at each task; a task that was not measured has the best on the whole.
+
+    Args:
+      evaluations: of the checkpoints to choose among.
+      names: the tasks.
+      split: by which to choose.
+
+    Raises:
+      InputError: no checkpoint was measured.
+    """
+    overall = _best(evaluations, f"{split}/{SCORE}")
+    if overall is None:
+        measured = ", ".join(dict.fromkeys(name for one in evaluations.values() for name in one))
+        raise InputError(
+            f"no checkpoint has {split}/{SCORE} among its metrics, which are "
+            f"{measured or 'none'}: leave out evaluation.best_per_task and give --step, a number "
+            "or best; training measures what it keeps if checkpoints.best is set"
+        )
+    found = {name: _best(evaluations, f"{split}/{name}/{SCORE}") for name in names}
+    return {name: overall if step is None else step for name, step in found.items()}
+
+
+def best_tasks(evaluations: Evaluations, *, split: str) -> dict[str, Standing]:
+    """The rows of all tasks that were measured, each at its best step."""
+    beginning = f"{split}/"
+    names = dict.fromkeys(
+        name.removeprefix(beginning).removesuffix(f"/{SCORE}")
+        for metrics in evaluations.values()
+        for name in metrics
+        if name.startswith(beginning) and name.count("/") == 2 and name.endswith(f"/{SCORE}")
+    )
+    rows = {}
+    for name in names:
+        step = _best(evaluations, f"{split}/{name}/{SCORE}")
+        if step is not None:
+            rows[name] = Standing(step=step, metrics=_task_metrics(evaluations[step], split, name))
+    return rows
+
+
+def _best(evaluations: Evaluations, name: str) -> int | None:
+    values = {step: metrics.get(name, math.nan) for step, metrics in evaluations.items()}
+    return best_step(values, mode="max")
+
+
+def _task_metrics(metrics: Mapping[str, float], split: str, name: str) -> dict[str, float]:
+    beginning = f"{split}/{name}/"
+    return {
+        metric.removeprefix(beginning): value
+        for metric, value in metrics.items()
+        if metric.startswith(beginning) and metric != f"{beginning}{SCORE}"
+    }
+
+
+def benchmark_scores(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
+    """The benchmarks that tasks belong to, as JSON: {"GLUE": {"score", "rows", "missing"}}.
+
+    The score is None where a row of the benchmark is missing.
+
+    Args:
+      tasks: the metrics of each task, by its name.
+    """
+    found = {}
+    for benchmark in BENCHMARKS:
+        rows = benchmark.row_scores(tasks)
+        if rows:
+            found[benchmark.name] = {
+                "score": benchmark.score(tasks),
+                "rows": rows,
+                "missing": benchmark.missing(tasks),
+            }
+    return found
+
+
+def table(tasks: Mapping[str, Standing]) -> str:
+    """The rows as a table of text, values times 100, with the benchmarks' scores below."""
+    if not tasks:
+        return "no task was measured"
+    lines = [("task", "step", "score", "metrics")]
+    for name, standing in tasks.items():
+        metrics = "  ".join(f"{m} {_percent(value)}" for m, value in standing.metrics.items())
+        score = _percent(task_score(standing.metrics))
+        lines.append((name, f"{standing.step:,}", score, metrics))
+    text = _columns(lines)
+    for name, found in benchmark_scores({n: s.metrics for n, s in tasks.items()}).items():
+        if not found["missing"]:
+            text += f"\n{name}: {_percent(found['score'])}"
+        elif name == GLUE_WITHOUT_WNLI.name or found["rows"].keys() == {"WNLI"}:
+            continue  # GLUE's line says what is missing; WNLI is answered by a run of SuperGLUE
+        else:
+            text += f"\n{name} average not computed; missing: {', '.join(found['missing'])}"
+    return text
+
+
+def _columns(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[i]) for line in lines) for i in range(3)]
+    return "\n".join(
+        f"{line[0]:<{widths[0]}}  {line[1]:>{widths[1]}}  {line[2]:>{widths[2]}}  {line[3]}"
+        for line in lines
+    )
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f}"

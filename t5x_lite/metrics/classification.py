@@ -1,15 +1,38 @@
-"""Metrics of class labels: accuracy, F1 and Matthews correlation, as GLUE and SuperGLUE use them.
+"""Metrics of labels: classes, numbers (correlation), and tags (entities).
+
+Metrics of class labels: accuracy, F1 and Matthews correlation, as GLUE and SuperGLUE use them.
 
     accuracy([0, 1, 1, 1], [0, 1, 0, 1])        # {"accuracy": 0.75}
 
 A prediction that is no valid label (T5 writes text, and -1 stands for text that is no label) is
 wrong in all of them.
+
+Correlation of numbers: Pearson's and Spearman's coefficients, as STS-B uses them.
+
+    pearson([1.0, 2.0, 3.0], [0.0, 1.0, 5.0])       # {"pearson_corrcoef": 0.9449...}
+
+T5 writes a number as text, and -1 stands for text that is none (t5/data/postprocessors.py,
+string_to_float); so does a prediction here that is not finite.
+
+Metrics of tags: entities by precision, recall and F1, as conlleval and seqeval count them.
+
+    entities(["B-PER", "I-PER", "O", "I-LOC"])      # {("PER", 0, 1), ("LOC", 3, 3)}
+    entity_f1(["B-PER O"], ["B-PER B-LOC"])         # {"precision": 0.5, "recall": 1.0, "f1": 2 / 3}
+
+A tag is "O", or a letter and a type: "B-PER" begins an entity, "I-PER" goes on with it, "E-PER"
+ends it, and "S-PER" is an entity by itself. An I or E begins one, too, where none of its type goes
+on before it: so IOB1, IOB2 and IOBES are read alike, and what a model begins wrongly is an entity
+all the same. An entity is right if its type and both of its ends are.
+
+Sources: conlleval (Tjong Kim Sang and De Meulder 2003, cs.CL/0306050); seqeval 1.2.2,
+metrics/sequence_labeling.py (get_entities, the default mode, micro average).
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsFloat
 
 import numpy as np
+from jaxtyping import Float64
 
 
 def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
@@ -110,3 +133,153 @@ def _class_f1(true: np.ndarray, predicted: np.ndarray) -> float:
     hits = int((true & predicted).sum())
     found_and_wanted = int(true.sum()) + int(predicted.sum())
     return 2 * hits / found_and_wanted if found_and_wanted else 0.0
+
+
+INVALID = -1.0
+"""What a prediction counts as that is no finite number."""
+
+
+def pearson(
+    targets: Sequence[SupportsFloat], predictions: Sequence[SupportsFloat]
+) -> dict[str, float]:
+    """Returns {"pearson_corrcoef": in [-1, 1]}: covariance over the product of the deviations.
+
+    It is scipy.stats.pearsonr's, and 0 where either side is constant.
+
+    Args:
+      targets: finite numbers.
+      predictions: as many numbers.
+
+    Raises:
+      ValueError: there are no targets, not as many predictions, or a target is not finite.
+    """
+    from scipy import stats
+
+    def scaled(*sides: np.ndarray) -> Any:
+        # The squares of huge and of tiny numbers leave the range of a float.
+        return stats.pearsonr(*(values / np.abs(values).max() for values in sides))
+
+    return {"pearson_corrcoef": _coefficient(scaled, targets, predictions)}
+
+
+def spearman(
+    targets: Sequence[SupportsFloat], predictions: Sequence[SupportsFloat]
+) -> dict[str, float]:
+    """Returns {"spearman_corrcoef": in [-1, 1]}: Pearson's of the ranks, equal values sharing one.
+
+    It is scipy.stats.spearmanr's, and 0 where either side is constant.
+
+    Args:
+      targets: finite numbers.
+      predictions: as many numbers.
+
+    Raises:
+      ValueError: there are no targets, not as many predictions, or a target is not finite.
+    """
+    from scipy import stats
+
+    return {"spearman_corrcoef": _coefficient(stats.spearmanr, targets, predictions)}
+
+
+def _coefficient(
+    function: Callable[..., Any],
+    targets: Sequence[SupportsFloat],
+    predictions: Sequence[SupportsFloat],
+) -> float:
+    true, predicted = _numbers(targets, predictions)
+    if (true == true[0]).all() or (predicted == predicted[0]).all():
+        return 0.0
+    return float(function(true, predicted)[0])
+
+
+def _numbers(
+    targets: Sequence[SupportsFloat], predictions: Sequence[SupportsFloat]
+) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
+    check_lengths(targets, predictions)
+    true = np.array([float(value) for value in targets])
+    if not np.isfinite(true).all():
+        raise ValueError("a correlation's targets must be finite numbers")
+    predicted = np.array([float(value) for value in predictions])
+    return true, np.where(np.isfinite(predicted), predicted, INVALID)
+
+
+Entity = tuple[str, int, int]
+"""Its type, its first word and its last."""
+
+_ENDS = {("B", "B"), ("B", "S"), ("B", "O"), ("I", "B"), ("I", "S"), ("I", "O")}
+_BEGINS = {("E", "E"), ("E", "I"), ("S", "E"), ("S", "I"), ("O", "E"), ("O", "I")}
+"""Letters of two neighbours between which an entity ends, and those between which one begins."""
+
+
+def entities(tags: Sequence[str]) -> set[Entity]:
+    """The entities of a sentence.
+
+    Args:
+      tags: of its words.
+    """
+    found: set[Entity] = set()
+    before, kind_before, first = "O", "", 0
+    for place, tag in enumerate([*tags, "O"]):
+        letter, kind = tag[:1], tag[1:].split("-", maxsplit=1)[-1] or "_"
+        changes = kind != kind_before
+        ends = before in "ES" or (before, letter) in _ENDS or (before not in "O." and changes)
+        if ends:
+            found.add((kind_before, first, place - 1))
+        if letter in "BS" or (before, letter) in _BEGINS or (letter not in "O." and changes):
+            first = place
+        before, kind_before = letter, kind
+    return found
+
+
+def entity_f1(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """Returns {"precision", "recall", "f1"} of the entities of all sentences together.
+
+    What would be 0 / 0 is 0.
+
+    Args:
+      targets: the tags of each sentence, with spaces between them.
+      predictions: as many.
+
+    Raises:
+      ValueError: there are no targets, not as many predictions, or not as many tags.
+    """
+    right = wanted = got = 0
+    for target, prediction in _sentences(targets, predictions):
+        ours, theirs = entities(prediction), entities(target)
+        right, wanted, got = right + len(ours & theirs), wanted + len(theirs), got + len(ours)
+    return {
+        "precision": right / max(got, 1),
+        "recall": right / max(wanted, 1),
+        "f1": 2 * right / max(wanted + got, 1),
+    }
+
+
+def tag_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """Returns {"accuracy": the fraction of the words of all sentences whose tag is right}.
+
+    Args:
+      targets: the tags of each sentence, with spaces between them.
+      predictions: as many.
+
+    Raises:
+      ValueError: there are no targets, not as many predictions, or not as many tags.
+    """
+    equal = [
+        wanted == got
+        for target, prediction in _sentences(targets, predictions)
+        for wanted, got in zip(target, prediction, strict=True)
+    ]
+    return {"accuracy": sum(equal) / max(len(equal), 1)}
+
+
+def _sentences(
+    targets: Sequence[str], predictions: Sequence[str]
+) -> list[tuple[list[str], list[str]]]:
+    check_lengths(targets, predictions)
+    found = []
+    for target, prediction in zip(targets, predictions, strict=True):
+        wanted, got = target.split(), prediction.split()
+        if len(wanted) != len(got):
+            raise ValueError(f"a sentence has {len(wanted)} tags, and {len(got)} are predicted")
+        found.append((wanted, got))
+    return found

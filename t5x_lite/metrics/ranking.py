@@ -19,8 +19,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t5x_lite.errors import InputError
-from t5x_lite.extras import install_command
+from t5x_lite.core.errors import InputError, install_command
 
 NAMES = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
 

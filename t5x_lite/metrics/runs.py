@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 Place: TypeAlias = tuple[str, int]
 """A document and its rank."""

@@ -1,16 +1,71 @@
-"""Metrics of answers as text: exact match, and SQuAD's exact match and F1.
+"""Metrics of text: exact match, SQuAD, answers in passages, BLEU and ROUGE, MultiRC and ReCoRD.
+
+Metrics of answers as text: exact match, and SQuAD's exact match and F1.
 
 exact_match(["to be"], ["to be"])                       # {"exact_match": 1.0}
 sequence_accuracy(["to be"], ["to be"])                 # {"sequence_accuracy": 1.0}
 squad([["The Eiffel Tower"]], ["eiffel tower!"])        # {"exact_match": 1.0, "f1": 1.0}
+
+SQuAD 2.0: questions some of which have no answer (Rajpurkar et al. 2018, arXiv:1806.03822).
+
+    targets = [["Rain"], [""]]                              # the second question has no answer
+    predictions = [{"value": "rain", "null_odds": -3.0}, {"value": "snow", "null_odds": -1.0}]
+    squad_v2(targets, predictions)["exact"]                 # 0.5
+    squad_v2(targets, predictions)["best_exact_thresh"]     # -3.0: "" where the odds are above it
+
+Names and values are those of the official evaluate-v2.0.py with --na-prob-file, divided by 100.
+Without questions of a kind, HasAns_* or NoAns_* are 0, which the script leaves out.
+
+Whether a passage holds an answer: the recall of open question answering.
+
+    has_answer(["Café de Flore"], "Le café  de flore,")     # True
+    top_k({"q": ["Rome"]}, {"q": ["Oslo", "In Rome"]}, [1, 2])      # {"top@1": 0.0, "top@2": 1.0}
+
+Text is divided into runs of letters, digits and marks, and single other characters that are no
+white space and no control character, after normalisation to NFD, in lower case. An answer is there
+where its tokens stand one after another. An answer without a token is in no passage.
+
+Quotation marks, dashes, primes, slashes and the ellipsis are first made the plain ones.
+
+Sources: Karpukhin et al. 2020, arXiv:2004.04906 (facebookresearch/DPR dpr/data/qa_validation.py);
+MKQA: Longpre et al. 2021; BGE-M3's evaluation of it.
+
+Metrics of written text: BLEU for translations, ROUGE for summaries.
+
+    bleu(["Das ist gut."], ["Das ist gut."])        # {"bleu": 1.0}
+    rouge(["the cat sat"], ["the cat"])             # {"rouge1": 0.8, "rouge2": 2/3, "rougeLsum"...}
+
+They need the extra `metrics`: sacrebleu and rouge-score. T5's own `rouge` is the middle of a random
+bootstrap; here it is the mean over the examples, which that middle estimates, so equal texts have
+equal values. `bootstrap.interval` gives the interval, by a seed.
+
+Metrics of examples that belong together: MultiRC's answers, ReCoRD's copies of a question.
+
+Targets and predictions are {"group", "value"}, as T5's postprocessors give them; what belongs
+together is what the targets say:
+
+    targets = [{"group": 0, "value": 1}, {"group": 0, "value": 0}, {"group": 1, "value": 1}]
+    predictions = [{"group": 0, "value": 1}, {"group": 0, "value": 0}, {"group": 1, "value": 0}]
+    multirc_f1(targets, predictions)                # {"f1": 2 / 3}: of all answers
+    multirc_exact_match(targets, predictions)       # {"exact_match": 0.5}: the first question
+
+Source: t5/evaluation/metrics.py (multirc_f1_over_all_answers, mean_group_metric(all_match),
+deduplicate_metric(squad)); SuperGLUE (Wang et al. 2019, arXiv:1905.00537, section 3).
 """
 
+import functools
+import importlib
 import re
 import string
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
-from t5x_lite.metrics.classification import check_lengths
+import numpy as np
+
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.metrics.classification import check_lengths, f1
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _TRIVIA = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
@@ -101,3 +156,291 @@ def word_f1(wanted: Sequence[str], got: Sequence[str]) -> float:
     """Returns 2 * shared / (wanted + got) words, of words with repetition; 0 if none is shared."""
     shared = (Counter(wanted) & Counter(got)).total()
     return 2 * shared / (len(wanted) + len(got)) if shared else 0.0
+
+
+def squad_v2(
+    targets: Sequence[Sequence[str]], predictions: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Returns exact match and F1: of all questions, of those with and without answer, at the best.
+
+    Args:
+      targets: the accepted answers of each question; [""] where it has none.
+      predictions: as many of {"value": an answer, "" for none; "null_odds": the larger, the less is
+        there an answer}.
+
+    Returns:
+      "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", and "best_exact",
+      "best_exact_thresh", "best_f1" and "best_f1_thresh": what predictions would score that are ""
+      where their odds are above a threshold, the one that is best for these questions. An answer
+      that is "" already stays so, as in the script: no threshold above its odds brings it back.
+
+    Raises:
+      ValueError: there are no targets, or not as many predictions.
+    """
+    check_lengths(targets, predictions)
+    texts = [prediction["value"] for prediction in predictions]
+    has_answer = np.array([any(answers) for answers in targets])
+    pairs = list(zip(targets, texts, strict=True))
+    scores = {
+        "exact": np.array([_exact(answers, text) for answers, text in pairs]),
+        "f1": np.array([_f1(answers, text) for answers, text in pairs]),
+    }
+    found = {name: float(np.mean(values)) for name, values in scores.items()}
+    for kind, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
+        for name, values in scores.items():
+            found[f"{kind}_{name}"] = float(np.mean(values[chosen])) if chosen.any() else 0.0
+    odds = [float(prediction["null_odds"]) for prediction in predictions]
+    for name, values in scores.items():
+        gains = np.where(has_answer, values, [-1.0 if text else 0.0 for text in texts])
+        best, threshold = best_threshold(gains, odds, num_without=int(np.sum(~has_answer)))
+        found |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
+    return found
+
+
+def best_threshold(
+    gains: Sequence[float] | np.ndarray, odds: Sequence[float], *, num_without: int
+) -> tuple[float, float]:
+    """The best score over thresholds, and the first threshold that has it (find_best_thresh).
+
+    Answers are taken one after the other, those with the least odds first; of equal odds the first.
+
+    Args:
+      gains: what each answer adds to the sum of scores, if it is taken in place of none.
+      odds: of each.
+      num_without: questions without an answer, which all count 1 while no answer is taken.
+    """
+    order = np.argsort(odds, kind="stable")
+    sums = num_without + np.concatenate([[0.0], np.cumsum(np.asarray(gains, np.float64)[order])])
+    place = int(np.argmax(sums))
+    return float(sums[place]) / len(sums[1:]), float(odds[order[place - 1]]) if place else 0.0
+
+
+def _accepted(answers: Sequence[str]) -> list[str]:
+    """The answers as they are compared; [""] where none has a word that counts."""
+    return [text for answer in answers if (text := normalize_answer(answer))] or [""]
+
+
+def _exact(answers: Sequence[str], text: str) -> float:
+    return float(normalize_answer(text) in _accepted(answers))
+
+
+def _f1(answers: Sequence[str], text: str) -> float:
+    """The best F1 over the answers; of an empty one it is 1 if both are empty, and 0 else."""
+    got = normalize_answer(text).split()
+    return max(
+        word_f1(wanted.split(), got) if wanted and got else float(wanted.split() == got)
+        for wanted in _accepted(answers)
+    )
+
+
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u2035\u0060\u00b4\u02b9\u02bc", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\u2036\u02ba", '"'),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d", "-"),
+        **dict.fromkeys("\u2044\u2215\u29f8\uff0f", "/"),
+        "\u2026": "...",
+        "\u00ad": None,
+    }
+)
+
+
+def tokens(text: str) -> list[str]:
+    """The tokens of a text."""
+    plain = unicodedata.normalize("NFD", text.translate(_PLAIN)).lower()
+    return _pattern().findall(plain)
+
+
+def has_answer(answers: Iterable[str], text: str) -> bool:
+    """Whether one of the answers is in a text."""
+    found = tokens(text)
+    return any(_is_part(tokens(answer), found) for answer in answers)
+
+
+def _is_part(part: Sequence[str], whole: Sequence[str]) -> bool:
+    size = len(part)
+    if not size:
+        return False
+    starts = (i for i in range(len(whole) - size + 1) if whole[i] == part[0])
+    return any(whole[i : i + size] == part for i in starts)
+
+
+def top_k(
+    answers: Mapping[str, Sequence[str]],
+    passages: Mapping[str, Sequence[str]],
+    cuts: Sequence[int],
+) -> dict[str, float]:
+    """The share of questions of which one of the first k passages holds an answer.
+
+    Args:
+      answers: question -> its answers; at least one question.
+      passages: question -> texts, best first; a question may be missing.
+      cuts: the k.
+
+    Returns:
+      "top@k" of each.
+    """
+    firsts = {
+        question: first_answer(found, passages.get(question, ()))
+        for question, found in answers.items()
+    }
+    return {
+        f"top@{cut}": sum(0 < first <= cut for first in firsts.values()) / len(firsts)
+        for cut in cuts
+    }
+
+
+def first_answer(answers: Sequence[str], passages: Iterable[str]) -> int:
+    """The rank, from 1, of the first passage that holds an answer; 0 where none does."""
+    wanted = [found for answer in answers if (found := tokens(answer))]
+    for rank, passage in enumerate(passages, start=1):
+        whole = tokens(passage)
+        if any(_is_part(part, whole) for part in wanted):
+            return rank
+    return 0
+
+
+@functools.cache
+def _pattern() -> re.Pattern[str]:
+    r"""[\p{L}\p{N}\p{M}]+ or one character that is no separator and no control character."""
+    spans: dict[str, list[str]] = {"word": [], "no": []}
+    kinds = []
+    for code in range(0x110000):
+        category = unicodedata.category(chr(code))
+        kinds.append("word" if category[0] in "LNM" else "no" if category[0] in "ZC" else "")
+    for kind, inside in spans.items():
+        marks = "".join("1" if found == kind else "0" for found in kinds)
+        inside += [f"\\U{m.start():08x}-\\U{m.end() - 1:08x}" for m in re.finditer("1+", marks)]
+    word, none = ("".join(inside) for inside in spans.values())
+    return re.compile(f"[{word}]+|[^{word}{none}]")
+
+
+ROUGE_TYPES = ("rouge1", "rouge2", "rougeLsum")
+
+
+def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
+    """Returns {"bleu": in [0, 1]}: sacreBLEU's corpus score with the international tokenisation.
+
+    As t5/evaluation/metrics.py (bleu): exponential smoothing, case kept, tokenize "intl" (Papineni
+    et al. 2002; Post 2018, arXiv:1804.08771).
+
+    Args:
+      targets: the reference of each example, or several.
+      predictions: as many texts.
+
+    Raises:
+      ValueError: there are no targets, not as many predictions, or an example has no reference.
+      InputError: sacrebleu is not installed.
+    """
+    check_lengths(targets, predictions)
+    references = [[t] if isinstance(t, str) else list(t) for t in targets]
+    if not all(references):
+        raise ValueError("BLEU needs at least one reference for each prediction")
+    most = max(len(texts) for texts in references)
+    streams = [[texts[i] if i < len(texts) else None for texts in references] for i in range(most)]
+    score = _library("sacrebleu").corpus_bleu(
+        list(predictions),
+        streams,
+        smooth_method="exp",
+        force=False,
+        lowercase=False,
+        tokenize="intl",
+        use_effective_order=False,
+    )
+    return {"bleu": score.score / 100}
+
+
+def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """Returns {"rouge1", "rouge2", "rougeLsum"}: means of the F-measures of all examples.
+
+    As T5 reckons an example: no stemming, and " . " ends a sentence for ROUGE-Lsum, as do newlines
+    (Lin 2004; t5/evaluation/metrics.py).
+
+    Args:
+      targets: the reference of each example.
+      predictions: as many texts.
+
+    Raises:
+      ValueError: there are no targets, or not as many predictions.
+      InputError: rouge-score is not installed.
+    """
+    check_lengths(targets, predictions)
+    scorer = _library("rouge_score.rouge_scorer").RougeScorer(list(ROUGE_TYPES))
+    totals = dict.fromkeys(ROUGE_TYPES, 0.0)
+    for target, prediction in zip(targets, predictions, strict=True):
+        scores = scorer.score(target=_by_sentence(target), prediction=_by_sentence(prediction))
+        for name in ROUGE_TYPES:
+            totals[name] += scores[name].fmeasure
+    return {name: total / len(targets) for name, total in totals.items()}
+
+
+def _by_sentence(text: str) -> str:
+    return text.replace(" . ", " .\n")
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise InputError(
+            f"this metric needs the package {package}: {install_command('metrics')}"
+        ) from error
+
+
+Member = Mapping[str, Any]
+"""{"group": what it belongs to, hashable; "value": what is compared}."""
+
+
+def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str, float]:
+    """Returns {"f1": F1 over all answers of all questions}, MultiRC's F1a.
+
+    Args:
+      targets: values 0 or 1, the answer's label; groups are questions.
+      predictions: as many; a value that is neither 0 nor 1 is wrong.
+
+    Raises:
+      ValueError: there are no targets, or not as many predictions.
+    """
+    check_lengths(targets, predictions)
+    return f1([t["value"] for t in targets], [p["value"] for p in predictions])
+
+
+def multirc_exact_match(
+    targets: Sequence[Member], predictions: Sequence[Member]
+) -> dict[str, float]:
+    """Returns {"exact_match": the fraction of questions all of whose answers are labelled right}.
+
+    Args:
+      targets: values 0 or 1, the answer's label; groups are questions.
+      predictions: as many.
+
+    Raises:
+      ValueError: there are no targets, or not as many predictions.
+    """
+    check_lengths(targets, predictions)
+    right: dict[Hashable, bool] = {}
+    for target, prediction in zip(targets, predictions, strict=True):
+        group = target["group"]
+        right[group] = right.get(group, True) and bool(target["value"] == prediction["value"])
+    return {"exact_match": sum(right.values()) / len(right)}
+
+
+def record(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str, float]:
+    """Returns ReCoRD's {"exact_match", "f1"}, the best over the answers, once for each question.
+
+    A training example is made for each answer; a question counts once, by its first example.
+
+    Args:
+      targets: values are the accepted answers; groups are questions.
+      predictions: values are texts.
+
+    Raises:
+      ValueError: there are no targets, not as many predictions, or a question has no answer.
+    """
+    check_lengths(targets, predictions)
+    first: dict[Hashable, tuple[Sequence[str], str]] = {}
+    for target, prediction in zip(targets, predictions, strict=True):
+        first.setdefault(target["group"], (target["value"], prediction["value"]))
+    answers, texts = zip(*first.values(), strict=True)
+    return squad(answers, texts)

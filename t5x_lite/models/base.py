@@ -9,14 +9,13 @@ import jax
 from flax import nnx
 from jaxtyping import Float, Int
 
+from t5x_lite.core.sharding import constrain
+from t5x_lite.core.tied_parameters import View
+from t5x_lite.core.trees import Array
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn.bind import GraphDef, bind, split
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, FusedDense
-from t5x_lite.nn.embedding import Embedding
-from t5x_lite.sharding import constrain
-from t5x_lite.types import Array
-from t5x_lite.views import View
+from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, Embedding, FusedDense
 
 RowShapes = Mapping[str, tuple[int, ...]]
 """Feature -> its shape in one row of a batch: (S,), or (N, S) of several texts."""

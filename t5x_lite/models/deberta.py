@@ -26,23 +26,18 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import constrain
+from t5x_lite.core.trees import Array, Key
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
-from t5x_lite.nn.activations import Activation, activate
+from t5x_lite.nn.attention_pattern import Distances, Pattern
 from t5x_lite.nn.bind import bind, split, stacked
-from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.dense import Activation, Dense, activate, einsum, lookup
 from t5x_lite.nn.disentangled import DisentangledLayer, RelativePositions
-from t5x_lite.nn.distance_attention import Distances
-from t5x_lite.nn.dropout import dropout, split_key
-from t5x_lite.nn.embedding import lookup
+from t5x_lite.nn.dropout import LayerNorm, dropout, split_key
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.norms import LayerNorm
-from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.positions import document_positions
-from t5x_lite.nn.products import einsum
-from t5x_lite.nn.scan import scan_layers
-from t5x_lite.sharding import constrain
-from t5x_lite.types import Array, Key
+from t5x_lite.nn.stack import scan_layers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

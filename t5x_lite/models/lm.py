@@ -1,6 +1,6 @@
 """A decoder alone: the language model and the prefix language model of Raffel et al. 2020 (3.2).
 
-    config = LMConfig(vocab_size=32128, d_model=768, ..., prefix=True)   # or lm_presets.lm_base()
+    config = LMConfig(vocab_size=32128, d_model=768, ..., prefix=True)   # or published.lm_base()
     model = config.build(rngs=nnx.Rngs(0))
     logits = model(decoder_input_tokens, decoder_causal_attention=...)
 
@@ -27,15 +27,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Key
 from t5x_lite.models.base import RowShapes, TokenModel
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.embedding import Embedding
+from t5x_lite.nn.dense import Embedding
 from t5x_lite.nn.stack import Decoder
-from t5x_lite.types import Array, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

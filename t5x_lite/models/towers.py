@@ -1,4 +1,6 @@
-"""Encoders besides the model, of its kind: that of passages, of a retriever with two towers.
+"""What retrievers have besides the model: a second tower, and pooling.
+
+Encoders besides the model, of its kind: that of passages, of a retriever with two towers.
 
     towers = Towers(("passage",), config, rngs=rngs)
     towers["passage"](tokens)                           # parameters at towers/passage
@@ -7,15 +9,26 @@ A tower has the architecture and the adapters of the model, with parameters of i
 
     model/layers/mlp/wi/kernel            towers/passage/layers/mlp/wi/kernel
     adapters/lora/layers/mlp/in/a         adapters/lora/towers/passage/layers/mlp/in/a
+
+One vector of each text, from an encoder's states: those of its [CLS], or their mean.
+
+    pool(model(tokens), tokens != pad_id, "mean")       # [B, D]
+
+BERT's and SimCSE's "cls" is the state of a text's first token; "mean" is that of all that is no
+padding, [CLS] and [SEP] included (Reimers and Gurevych 2019, arXiv:1908.10084).
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
+import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import Bool, Float, Int
 
-from t5x_lite import trees
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array
 from t5x_lite.models.base import ModelConfig
 
 TOWERS = "towers/"
@@ -90,3 +103,38 @@ class Towers(nnx.Module):
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
+
+
+Pooling = Literal["cls", "mean"]
+
+
+def pool(
+    hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | Int[Array, "B T"], kind: Pooling
+) -> Float[Array, "B D"]:
+    """The vectors of texts, one a row, in float32.
+
+    Args:
+      hidden: an encoder's states.
+      mask: what is no padding: true, or above 0. A row of padding alone has the mean 0.
+      kind: "cls" or "mean".
+
+    Raises:
+      InputError: there is no such kind.
+    """
+    check_pooling("pooling", kind)
+    if kind == "cls":
+        return hidden[:, 0].astype(jnp.float32)
+    weights = (mask > 0).astype(jnp.float32)
+    total = jnp.sum(hidden.astype(jnp.float32) * weights[..., None], axis=1)
+    return total / jnp.maximum(jnp.sum(weights, axis=1), 1.0)[:, None]
+
+
+def check_pooling(name: str, kind: str) -> None:
+    """Refuses, by an InputError, a kind that does not exist.
+
+    Args:
+      name: of the field, for the message.
+      kind: its value.
+    """
+    if kind not in get_args(Pooling):
+        raise InputError(f"{name} must be one of {get_args(Pooling)}: got {kind!r}")

@@ -11,18 +11,23 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import constrain, traced_kind
+from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn import cudnn_attention as cudnn
+from t5x_lite.nn.attention_pattern import EVERYTHING, Pattern
 from t5x_lite.nn.blocked_attention import blocked_attention
-from t5x_lite.nn.dense import FAN_IN_NORMAL, Dense, FusedDense, truncated_normal
-from t5x_lite.nn.dropout import WeightDropout, dropout, thinned
+from t5x_lite.nn.dense import (
+    FAN_IN_NORMAL,
+    Dense,
+    FusedDense,
+    einsum,
+    saves_bytes,
+    truncated_normal,
+)
+from t5x_lite.nn.dropout import WeightDropout, dropout, sum_leading, thinned
 from t5x_lite.nn.masks import MASKED, Visibility
-from t5x_lite.nn.pattern import EVERYTHING, Pattern
-from t5x_lite.nn.products import einsum, saves_bytes
-from t5x_lite.nn.reductions import sum_leading
 from t5x_lite.nn.slots import GatedKeySlot, HiddenSlot, KeySlot, PlacedKeySlot
-from t5x_lite.sharding import constrain, traced_kind
-from t5x_lite.types import Array, Key
 
 Prefix = tuple[Float[Array, "*#B P H K"], Float[Array, "*#B P H K"]]
 """Keys and values, of all rows or, with an axis before, of each."""

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from t5x_lite.types import Axes, Key, Params
+from t5x_lite.core.trees import Axes, Key, Params
 
 GraphDef = nnx.GraphDef
 

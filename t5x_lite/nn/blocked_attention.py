@@ -17,12 +17,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from t5x_lite.nn.dropout import WeightDropout, kept_keys, thinned
+from t5x_lite.core.trees import Array
+from t5x_lite.nn.dense import einsum
+from t5x_lite.nn.dropout import WeightDropout, kept_keys, sum_leading, thinned
 from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.positions import RelativeTable
-from t5x_lite.nn.products import einsum
-from t5x_lite.nn.reductions import sum_leading
-from t5x_lite.types import Array
 
 Rows = tuple[Array | None, ...]
 """Of a Visibility: keys, queries and both_ways; and hidden and picked, where it may have them; and

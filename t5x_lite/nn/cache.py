@@ -28,10 +28,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.core.trees import Array
 from t5x_lite.nn import masks
 from t5x_lite.nn.layers import KeysAndValuesByHead
 from t5x_lite.nn.positions import Positions
-from t5x_lite.types import Array
 
 BLOCK = 32
 """Slots of a block of keys, about; fewer than twice as many are one block."""

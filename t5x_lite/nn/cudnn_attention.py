@@ -22,12 +22,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from t5x_lite.chips import is_nvidia
-from t5x_lite.errors import InputError
+from t5x_lite.core.accelerators import is_nvidia
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import check_whole_rows, partition_spec
+from t5x_lite.core.trees import Array
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.positions import RelativeTable
-from t5x_lite.sharding import check_whole_rows, partition_spec
-from t5x_lite.types import Array
 
 _LEAST = {"bfloat16": -(2.0**41), "float16": -(2.0**15)}
 """Compute dtype -> a masked logit; of larger ones cuDNN may subtract two and get NaN (JAX)."""

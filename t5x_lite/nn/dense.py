@@ -1,17 +1,123 @@
-"""Dense layers: one class for all families."""
+"""Dense layers, embeddings, feed-forward blocks and their activations.
 
+Dense layers: one class for all families.
+
+Matrix products.
+
+Every product takes its operands in the compute dtype (that of the parameters) and accumulates in
+float32. In bfloat16 this is what uses the matrix units (AMX on CPU, the MXU, tensor cores); the
+backward products do the same, which `jnp.einsum` alone does not: its transpose would multiply a
+float32 cotangent with a bfloat16 operand.
+
+On NVIDIA GPUs the memory limits a step: a float32 result that is rounded afterwards is written and
+read in twice the bytes. There a product that is rounded anyway is rounded by the product itself.
+
+Rows of tables, and T5's table of tokens.
+
+The feed-forward block of every family.
+
+wo(relu(wi x))                  T5 (Raffel et al. 2020, section 2.1)
+wo(gelu(wi_0 x) * wi_1 x)       T5 1.1: gated, the tanh approximation (Shazeer 2020, GLU variants)
+wo(silu(wi_0 x) * wi_1 x)       UL2: gated, x sigmoid(x)
+wo(gelu(wi x + b) + b)          BERT: biases, exact gelu in float32 (Devlin et al. 2019)
+
+Activations by name, and what a feed-forward block makes of them.
+
+A block's hidden layer is its largest array. Where bytes cost more than operations
+(`products.saves_bytes`) its backward pass computes the activation again from what went into it,
+instead of keeping a second array of that size.
+"""
+
+import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from t5x_lite.nn.products import einsum, rounded_einsum, saves_bytes
+from t5x_lite.core.accelerators import is_nvidia
+from t5x_lite.core.sharding import constrain, traced_kind
+from t5x_lite.core.trees import Array, Key
+from t5x_lite.nn.dropout import dropout
 from t5x_lite.nn.slots import DenseSlot, GatedSlot, HiddenSlot, WholeSlot
-from t5x_lite.types import Array
+
+
+def saves_bytes() -> bool:
+    """Whether the program is traced for devices on which bytes cost more than operations."""
+    return is_nvidia(traced_kind())
+
+
+def einsum(spec: str, a: Array, b: Array) -> Array:
+    """An einsum of two operands of one dtype; float32 out, float32 accumulation.
+
+    Args:
+      spec: as for `jnp.einsum`; every index of an operand stands in the other or in the result.
+      a: the first operand.
+      b: the second, of the same dtype.
+
+    Returns:
+      The product in float32. Cotangents are rounded to the operands' dtype before the backward
+      products, and their results to it after.
+    """
+    return _einsum(spec, a, b)
+
+
+def rounded_einsum(spec: str, a: Array, b: Array) -> Array:
+    """As `einsum`, rounded once to the dtype of the operands."""
+    return _rounded_einsum(spec, a, b)
+
+
+def _product(spec: str, a: Array, b: Array) -> Array:
+    return _ordered_einsum(spec, a, b, dtype=jnp.float32)
+
+
+def _rounded_product(spec: str, a: Array, b: Array) -> Array:
+    if saves_bytes():
+        return _ordered_einsum(spec, a, b, dtype=a.dtype)
+    return _product(spec, a, b).astype(a.dtype)
+
+
+def _ordered_einsum(spec: str, a: Array, b: Array, *, dtype: Any) -> Array:
+    inputs, out = spec.split("->")
+    left, right = inputs.split(",")
+    # First the operand whose own index comes first in the result: a product that is transposed
+    # afterwards is one that XLA's CPU backend refuses for bfloat16 operands (jax 0.10).
+    if _own_index(right, left, out) < _own_index(left, right, out):
+        spec, a, b = f"{right},{left}->{out}", b, a
+    return jnp.einsum(spec, a, b, preferred_element_type=dtype)
+
+
+def _own_index(operand: str, other: str, out: str) -> int:
+    return min((out.index(i) for i in operand if i in out and i not in other), default=len(out))
+
+
+def _forward(spec: str, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _product(spec, a, b), (a, b)
+
+
+def _rounded_forward(spec: str, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _rounded_product(spec, a, b), (a, b)
+
+
+def _backward(spec: str, operands: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    a, b = operands
+    inputs, out = spec.split("->")
+    left, right = inputs.split(",")
+    g = g.astype(a.dtype)
+    return (
+        _rounded_einsum(f"{out},{right}->{left}", g, b),
+        _rounded_einsum(f"{left},{out}->{right}", a, g).astype(b.dtype),
+    )
+
+
+_einsum = jax.custom_vjp(_product, nondiff_argnums=(0,))
+_einsum.defvjp(_forward, _backward)
+_rounded_einsum = jax.custom_vjp(_rounded_product, nondiff_argnums=(0,))
+_rounded_einsum.defvjp(_rounded_forward, _backward)
+
 
 Initializer = Callable[..., Any]
 
@@ -170,3 +276,217 @@ class FusedDense(nnx.Module):
             joined = joined + self.bias[...].astype(jnp.float32)[:, None]
         parts = jnp.split(joined, self.ends[:-1])
         return [part.T.reshape(*x.shape[:-1], part.shape[0]) for part in parts]
+
+
+@jax.custom_vjp
+def lookup(table: Float[Array, "V D"], tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
+    """Rows of a table. The gradient is accumulated in float32 and rounded once.
+
+    Adding a common token's cotangents one by one in bfloat16 stops at 256 times the addend.
+    """
+    return jnp.take(table, tokens, axis=0)
+
+
+def _lookup_forward(table: Array, tokens: Array) -> tuple[Array, tuple[Array, Array]]:
+    return lookup(table, tokens), (table, tokens)
+
+
+def _lookup_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, None]:
+    table, tokens = saved
+    total = jnp.zeros(table.shape, jnp.float32).at[tokens].add(g.astype(jnp.float32))
+    return total.astype(table.dtype), None
+
+
+lookup.defvjp(_lookup_forward, _lookup_backward)
+
+
+class Embedding(nnx.Module):
+    """A table of token embeddings, N(0, 1) at the start as in T5 (t5x network.py).
+
+    Args:
+      vocab_size: rows of the table.
+      d_model: columns.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, vocab_size: int, d_model: int, *, rngs: nnx.Rngs):
+        table = jax.random.normal(rngs.params(), (vocab_size, d_model), jnp.float32)
+        self.table = nnx.Param(table, logical=("vocab", "embed"))
+
+    def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """Looks tokens up by gather (t5x multiplies by one-hot vectors; the result is equal)."""
+        return lookup(self.table[...], tokens)
+
+    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """Scores against the table: x E^T / sqrt(d_model), in float32 (tied output, T5 1.0)."""
+        table = self.table[...]
+        return einsum("BTD,VD->BTV", x.astype(table.dtype), table) / jnp.sqrt(
+            jnp.float32(x.shape[-1])
+        )
+
+
+Activation = Literal["gelu", "relu", "gelu_new", "tanh", "swish"]
+"""gelu is exact (by the error function), gelu_new its tanh approximation; swish is x sigmoid(x)."""
+
+
+def activate(x: Array, activation: Activation) -> Array:
+    """The activation of that name, elementwise.
+
+    Raises:
+      ValueError: there is none of that name.
+    """
+    if activation == "gelu":
+        return jax.nn.gelu(x, approximate=False)
+    if activation == "gelu_new":
+        return jax.nn.gelu(x, approximate=True)
+    if activation == "relu":
+        return jax.nn.relu(x)
+    if activation == "tanh":
+        return jnp.tanh(x)
+    if activation == "swish":
+        return jax.nn.swish(x)
+    raise ValueError(f"activation must be one of {get_args(Activation)}: got {activation!r}")
+
+
+def activated(x: Array, activation: Activation, *, dtype: Any) -> Array:
+    """The activation of x in float32, rounded to the dtype."""
+
+    def rounded(x: Array) -> Array:
+        return activate(x.astype(jnp.float32), activation).astype(dtype)
+
+    return _computed_again(rounded, x) if saves_bytes() else rounded(x)
+
+
+def gated(first: Array, second: Array, activation: Activation) -> Array:
+    """The activation of the first, times the second."""
+
+    def product(first: Array, second: Array) -> Array:
+        return activate(first, activation) * second
+
+    return _computed_again(product, first, second) if saves_bytes() else product(first, second)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _computed_again(function: Callable[..., Array], *arguments: Array) -> Array:
+    return function(*arguments)
+
+
+def _keep_arguments(function: Callable[..., Array], *arguments: Array) -> tuple[Array, Any]:
+    return function(*arguments), arguments
+
+
+def _differentiate_again(function: Callable[..., Array], arguments: Any, g: Array) -> Any:
+    # Behind a barrier: the compiler would find the two computations equal and keep the first.
+    return jax.vjp(function, *jax.lax.optimization_barrier(arguments))[1](g)
+
+
+_computed_again.defvjp(_keep_arguments, _differentiate_again)
+
+
+FeedForward = Literal["relu", "gelu", "silu", "gated-relu", "gated-gelu", "gated-silu"]
+"""Feed-forward block of a T5, in Hugging Face's words (feed_forward_proj)."""
+FEED_FORWARDS: dict[FeedForward, tuple[Activation, bool]] = {
+    "relu": ("relu", False),
+    "gelu": ("gelu", False),
+    "silu": ("swish", False),
+    "gated-relu": ("relu", True),
+    "gated-gelu": ("gelu_new", True),
+    "gated-silu": ("swish", True),
+}
+"""Feed-forward block -> its activation, and whether it has a gate."""
+
+
+class MLP(nnx.Module):
+    """Two dense layers with an activation between them, or a gate.
+
+    Args:
+      d_model: size of input and output.
+      d_ff: size of the hidden layer.
+      activation: of the hidden layer, in float32; relu is the same in any dtype.
+      gated: multiplies a second product of the input with the activation, in the dtype of x.
+      bias: whether the dense layers have biases.
+      initializer: of the kernels.
+      dropout_rate: of the hidden layer, its mask shared over the length.
+      rngs: the stream "params" is used.
+    """
+
+    slot: HiddenSlot | None = None  # an adapter's scale of the hidden layer
+    joint: FusedDense | None = None  # after `join`, in place of the layers of the input
+    joint_out: FusedDense | None = None  # and of the output
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: Activation = "relu",
+        gated: bool = False,
+        bias: bool = False,
+        initializer: Initializer = FAN_IN_TRUNCATED,
+        dropout_rate: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        def dense(features_in: int, features_out: int, *axes: str) -> Dense:
+            return Dense(
+                features_in,
+                features_out,
+                axes=(axes[0], axes[1]),
+                initializer=initializer,
+                bias=bias,
+                rngs=rngs,
+            )
+
+        self.activation: Activation = activation
+        self.gated = gated
+        if gated:
+            self.wi_0 = dense(d_model, d_ff, "embed", "mlp")
+            self.wi_1 = dense(d_model, d_ff, "embed", "mlp")
+        else:
+            self.wi = dense(d_model, d_ff, "embed", "mlp")
+        self.wo = dense(d_ff, d_model, "mlp", "embed")
+        self.dropout_rate = dropout_rate
+
+    def dense_sites(self) -> dict[str, Dense]:
+        """The layers by the names of their sites."""
+        gated = {"in": self.wi_1, "gate": self.wi_0} if self.gated else {"in": self.wi}
+        return {**gated, "out": self.wo}
+
+    def join(self) -> None:
+        """Makes one product of those of the input, for decoding; in place.
+
+        Raises:
+          ValueError: the layers have biases, for which a fused product has no place.
+        """
+        if self.wo.has_bias:
+            raise ValueError("a feed-forward block with biases is not fused for decoding")
+        names = ("wi_0", "wi_1") if self.gated else ("wi",)
+        layers = [getattr(self, name) for name in names]
+        self.joint = FusedDense.of(layers, axes=("mlp", "embed"))
+        self.joint_out = FusedDense.of([self.wo], axes=("embed", "mlp"), slot=self.slot)
+        for name in (*names, "wo"):
+            delattr(self, name)
+
+    def _hidden(self, x: Float[Array, "B T D"], seen: Any) -> Float[Array, "B T F"]:
+        if self.gated:
+            if self.joint is None:
+                first, second = self.wi_0(x, seen), self.wi_1(x, seen)
+            else:
+                first, second = self.joint(x)
+            return gated(first, second, self.activation)
+        if self.joint is not None:
+            return activate(self.joint.products(x)[0], self.activation).astype(x.dtype)
+        if self.activation == "relu":  # in float32 its backward pass would keep twice the bytes
+            return jax.nn.relu(self.wi(x, seen))
+        first = self.wi(x, seen) if saves_bytes() else self.wi.product(x, seen)
+        return activated(first, self.activation, dtype=x.dtype)
+
+    def __call__(
+        self, x: Float[Array, "B T D"], *, key: Key | None = None, seen: Any = None
+    ) -> Float[Array, "B T D"]:
+        """Applies the block; a key turns dropout on, and `seen` is that of `Dense.product`."""
+        hidden = constrain(self._hidden(x, seen), "batch", "length", "mlp")
+        if self.slot is not None and self.joint_out is None:
+            hidden = self.slot(hidden)
+        hidden = dropout(hidden, self.dropout_rate, key=key, broadcast_axes=(-2,))
+        out = self.wo(hidden, seen) if self.joint_out is None else self.joint_out(hidden)[0]
+        return constrain(out, "batch", "length", "activation_embed")

@@ -15,7 +15,7 @@ A token is seen by its content and by its distance; R is a table of distances fo
 Both terms read the SAME row. The paper writes the second with the distance of k from q; that is not
 what its released weights were trained with (microsoft/DeBERTa disentangled_attention.py:145,155).
 
-The table is first written out by distance; `t5x_lite.nn.distance_attention` does the rest.
+The table is first written out by distance; `t5x_lite.nn.attention_pattern` does the rest.
 """
 
 import dataclasses
@@ -28,15 +28,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
+from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.attention import Attention, dropped_values, of_rows
-from t5x_lite.nn.dense import Dense, truncated_normal
-from t5x_lite.nn.distance_attention import Distances, Operands, attend, attend_in_blocks
+from t5x_lite.nn.attention_pattern import Distances, Operands, Pattern, attend, attend_in_blocks
+from t5x_lite.nn.dense import Dense, lookup, truncated_normal
 from t5x_lite.nn.dropout import dropout, split_key
-from t5x_lite.nn.embedding import lookup
+from t5x_lite.nn.layers import PostNormConfig, PostNormLayer
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.pattern import Pattern
-from t5x_lite.nn.post_norm import PostNormConfig, PostNormLayer
-from t5x_lite.types import Array, Key
 
 Term = Literal["c2p", "p2c"]
 """Content to position, position to content. Position to position (p2p) is broken in the source."""

@@ -1,35 +1,136 @@
-"""Feed-forward blocks of which each token goes through some: nothing else is computed.
+"""Experts: tokens that go through some of several blocks, and what layers report of it.
+
+Feed-forward blocks of which each token goes through some: nothing else is computed.
 
     y_t = sum_k w_tk FFN_{e_tk}(x_t)        e [.., K] the chosen experts, w [.., K] their weights
 
-Tokens are sorted by expert (`nn.sorted_tokens`), so no token is dropped and none meets an expert
+Tokens are sorted by expert (`nn.experts`), so no token is dropped and none meets an expert
 that it did not choose; a block that is not full is the only waste. On a mesh the experts are split
 over its axis `tensor`: each device runs the tokens of its own experts, and the results are added
 up.
+
+Tokens in the order of what runs them: what no token chose is not run.
+
+    blocks = in_blocks(chosen, num=4)                   # chosen [M]: the number of each token's own
+    rows = blocks.taken(x)                              # x [M, D] -> [N, S, D]
+    made = over_blocks(blocks, rows, lambda rows, number: ...)
+    blocks.put_back(made)                               # [N, S, O] -> [M, O]
+
+A block has S tokens of one number; at most one block of each number is not full, and blocks without
+tokens are passed over. No token is dropped. (Gale et al. 2022, MegaBlocks, arXiv:2211.15841, has
+blocks of this kind.)
+
+Numbers that a layer says on the side, added up over the layers that say them.
+
+    with collecting() as found:
+        model(...)                      # whose routers call add("router/r", x)
+    found                               # {"router/r": the sum of x over all layers and calls}
+
+`scan_layers` carries them out of its loop. Where nothing collects, they are dropped. It is for
+traced programs: what is collected are arrays of the program that is being traced.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from t5x_lite.nn.activations import Activation, activate
-from t5x_lite.nn.products import einsum
-from t5x_lite.nn.sorted_tokens import in_blocks, over_blocks
-from t5x_lite.sharding import partition_spec
-from t5x_lite.types import Array
+from t5x_lite.core.sharding import partition_spec
+from t5x_lite.core.trees import Array
+from t5x_lite.nn.dense import Activation, activate, einsum
+
+_BLOCK = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Where the tokens stand.
+
+    Attributes:
+      token: the token in each slot; M, behind the last, in one that is empty.
+      number: of each block.
+      is_used: whether a block has tokens.
+      total: M.
+    """
+
+    token: Int[Array, "N S"]
+    number: Int[Array, " N"]
+    is_used: Bool[Array, " N"]
+    total: int
+
+    def taken(self, x: Array) -> Array:
+        """The tokens' [M, ...] in their blocks: [N, S, ...]; an empty slot repeats the last one."""
+        return x[jnp.minimum(self.token, self.total - 1)]
+
+    def put_back(self, made: Array) -> Array:
+        """What was made of them [N, S, ...] in their first order: [M, ...]; 0 of those in none."""
+        nothing = jnp.zeros((self.total, *made.shape[2:]), made.dtype)
+        return nothing.at[self.token.reshape(-1)].set(
+            made.reshape(-1, *made.shape[2:]), mode="drop"
+        )
+
+
+def in_blocks(chosen: Int[Array, " M"], num: int) -> Blocks:
+    """The blocks of tokens.
+
+    Args:
+      chosen: the number of each token; one below 0, or of `num` and more, is in no block.
+      num: how many numbers there are.
+    """
+    total = len(chosen)
+    size = min(_BLOCK, total)
+    own = jnp.where((chosen >= 0) & (chosen < num), chosen, num)
+    counts = jnp.bincount(own, length=num + 1)[:num]
+    blocks = -(-counts // size)
+    ends = jnp.cumsum(blocks)
+    # The block of place p of a number is its first block + p // size.
+    order = jnp.argsort(own, stable=True)
+    starts = jnp.cumsum(counts) - counts
+    sorted_own = own[order]
+    rank = jnp.arange(total) - jnp.append(starts, 0)[sorted_own]
+    slots = jnp.append(ends - blocks, 0)[sorted_own] * size + rank
+    num_blocks = total // size + num
+    slots = jnp.where(sorted_own < num, slots, num_blocks * size)  # others fall out
+    token = jnp.full((num_blocks * size,), total, jnp.int32).at[slots].set(order, mode="drop")
+    number = jnp.minimum(jnp.searchsorted(ends, jnp.arange(num_blocks), side="right"), num - 1)
+    is_used = jnp.arange(num_blocks) < ends[-1]
+    return Blocks(token.reshape(num_blocks, size), number, is_used, total)
+
+
+def over_blocks(blocks: Blocks, rows: Any, call: Callable[[Any, Array], Array]) -> Array:
+    """What a function makes of each block that has tokens; zeros of the others.
+
+    Args:
+      blocks: of the tokens.
+      rows: [N, S, ...], or a tree of such.
+      call: (rows of a block, its number) -> [S, ...].
+    """
+    first = jax.tree.map(lambda x: x[0], rows)
+    like = jax.eval_shape(call, first, blocks.number[0])
+
+    def one(_: None, given: Any) -> tuple[None, Array]:
+        own, number, is_used = given
+        return None, jax.lax.cond(
+            is_used, lambda: call(own, number), lambda: jnp.zeros(like.shape, like.dtype)
+        )
+
+    _, made = jax.lax.scan(one, None, (rows, blocks.number, blocks.is_used))
+    return made
+
 
 _AXIS = "tensor"
 
 
 @dataclasses.dataclass(frozen=True)
 class ExpertWeights:
-    """The arrays of E feed-forward blocks, as `nn.mlp` has one, or a tree of that structure.
+    """The arrays of E feed-forward blocks, as `nn.dense` has one, or a tree of that structure.
 
     Attributes:
       wi: [E, D, F], of the layer that is not activated where there is a gate.
@@ -118,7 +219,7 @@ def _here(
 
 
 def _feed_forward(x: Array, mine: ExpertWeights, activation: Activation) -> Array:
-    """One expert's block of rows, as `nn.mlp.MLP` computes it."""
+    """One expert's block of rows, as `nn.dense.MLP` computes it."""
     hidden = einsum("nd,df->nf", x, mine.wi)
     hidden = hidden if mine.bi is None else hidden + mine.bi.astype(jnp.float32)
     if mine.gate is None:
@@ -167,3 +268,34 @@ class ExpertChanges(nnx.Module):
             bi=None if base.bi is None else added(self.bi, base.bi),
             bo=None if base.bo is None else added(self.bo, base.bo),
         )
+
+
+_OPEN: contextvars.ContextVar[dict[str, Array] | None] = contextvars.ContextVar("tally")
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[dict[str, Array]]:
+    """What is said inside of it, by name; what collects around it gets nothing of that."""
+    found: dict[str, Array] = {}
+    before = _OPEN.set(found)
+    try:
+        yield found
+    finally:
+        _OPEN.reset(before)
+
+
+def is_collected() -> bool:
+    """Whether something collects."""
+    return _OPEN.get(None) is not None
+
+
+def add(name: str, value: Array) -> None:
+    """Adds an array to those of its name.
+
+    Args:
+      name: of the sum.
+      value: of the same shape at every call.
+    """
+    found = _OPEN.get(None)
+    if found is not None:
+        found[name] = found[name] + value if name in found else value

@@ -1,4 +1,6 @@
-"""Pre-norm transformer layers, one at a time; `t5x_lite.nn.stack` runs a stack of them.
+"""Transformer layers: pre-norm (T5) and post-norm (BERT).
+
+Pre-norm transformer layers, one at a time; `t5x_lite.nn.stack` runs a stack of them.
 
     x = x + dropout(attention(norm(x)))
     x = x + dropout(attention(norm(x), encoded))     a decoder with cross-attention
@@ -6,25 +8,74 @@
 
 T5 has one relative bias table for all layers of a stack, which comes in with the pattern; umT5 has
 one in each layer (`relative_bias_per_layer`), which adds it there.
+
+The tail of every block: dropout, residual, norm.
+
+x = residual(x, f(norm(x)))              pre-norm, as in T5
+x = residual(x, f(x), norm=norm)         post-norm, as in BERT
+
+An adapter in the slot takes the place of the sum and the norm.
+
+Post-norm layers, as BERT, RoBERTa and ELECTRA have them (Devlin et al. 2019).
+
+    y = LayerNorm(x + dropout(attention(x)))
+    y = LayerNorm(y + dropout(mlp(y)))
+
+All products have a bias, and logits are scaled by 1 / sqrt(head size). Sums, statistics, softmax
+and activations are float32 whatever the compute dtype. Dropout of hidden states draws for each
+element, that of attention weights for each query and key, or once for all queries
+(`share_attention_dropout`).
 """
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from flax import nnx
 from jaxtyping import Float
 
+from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.attention import Attention
-from t5x_lite.nn.block import residual
-from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.dropout import split_key
-from t5x_lite.nn.mlp import FEED_FORWARDS, MLP, FeedForward
-from t5x_lite.nn.norms import RMSNorm
-from t5x_lite.nn.pattern import EVERYTHING, Pattern
+from t5x_lite.nn.attention_pattern import EVERYTHING, Pattern
+from t5x_lite.nn.dense import FEED_FORWARDS, MLP, Activation, Dense, FeedForward, truncated_normal
+from t5x_lite.nn.dropout import LayerNorm, RMSNorm, dropout, split_key
 from t5x_lite.nn.positions import RelativeBias
-from t5x_lite.nn.slots import BlockSlot, named
-from t5x_lite.types import Array, Key
+from t5x_lite.nn.slots import Around, BlockSlot, named
+
+
+def residual(
+    x: Float[Array, "B T D"],
+    y: Float[Array, "B T D"],
+    *,
+    rate: float = 0.0,
+    key: Key | None = None,
+    over_length: bool = False,
+    norm: Callable[[Array], Array] | None = None,
+    slot: BlockSlot | None = None,
+    source: Float[Array, "B T D"] | None = None,
+    mask: Any = None,
+) -> Float[Array, "B T D"]:
+    """x + dropout(y), and its norm where there is one.
+
+    Args:
+      x: what went into the block.
+      y: what came out of it.
+      rate: of the dropout.
+      key: turns dropout on.
+      over_length: whether the dropout's mask is one for all positions of a row, as in T5.
+      norm: of a post-norm block.
+      slot: makes the result of what is dropped out, x and the norm; None adds and normalises.
+      source: what the block read, for the slot; None is x.
+      mask: which positions see each other, for the slot; None in a decoder.
+    """
+    y = dropout(y, rate, key=key, broadcast_axes=(-2,) if over_length else ())
+    if slot is not None:
+        own_key = None if key is None else jax.random.fold_in(key, 1)
+        return slot(y, x, norm, Around(x if source is None else source, mask, own_key))
+    x = x + y
+    return x if norm is None else norm(x)
+
 
 KeysAndValues = tuple[Float[Array, "B _ H K"], Float[Array, "B _ H K"]]
 KeysAndValuesByHead = tuple[Float[Array, "B H K _"], Float[Array, "B H _ K"]]
@@ -38,7 +89,7 @@ def by_head(pair: KeysAndValues) -> KeysAndValuesByHead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """Sizes of one layer; the dimension key is in `t5x_lite.types`."""
+    """Sizes of one layer; the dimension key is in `t5x_lite.core.trees`."""
 
     d_model: int
     d_kv: int
@@ -319,3 +370,144 @@ class DecoderLayer(PreNormLayer):
             x = self._residual(x, y, slot=self.after_cross_attention, source=normed)
         normed = self.mlp_norm(x)
         return self._residual(x, self.mlp(normed), slot=self.after_mlp, source=normed)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PostNormConfig:
+    """Sizes and choices of one layer.
+
+    Attributes:
+      d_model: size of the hidden states.
+      d_ff: size of the feed-forward hidden layer.
+      num_heads: attention heads, each of d_model / num_heads.
+      activation: of the feed-forward block.
+      dropout_rate: of both blocks' outputs.
+      attention_dropout_rate: dropout rate of the attention weights.
+      share_attention_dropout: whether all queries of a head drop the same keys, as in T5.
+      norm_epsilon: added to the variance.
+      initializer_stddev: of the kernels.
+
+    Raises:
+      ValueError: d_model is not a multiple of num_heads.
+    """
+
+    d_model: int
+    d_ff: int
+    num_heads: int
+    activation: Activation = "gelu"
+    dropout_rate: float = 0.1
+    attention_dropout_rate: float = 0.1
+    share_attention_dropout: bool = False
+    norm_epsilon: float = 1e-12
+    initializer_stddev: float = 0.02
+
+    def __post_init__(self) -> None:
+        if self.num_heads < 1 or self.d_model % self.num_heads:
+            raise ValueError(
+                f"d_model must be a multiple of num_heads: got {self.d_model} and {self.num_heads}"
+            )
+
+    @property
+    def attention(self) -> dict[str, Any]:
+        """The arguments of `Attention`."""
+        return {
+            "num_heads": self.num_heads,
+            "d_kv": self.d_model // self.num_heads,
+            "dropout_rate": self.attention_dropout_rate,
+            "share_dropout": self.share_attention_dropout,
+            "bias": True,
+            "scaled": True,
+            "stddev": self.initializer_stddev,
+        }
+
+
+class PostNormLayer(nnx.Module):
+    """Attention and feed-forward, each followed by residual and norm.
+
+    Args:
+      config: its sizes.
+      rngs: the stream "params" is used.
+    """
+
+    after_attention: BlockSlot | None = None
+    after_mlp: BlockSlot | None = None
+
+    def __init__(self, config: PostNormConfig, *, rngs: nnx.Rngs):
+        self.attention = self.make_attention(config, rngs=rngs)
+        self.attention_norm = LayerNorm(config.d_model, config.norm_epsilon)
+        self.mlp = MLP(
+            config.d_model,
+            config.d_ff,
+            activation=config.activation,
+            bias=True,
+            initializer=truncated_normal(config.initializer_stddev),
+            rngs=rngs,
+        )
+        self.mlp_norm = LayerNorm(config.d_model, config.norm_epsilon)
+        self.dropout_rate = config.dropout_rate
+
+    def make_attention(self, config: PostNormConfig, *, rngs: nnx.Rngs) -> Attention:
+        """The layer's attention."""
+        return Attention(config.d_model, **config.attention, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        keys_from: Float[Array, "B S D"] | None = None,
+        pattern: Pattern,
+        key: Key | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Applies the layer.
+
+        Args:
+          x: what asks, and what the residual follows.
+          keys_from: what keys and values are made of; None is x.
+          pattern: which keys a query sees, and what is added to its scaled logits. A query that
+            sees none attends to all of them equally.
+          key: turns dropout on.
+        """
+        attention_key, attended_key, mlp_key = split_key(key, 3)
+        source = x if keys_from is None else keys_from
+        attended = self.attention(x, source, pattern=pattern, key=attention_key)
+        x = residual(
+            x,
+            attended,
+            rate=self.dropout_rate,
+            key=attended_key,
+            norm=self.attention_norm,
+            slot=self.after_attention,
+            mask=pattern.mask,
+        )
+        return self.feed_forward(x, mask=pattern.mask, key=mlp_key)
+
+    def feed_forward(
+        self, x: Float[Array, "B T D"], *, mask: Any = None, key: Key | None = None
+    ) -> Float[Array, "B T D"]:
+        """The second half: LayerNorm(x + dropout(mlp(x))); the mask is for an adapter."""
+        return residual(
+            x,
+            self.mlp(x, seen=mask),
+            rate=self.dropout_rate,
+            key=key,
+            norm=self.mlp_norm,
+            slot=self.after_mlp,
+            mask=mask,
+        )
+
+    def dense_sites(self) -> dict[str, Dense]:
+        """The dense layers by the names of their sites."""
+        attention, mlp = self.attention.dense_sites(), self.mlp.dense_sites()
+        return {**named("attention", attention), **named("mlp", mlp)}
+
+    def hidden_sites(self) -> dict[str, Any]:
+        """The blocks by the names of their hidden sites."""
+        return {"attention/hidden": self.attention, "mlp/hidden": self.mlp}
+
+    def key_sites(self) -> dict[str, Attention]:
+        """The attention by the name of its site."""
+        return {"attention/prefix": self.attention}
+
+    def block_sites(self) -> tuple[str, ...]:
+        """The names of its slots."""
+        return ("after_attention", "after_mlp")

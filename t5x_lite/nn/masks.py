@@ -15,7 +15,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Bool, Int
 
-from t5x_lite.types import Array
+from t5x_lite.core.trees import Array
 
 MASKED = -1e10
 """A masked logit. A query that may see no key at all attends to all of them equally."""

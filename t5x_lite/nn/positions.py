@@ -18,7 +18,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
-from t5x_lite.types import Array
+from t5x_lite.core.trees import Array
 
 Positions = tuple[Int[Array, " queries"], Int[Array, " keys"]]
 """Row positions of queries and keys; only their differences matter."""

@@ -29,8 +29,8 @@ from typing import Any, Protocol, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
+from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.types import Array, Key
 
 
 @runtime_checkable

@@ -1,4 +1,6 @@
-"""Condenser: a head that must predict masked tokens from early states and the last [CLS] state.
+"""Condenser, and coCondenser on spans of documents.
+
+Condenser: a head that must predict masked tokens from early states and the last [CLS] state.
 
 Gao & Callan 2021, arXiv:2104.08253, and the code of luyug/Condenser. In a BERT, [CLS] attends like
 any other token in the middle layers, and broadly in the last ones only. The head has the states of
@@ -22,6 +24,27 @@ packed: each document has its own [CLS], and sees itself alone.
 Whole words are masked: `Masks` says how, but tokens are counted here without the special ones, as
 in Condenser's code. That code takes two random crops of a long text, one for the tokens and another
 for the words' masks (data.py); here word ids go with the tokens.
+
+coCondenser: Condenser on spans of documents, whose [CLS] states know their document.
+
+Gao & Callan 2022, arXiv:2108.05540, and the code of luyug/Condenser. A row has two spans of one
+document (`layouts.Spans`). Each span has Condenser's losses; and its last [CLS] state must be
+closer to that of the other span of its document than to all other spans of the batch:
+
+    C = [CLS] states of the 2 B spans, float32, as they are: no norm, no temperature
+    S = C C^T,  S_ii = -inf;   contrastive loss = mean_i ( logsumexp_j S_ij - S_{i, other span} )
+
+    C = [1 0] [1 1] [0 1] [0 2], two documents:   S =  -  1  0  0       losses .551
+                                                       1  -  1  2             1.551
+                                                       0  1  -  2              .408
+                                                       0  2  2  -              .759
+
+The spans are those of the whole batch, on all devices and in all microbatches: the loss has two
+stages (`objectives.base`), and microbatches, of documents, are the paper's gradient caching. Each
+term is a sum over the batch by its own weight, so that a microbatch changes no weight; in the
+reference's cached step the masked-LM terms weigh twice what they weigh without a cache, as its
+chunks count spans and its batch documents (modeling.py:227). A span that has the tokens of either
+span of the pair is no negative; there it is one.
 """
 
 import dataclasses
@@ -33,29 +56,24 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float
 
-from t5x_lite.data.layouts import Encoder, Layout
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head, HeadModules
-from t5x_lite.heads.dense import Dense, dense_of
-from t5x_lite.heads.mlm import MaskedLMHead, Mlm
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import constrain
+from t5x_lite.core.trees import Array, Batch, Key
+from t5x_lite.data.layouts import Encoder, Layout, Spans
 from t5x_lite.models.base import ModelConfig, RowShapes
-from t5x_lite.models.bert import Bert, BertConfig
-from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.models.encoder import Bert, BertConfig, EncoderConfig
+from t5x_lite.models.heads import Head, HeadModules
+from t5x_lite.models.pretraining_heads import MaskedLMHead, Mlm
+from t5x_lite.models.vector_heads import Dense, dense_of
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.nn.post_norm import PostNormConfig, PostNormLayer
-from t5x_lite.nn.scan import scan_layers
-from t5x_lite.objectives import masking
+from t5x_lite.nn.layers import PostNormConfig, PostNormLayer
+from t5x_lite.nn.stack import scan_layers
+from t5x_lite.objectives import masked_lm
 from t5x_lite.objectives.base import Loss, Objective, Term
-from t5x_lite.objectives.masked_lm import (
-    Masks,
-    check_batch,
-    features,
-    require_encoder,
-    sums,
-)
+from t5x_lite.objectives.likelihood import correct, cross_entropy
+from t5x_lite.objectives.masked_lm import Masks, check_batch, features, require_encoder, sums
 from t5x_lite.objectives.retromae import Documents
-from t5x_lite.types import Array, Batch, Key
 
 FAN_IN_BELOW = 256
 """Narrower layers begin with deviations of 1 / sqrt(width): with 0.02 they hardly learn."""
@@ -97,7 +115,7 @@ class Condenser(Masks, Objective):
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
         """FLOPs of one row: the encoder, the head's layers, and the masked-LM head twice."""
         *texts, length = shapes["encoder_input_tokens"]
-        slots = masking.most(length, self.ratio)
+        slots = masked_lm.most(length, self.ratio)
         flops = model.text_flops(length) + self.head_layers * model.layer_flops(length)
         flops += 2 * model.masked_lm_head_flops(slots)
         return flops * (texts[0] if texts else 1)
@@ -182,16 +200,16 @@ class CondenserLoss(nnx.Module):
           key: of masks and dropout; None is no dropout and always the same masks.
         """
         config, tokens = self.config, batch["encoder_input_tokens"]
-        noise, dropout = masking.noise_and_dropout(key)
+        noise, dropout = masked_lm.noise_and_dropout(key)
         encoder_key, head_key = split_key(dropout, 2)
         vocabulary = {"vocab_size": model.config.vocab_size, "pad_id": model.config.pad_id}
         inputs, slots = config.draw(batch, **vocabulary, key=noise)
         late, states = self.states(model, inputs, batch, keys=(encoder_key, head_key))
         mlm: MaskedLMHead = heads["mlm"]
-        table, targets = model.tables()["token"], masking.at_slots(tokens, slots)
+        table, targets = model.tables()["token"], masked_lm.at_slots(tokens, slots)
 
         def predicted(states: Array) -> tuple[Array, Array, Array]:
-            return sums(mlm(masking.at_slots(states, slots), table), targets, slots.used)
+            return sums(mlm(masked_lm.at_slots(states, slots), table), targets, slots.used)
 
         total, correct, weight = predicted(states)
         late_total, late_correct, _ = predicted(late)
@@ -250,3 +268,85 @@ def head_layer(model: BertConfig) -> PostNormConfig:
     if model.d_model < FAN_IN_BELOW:
         stddev = max(stddev, model.d_model**-0.5)
     return dataclasses.replace(model.layer, initializer_stddev=stddev)
+
+
+_NEVER = -1e9
+"""The score of what is no candidate; finite, so that a row of padding has no NaN."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CoCondenser(Condenser):
+    """Condenser and a contrastive loss of spans; the fields are those of `Condenser`."""
+
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Spans,)
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "CoCondenserLoss":
+        """Makes the loss module, whose parameters are those of the head's layers."""
+        return CoCondenserLoss(self, self.checked(model), rngs=rngs)
+
+    def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
+        """The contrastive loss of the spans of a whole batch.
+
+        Args:
+          rows: "summaries" [B, 2, D], float32.
+          batch: says which spans there are, and which are the same.
+          step: not used.
+        """
+        documents, num, size = rows["summaries"].shape
+        own = rows["summaries"].reshape(documents * num, size)
+        # Every device needs all spans; the gradient goes back to those that made them.
+        gathered = constrain(own, None, None)
+        products = jnp.einsum("BD,ND->BN", own, gathered, precision=jax.lax.Precision.HIGHEST)
+        scores = jnp.where(candidates(batch), products, _NEVER)
+        other = jnp.arange(documents * num, dtype=jnp.int32) ^ 1
+        losses, _ = cross_entropy(scores, other)
+        there = jnp.any(batch["encoder_segment_ids"] > 0, axis=2)
+        weights = jnp.repeat(jnp.all(there, axis=1), num).astype(jnp.float32)
+        score = jnp.take_along_axis(scores, other[:, None], axis=1)[:, 0]
+        right = correct(scores, score)
+        total, weight = jnp.sum(losses * weights), jnp.sum(weights)
+        return Loss(
+            terms={"contrastive": Term(total, weight)},
+            metrics={
+                "contrastive_cross_entropy": (total, weight),
+                "contrastive_accuracy": (jnp.sum(right * weights), weight),
+            },
+        )
+
+
+class CoCondenserLoss(CondenserLoss):
+    """Condenser's sums over spans, and the spans' [CLS] states."""
+
+    def __call__(
+        self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
+        """The loss of a batch of the layout Spans(), or of a part of one.
+
+        Raises:
+          InputError: the features are those of another layout.
+        """
+        check_batch(self.config, batch)
+        documents, num, length = batch["encoder_input_tokens"].shape
+        flat = {
+            name: value.reshape(documents * num, length)
+            for name, value in batch.items()
+            if name.startswith("encoder_")
+        }
+        loss, summaries = self.condensed(model, heads, flat, key=key)
+        return loss._replace(rows={"summaries": summaries.reshape(documents, num, -1)})
+
+
+def candidates(batch: Batch) -> Bool[Array, "N N"]:
+    """Which spans of the batch a span is compared with: the other of its document, and negatives.
+
+    Args:
+      batch: of the layout Spans(), N / 2 documents.
+    """
+    documents, num, length = batch["encoder_input_tokens"].shape
+    tokens = batch["encoder_input_tokens"].reshape(documents * num, length)
+    there = jnp.any(batch["encoder_segment_ids"] > 0, axis=2).reshape(-1)
+    place = jnp.arange(documents * num)
+    other = place ^ 1
+    same = jnp.all(tokens[:, None] == tokens[None], axis=2)
+    is_other = place[None] == other[:, None]
+    return (there[None] & ~same & ~same[other]) | is_other

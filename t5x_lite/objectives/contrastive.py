@@ -1,4 +1,6 @@
-"""Contrastive training of a bi-encoder: InfoNCE with the other passages of the batch as negatives.
+"""Contrastive training of a bi-encoder, by candidates, grades or triplets.
+
+Contrastive training of a bi-encoder: InfoNCE with the other passages of the batch as negatives.
 
 One encoder reads queries and passages apart; a text's vector is pooled from its states. A query's
 own passage must be closer to it than all other passages of the batch, those of other queries and
@@ -19,31 +21,230 @@ vectors, which is gradient caching (Gao et al. 2021, arXiv:2101.06983).
 
 Without labels, a text is query and passage at once (task tasks.pairs:same_text): the two are
 encoded under two dropout keys, and so are two views of it (SimCSE). Which passages are no negatives
-is said in `objectives.candidates`.
+is said in `objectives.contrastive`.
 
     dpr()         dot product, t 1, [CLS], an encoder for passages of its own
     retromae()    dot product, t 1, [CLS], one encoder
     bge()         cosine, t 0.02, [CLS], one encoder
+
+Which passages of a batch a query is compared with: its own, and those that are no answer to it.
+
+    queries a b, two passages each: a answers 20, hard negative 30; b answers 21, hard negative 20
+    batch      a: 20 30 21 .       b: 20 30 21 .        (of the two 20 the first counts for b)
+    group      a: 20 30 . .        b: .  .  21 20
+
+A row whose feature "own_negatives" [B] is 1 is compared with its own passages, and they with it, as
+`group` is, whatever the others are: a passage of a class or a cluster may answer other queries.
+
+Left out are padding; a passage of the same tokens as one that answers the query, in any row that
+asks it; passages that the data name as answers, by ids (features "passage_ids" [B, P, 4] and
+"positive_ids" [B, K, 4], where zeros are none); and of passages of the same tokens all but the
+first.
+FlagEmbedding, Tevatron and RetroMAE's code leave out none of them, so that answers are pushed away.
+
+Texts are compared by two hashes of 32 bits, so that a batch of 2,048 passages costs as many numbers
+and not four million rows of tokens. Two texts of one key (about 2^-64) would be one.
+
+Pairs of texts with a grade, and triplets: what sentence encoders are also trained on.
+
+    CosineRegression(scale=5.0)     # (cos(a, b) - grade / 5)^2: STS-B, tasks.pairs:stsb
+    Triplets(margin=1.0)            # max(0, |q - p| - |q - n| + margin) of each negative n
+
+Both are sums over rows, so that microbatches are plain ones. Rows are those of data.layout
+Groups(): of a pair the first text is the query, the second a passage, and the grade the teacher's
+score (`Groups(teacher=True)`). Source: Reimers and Gurevych 2019, arXiv:1908.10084, section 3.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, UInt32
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.dense import unit
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import constrain
+from t5x_lite.core.trees import Array, Batch, Key
+from t5x_lite.data.config import OWN_NEGATIVES
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.heads import HeadModules
+from t5x_lite.models.towers import Towers
+from t5x_lite.models.vector_heads import unit
 from t5x_lite.objectives.base import Loss, Term
-from t5x_lite.objectives.bi_encoder import BiEncoder, PairVectors
-from t5x_lite.objectives.candidates import BATCH, asking, candidates, check_scope
-from t5x_lite.objectives.losses import correct, cross_entropy
-from t5x_lite.sharding import constrain
-from t5x_lite.types import Array, Batch
+from t5x_lite.objectives.bi_encoder import BiEncoder, PairVectors, check_groups
+from t5x_lite.objectives.likelihood import correct, cross_entropy
+
+BATCH, GROUP = "batch", "group"
+_BLOCK = re.compile(r"block:([1-9]\d*)")
+_SEEDS = (0x9E3779B1, 0x85EBCA77)
+
+
+def check_scope(scope: str) -> None:
+    """Refuses, by an InputError, what is none of batch, block:N and group."""
+    if scope not in (BATCH, GROUP) and not _BLOCK.fullmatch(scope):
+        raise InputError(
+            f"objective.candidates must be batch, group or block:N, such as block:32, got {scope!r}"
+        )
+
+
+def block_size(scope: str) -> int | None:
+    """The rows of a block, of the scope "block:N"; None of the others."""
+    block = _BLOCK.fullmatch(scope)
+    return int(block.group(1)) if block else None
+
+
+def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
+    """Which passages of the batch, N of them, each query is compared with.
+
+    Args:
+      batch: of the layout Groups(), B rows of N / B passages.
+      scope: "batch", "group" (a row's own passages), or "block:N" (those of N rows that follow each
+        other in the batch, whatever the devices).
+    """
+    may = _wrong_or_own(batch, scope)
+    return _first_of_each(may, _passage_keys(batch)) | _own(batch)
+
+
+def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
+    """Which queries each row's first passage is compared with, for a symmetric loss.
+
+    Those to which it is no answer, each once, and the row's own.
+
+    Args:
+      batch: as for `candidates`.
+      scope: as for `candidates`.
+    """
+    rows, num = batch["passage_tokens"].shape[:2]
+    firsts = _wrong_or_own(batch, scope)[:, ::num].T
+    there = jnp.any(batch["query_segment_ids"] > 0, axis=1)
+    return _first_of_each(firsts & there, _query_keys(batch)) | jnp.eye(rows, dtype=bool)
+
+
+def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
+    """The negatives of other rows alone: no passage of the row's own group, nor one of its tokens.
+
+    Args:
+      batch: as for `candidates`.
+      scope: as for `candidates`.
+    """
+    rows, num = batch["passage_tokens"].shape[:2]
+    keys = _passage_keys(batch)
+
+    def more(so_far: Array, own: Array) -> tuple[Array, None]:
+        return so_far | jnp.all(own[:, None] == keys[None], axis=2), None
+
+    groups = jnp.swapaxes(keys.reshape(rows, num, 2), 0, 1)
+    of_group = jnp.arange(rows * num)[None] // num == jnp.arange(rows)[:, None]
+    of_group, _ = jax.lax.scan(more, of_group, groups)
+    return _first_of_each(_wrong_or_own(batch, scope) & ~of_group, keys)
+
+
+def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
+    """The passages within reach that are no answer, duplicates of each other among them."""
+    rows, num = batch["passage_tokens"].shape[:2]
+    there = jnp.any(batch["passage_segment_ids"] > 0, axis=2).reshape(1, rows * num)
+    wrong = there & ~_answers(batch) & ~_answers_by_id(batch)
+    return (wrong | _own(batch)) & _within(rows, num, scope) & _allowed(batch)
+
+
+def _answers(batch: Batch) -> Bool[Array, "B N"]:
+    """Passages of the tokens of one that answers the query, in any row that asks it."""
+    num = batch["passage_tokens"].shape[1]
+    queries, passages = _query_keys(batch), _passage_keys(batch)
+    asks = jnp.all(queries[:, None] == queries[None], axis=2)
+    is_answer = jnp.all(passages[::num, None] == passages[None], axis=2)
+    # A product of zeros and ones in place of a loop over B rows that ask the same.
+    counts = jnp.einsum("BC,CN->BN", asks.astype(jnp.float32), is_answer.astype(jnp.float32))
+    return counts > 0
+
+
+def _answers_by_id(batch: Batch) -> Bool[Array, "B N"]:
+    """Passages that the data name as answers of the query."""
+    rows, num = batch["passage_tokens"].shape[:2]
+    if "passage_ids" not in batch or "positive_ids" not in batch:
+        return jnp.zeros((rows, rows * num), bool)
+    ids = batch["passage_ids"].reshape(rows * num, -1)
+
+    def one(known: Array) -> Array:
+        same = jnp.all(known[:, None] == ids[None], axis=2)
+        return same & jnp.any(ids > 0, axis=1)
+
+    each = jnp.swapaxes(batch["positive_ids"], 0, 1)
+    found, _ = jax.lax.scan(
+        lambda so_far, known: (so_far | one(known), None), jnp.zeros((rows, rows * num), bool), each
+    )
+    return found
+
+
+def _own(batch: Batch) -> Bool[Array, "B N"]:
+    rows, num = batch["passage_tokens"].shape[:2]
+    return jnp.arange(rows * num)[None] == jnp.arange(rows)[:, None] * num
+
+
+def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
+    """The passages of the rows that share theirs with a row."""
+    if scope == BATCH:
+        return jnp.ones((rows, rows * num), bool)
+    size = block_size(scope) or 1
+    of_passages = jnp.arange(rows * num) // num // size
+    return (jnp.arange(rows) // size)[:, None] == of_passages[None]
+
+
+def _allowed(batch: Batch) -> Bool[Array, "B N"]:
+    """All passages but those between rows of which one has its own negatives alone."""
+    rows, num = batch["passage_tokens"].shape[:2]
+    if OWN_NEGATIVES not in batch:
+        return jnp.ones((rows, rows * num), bool)
+    alone = batch[OWN_NEGATIVES] > 0
+    return _within(rows, num, GROUP) | ~(alone[:, None] | jnp.repeat(alone, num)[None])
+
+
+def _first_of_each(candidate: Bool[Array, "B N"], keys: UInt32[Array, "N 2"]) -> Bool[Array, "B N"]:
+    """Of the candidates of a row that have one key, the first."""
+    order = jnp.lexsort((keys[:, 1], keys[:, 0]))  # stable: of equal ones the first is first
+    found, ordered = candidate[:, order], keys[order]
+    begins = jnp.any(ordered != jnp.roll(ordered, 1, axis=0), axis=1).at[0].set(True)
+    start = jax.lax.cummax(jnp.where(begins, jnp.arange(len(keys)), 0))
+    before = jnp.cumsum(found, axis=1) - found
+    first = found & (before == before[:, start])
+    return jnp.zeros_like(candidate).at[:, order].set(first)
+
+
+def _query_keys(batch: Batch) -> UInt32[Array, "B 2"]:
+    return text_keys(batch["query_tokens"], batch["query_segment_ids"])
+
+
+def _passage_keys(batch: Batch) -> UInt32[Array, "N 2"]:
+    tokens = batch["passage_tokens"]
+    shape = (-1, tokens.shape[-1])
+    return text_keys(tokens.reshape(shape), batch["passage_segment_ids"].reshape(shape))
+
+
+def text_keys(tokens: Int[Array, "N L"], segment_ids: Int[Array, "N L"]) -> UInt32[Array, "N 2"]:
+    """Two hashes of each text's tokens and places; padding does not count.
+
+    Args:
+      tokens: ids.
+      segment_ids: 0 is padding.
+    """
+    places = jnp.arange(tokens.shape[1], dtype=jnp.uint32)
+    hashes = []
+    for seed in _SEEDS:
+        at = _mixed(places * jnp.uint32(2) + jnp.uint32(seed))
+        each = _mixed((tokens.astype(jnp.uint32) + jnp.uint32(seed)) ^ at)
+        hashes.append(jnp.sum(jnp.where(segment_ids > 0, each, 0), axis=1, dtype=jnp.uint32))
+    return jnp.stack(hashes, axis=1)
+
+
+def _mixed(x: UInt32[Array, "*_"]) -> UInt32[Array, "*_"]:
+    """MurmurHash3's last step: every bit of a number changes every bit of the result."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        x = (x ^ (x >> shift)) * jnp.uint32(factor)
+    return x ^ (x >> 16)
+
 
 NEVER = -1e9
 """The score of what is no candidate; finite, so that a row of padding has no NaN."""
@@ -201,3 +402,130 @@ def of_vectors(
         "alignment": (jnp.sum(apart * real), weight),
         "uniformity": (spread * weight, weight),
     }
+
+
+Distance = Literal["euclidean", "cosine"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CosineRegression(BiEncoder):
+    """The squared error of cosines.
+
+    Attributes:
+      scale: that grades are divided by, so that they are in [-1, 1].
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.scale > 0.0:
+            raise InputError(f"objective.scale must be above 0: got {self.scale}")
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "GradedLoss":
+        """Makes the loss module, which has no parameters."""
+        del model, rngs
+        return GradedLoss(self)
+
+    def of_vectors(self, queries: Array, passages: Array, batch: Batch) -> Loss:
+        """The loss of float32 vectors [B, D] and [B, P, D].
+
+        Raises:
+          InputError: the batch has no grades.
+        """
+        if "teacher_scores" not in batch:
+            raise InputError(
+                "objective CosineRegression reads grades: set --data.layout.teacher True, with a "
+                'task whose pairs have "pos_scores"'
+            )
+        grades = batch["teacher_scores"]
+        there = jnp.any(batch["passage_segment_ids"] > 0, axis=2) & ~jnp.isnan(grades)
+        cosines = jnp.einsum("BD,BPD->BP", unit(queries), unit(passages))
+        # Zeros in place of NaN before the square: a gradient of NaN times 0 is NaN.
+        errors = jnp.where(there, cosines - jnp.nan_to_num(grades) / self.scale, 0.0)
+        total, weight = jnp.sum(jnp.square(errors)), jnp.sum(there.astype(jnp.float32))
+        return Loss(
+            terms={"squared_error": Term(total, weight)},
+            metrics={"squared_error": (total, weight)},
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Triplets(BiEncoder):
+    """How much nearer a query's answer shall be than each of its negatives.
+
+    Attributes:
+      margin: of the distances.
+      distance: "euclidean", or "cosine", 1 - the cosine.
+    """
+
+    margin: float = 1.0
+    distance: Distance = "euclidean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.margin > 0.0:
+            raise InputError(f"objective.margin must be above 0: got {self.margin}")
+        if self.distance not in get_args(Distance):
+            raise InputError(
+                f"objective.distance must be one of {get_args(Distance)}: got {self.distance!r}"
+            )
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "GradedLoss":
+        """Makes the loss module, which has no parameters."""
+        del model, rngs
+        return GradedLoss(self)
+
+    def of_vectors(self, queries: Array, passages: Array, batch: Batch) -> Loss:
+        """The loss of float32 vectors [B, D] and [B, P, D].
+
+        Raises:
+          InputError: rows have no negatives.
+        """
+        if passages.shape[1] < 2:
+            raise InputError(
+                "objective Triplets compares an answer with negatives: set "
+                "--data.layout.negatives 1 or more"
+            )
+        there = jnp.any(batch["passage_segment_ids"] > 0, axis=2)
+        pairs = (there[:, :1] & there[:, 1:]).astype(jnp.float32)
+        far = self._distances(queries[:, None], passages)
+        losses = jnp.maximum(far[:, :1] - far[:, 1:] + self.margin, 0.0)
+        right = 0.5 * (1.0 + jnp.sign(far[:, 1:] - far[:, :1]))  # a tie is half right
+        weight = jnp.sum(pairs)
+        return Loss(
+            terms={"triplets": Term(jnp.sum(losses * pairs), weight)},
+            metrics={"accuracy": (jnp.sum(right * pairs), weight)},
+        )
+
+    def _distances(self, a: Array, b: Array) -> Array:
+        if self.distance == "cosine":
+            return 1.0 - jnp.sum(unit(a) * unit(b), axis=-1)
+        # The root of 0 has no finite gradient.
+        return jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(a - b), axis=-1), 1e-12))
+
+
+class GradedLoss(nnx.Module):
+    """Sums over the pairs of a batch.
+
+    Args:
+      config: the objective.
+    """
+
+    def __init__(self, config: CosineRegression | Triplets):
+        self.config = config
+        self.vectors = PairVectors(config)
+
+    def __call__(
+        self,
+        model: Any,
+        heads: HeadModules,
+        batch: Batch,
+        *,
+        key: Key | None = None,
+        towers: Towers | None = None,
+    ) -> Loss:
+        """The loss of a batch of the layout Groups(); what is padding counts 0."""
+        check_groups(self.config, batch)
+        rows = self.vectors.encode(model, heads, batch, key=key, towers=towers)
+        return self.config.of_vectors(rows["queries"], rows["passages"], batch)

@@ -39,17 +39,18 @@ import optax
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.tied_parameters import Difference, Same, View
+from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.data.layouts import Encoder, Layout
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head, HeadModules
-from t5x_lite.heads.mlm import Mlm
-from t5x_lite.heads.rtd import Rtd, RtdKind
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
+from t5x_lite.models.heads import Head, HeadModules
+from t5x_lite.models.pretraining_heads import Mlm, Rtd, RtdKind
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.positions import document_positions
-from t5x_lite.objectives import masking
-from t5x_lite.objectives.base import Loss, Objective, Phase, Term
+from t5x_lite.objectives import masked_lm
+from t5x_lite.objectives.base import Loss, Objective, Phase, Roc, Term
 from t5x_lite.objectives.masked_lm import (
     Masks,
     check_batch,
@@ -58,10 +59,7 @@ from t5x_lite.objectives.masked_lm import (
     require_encoder,
     sums,
 )
-from t5x_lite.objectives.roc import Roc
 from t5x_lite.optim.config import Optimizer
-from t5x_lite.types import Array, Batch, Key
-from t5x_lite.views import Difference, Same, View
 
 Sharing = Literal["es", "nes", "gdes"]
 
@@ -252,7 +250,7 @@ class ElectraLoss(nnx.Module):
           InputError: the features are those of another layout.
         """
         check_batch(self.config, batch)
-        noise, dropout = masking.noise_and_dropout(key)
+        noise, dropout = masked_lm.noise_and_dropout(key)
         generator_key, discriminator_key = split_key(dropout, 2)
         if phase == DISCRIMINATOR:
             return self._discriminate(model, heads, batch, batch[_DRAWN], key=discriminator_key)
@@ -276,13 +274,13 @@ class ElectraLoss(nnx.Module):
         )
         hidden = self.generator.masked_lm_states(inputs, **features(batch), key=key)
         table = self.generator.tables()["token"]
-        logits = self.generator_head(masking.at_slots(hidden, slots), table)
-        total, correct, weight = sums(logits, masking.at_slots(tokens, slots), slots.used)
+        logits = self.generator_head(masked_lm.at_slots(hidden, slots), table)
+        total, correct, weight = sums(logits, masked_lm.at_slots(tokens, slots), slots.used)
         drawn = draw(jax.lax.stop_gradient(logits), draw_key, temperature=config.temperature)
         return Loss(
             terms={GENERATOR: Term(total, weight)},
             metrics={"token_accuracy": (correct, weight), "cross_entropy": (total, weight)},
-            features={_DRAWN: masking.put_at_slots(tokens, slots, drawn)},
+            features={_DRAWN: masked_lm.put_at_slots(tokens, slots, drawn)},
         )
 
     def _discriminate(

@@ -1,24 +1,316 @@
-"""What `Seq2Seq` and `LanguageModel` share: the likelihood of `decoder_target_tokens`.
+"""The likelihood of text: `Seq2Seq` and `LanguageModel`, and the cross-entropy that both use.
+
+What `Seq2Seq` and `LanguageModel` share: the likelihood of `decoder_target_tokens`.
 
 An objective is a list of the features that its model reads: the features' names are the arguments'
 names, so that a model, an objective and a layout that do not go together are told apart by them.
+
+Text to text: the likelihood of the targets given the inputs (Raffel et al. 2020).
+
+Span corruption and every fine-tuning task are this objective; what differs is the data.
+
+Language modelling with a decoder alone (Raffel et al. 2020, section 3.2.1).
+
+The targets are the text itself, or inputs and targets one after the other; the layout's loss
+weights say whether the inputs count. Which architecture it is, a causal or a prefix language
+model, is the model's choice (`LMConfig.prefix`).
+
+Token losses, as sums: the train step divides by global weights, once.
+
+Cross-entropy with z-loss and label smoothing follows t5x losses.py:26-193:
+
+    loss = -sum_v q_v log p_v - constant + z_loss * log(Z)^2
+
+with q the smoothed targets (1 - s on the target, s / (V - 1) elsewhere), and the constant the
+entropy of q, so that a perfect prediction has loss 0. `t5x_lite.objectives.likelihood` is the same
+without all logits at once.
+
+Cross-entropy from hidden states, some positions at a time: no array [B, T, V] at all.
+
+    losses = token_losses(model.hidden(...), model.output(), targets, chunk=32)
+
+What `losses.cross_entropy` computes from logits. A chunk takes `chunk` positions of every row, and
+they are spread over the row: positions j, j + n, j + 2n, ... for n chunks. So each device works on
+its own rows, and on its own part of the length, in each chunk. The backward pass computes a chunk's
+logits again, which makes the output layer's FLOPs a third more, and adds the kernel's gradient up
+in float32.
 """
 
 import dataclasses
+import functools
 import inspect
+import math
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from t5x_lite.errors import InputError
-from t5x_lite.models.base import ModelConfig
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import constrain
+from t5x_lite.core.trees import Array, Batch, Key
+from t5x_lite.data import layouts
+from t5x_lite.data.layouts import LM, ConcatLM, Layout, PrefixLM
+from t5x_lite.models.base import ModelConfig, Output
+from t5x_lite.nn.dense import einsum
 from t5x_lite.objectives.base import Loss, Objective, Term, names_of
-from t5x_lite.objectives.chunked import TokenLosses, token_losses
-from t5x_lite.objectives.losses import correct, cross_entropy
-from t5x_lite.types import Array, Batch, Key
+
+_NEVER = -1e9
+"""The score of what is not there; finite, so that a softmax over nothing is no NaN."""
+
+
+def cross_entropy(
+    logits: Float[Array, "*batch V"],
+    targets: Int[Array, "*batch"],
+    *,
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
+    """Cross-entropy of each position, in float32.
+
+    Args:
+      logits: unnormalised scores.
+      targets: class of each position.
+      z_loss: coefficient of log(Z)^2, which keeps the logits from drifting; T5 1.1 uses 1e-4.
+      label_smoothing: s, the probability given to the other classes together.
+
+    Returns:
+      The loss of each position, z-loss included; and the z-loss alone.
+    """
+    logits = logits.astype(jnp.float32)
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    target_logit = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    if label_smoothing:
+        confidence, low = smoothed(label_smoothing, logits.shape[-1])
+        rest = jnp.sum(logits, axis=-1) - target_logit
+        entropy = smoothed_entropy(label_smoothing, logits.shape[-1])
+        loss = log_z - confidence * target_logit - low * rest - entropy
+    else:
+        loss = log_z - target_logit
+    penalty = z_loss * jnp.square(log_z)
+    return loss + penalty, penalty
+
+
+def correct(
+    scores: Float[Array, "*batch V"], target_scores: Float[Array, "*batch"]
+) -> Float[Array, "*batch"]:
+    """How far each target is the best of its row: 1, 0, or 1 / n if n scores are the largest.
+
+    Equal scores decide nothing: a model that gives all of V classes one score has 1 / V, which is
+    what a random choice has.
+
+    Args:
+      scores: of all classes or candidates; what is none must be below the others.
+      target_scores: of the target, which is one of them.
+    """
+    # A maximum and a count: argmax is a slow pass over [B, T, V], and it takes the first of ties.
+    best = jnp.max(scores, axis=-1)
+    tied = jnp.sum(scores == best[..., None], axis=-1)
+    return jnp.where(target_scores >= best, 1.0 / jnp.maximum(tied, 1), 0.0).astype(jnp.float32)
+
+
+def smoothed(label_smoothing: float, classes: int) -> tuple[float, float]:
+    """The smoothed targets: the probability of the target, and that of each other class."""
+    return 1.0 - label_smoothing, label_smoothing / max(classes - 1, 1)
+
+
+def smoothed_entropy(label_smoothing: float, classes: int) -> float:
+    """The entropy of the smoothed targets; 0 without smoothing."""
+    if not label_smoothing:
+        return 0.0
+    confidence, low = smoothed(label_smoothing, classes)
+    return -(confidence * math.log(confidence) + (classes - 1) * low * math.log(low + 1e-20))
+
+
+def soft_cross_entropy(
+    logits: Float[Array, "B G"], teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """-sum t log softmax(logits) with t the softmax of a teacher's scores, and how many rows count.
+
+    It differs from the divergence of Kullback and Leibler by the teacher's entropy, which has no
+    gradient. Both softmaxes are over what is there and has a teacher's score; a row without any
+    counts 0.
+
+    Args:
+      logits: of what is compared.
+      teacher: scores of the same; NaN where there is none.
+      where: what is there.
+    """
+    known = where & ~jnp.isnan(teacher)
+    logs = jax.nn.log_softmax(jnp.where(known, logits.astype(jnp.float32), _NEVER), axis=1)
+    losses = -jnp.sum(jnp.where(known, soft_targets(teacher, where=where) * logs, 0.0), axis=1)
+    return jnp.sum(losses), jnp.sum(jnp.any(known, axis=1).astype(jnp.float32))
+
+
+def soft_targets(teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]) -> Float[Array, "B G"]:
+    """The softmax of a teacher's scores over what is there and has one; 0 elsewhere.
+
+    Args:
+      teacher: scores, NaN where there is none.
+      where: what is there.
+    """
+    known = where & ~jnp.isnan(teacher)
+    scores = jnp.where(known, jnp.nan_to_num(teacher), _NEVER)
+    return jnp.where(known, jax.nn.softmax(scores, axis=1), 0.0)
+
+
+class TokenLosses(NamedTuple):
+    """Of each position, in float32.
+
+    Attributes:
+      loss: cross-entropy, z-loss included.
+      z_loss: the z-loss alone.
+      correct: 1 where no other logit is above the target's, else 0; without gradient.
+    """
+
+    loss: Array
+    z_loss: Array
+    correct: Array
+
+
+class _Rules(NamedTuple):
+    axes: tuple[str, str]
+    divisor: float
+    z_loss: float
+    label_smoothing: float
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's indices in einsum strings."""
+        return "".join({"vocab": "V", "embed": "D"}[name] for name in self.axes)
+
+
+def token_losses(
+    hidden: Float[Array, "B T D"],
+    output: Output,
+    targets: Int[Array, "B T"],
+    *,
+    chunk: int,
+    bias: Float[Array, " V"] | None = None,
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+) -> TokenLosses:
+    """Cross-entropy of each position.
+
+    Args:
+      hidden: the output layer's input.
+      output: the output layer.
+      targets: token of each position.
+      chunk: positions of a row at a time, at most; T need not be a multiple of it.
+      bias: added to the logits, after the divisor.
+      z_loss: as in `losses.cross_entropy`, like label_smoothing.
+      label_smoothing: the probability given to the other tokens together.
+
+    Returns:
+      Arrays [B, T].
+
+    Raises:
+      ValueError: chunk is less than 1.
+    """
+    if chunk < 1:
+        raise ValueError(f"a chunk needs at least one position: got {chunk}")
+    batch, length = targets.shape
+    num_chunks = -(-length // chunk)
+    width = -(-length // num_chunks)
+
+    def chunks(x: Array) -> Array:
+        """[B, T, ...] to [num_chunks, B, width, ...]."""
+        missing = num_chunks * width - length
+        x = jnp.pad(x, ((0, 0), (0, missing), *[(0, 0)] * (x.ndim - 2)))
+        return jnp.moveaxis(x.reshape(batch, width, num_chunks, *x.shape[2:]), 2, 0)
+
+    def whole(x: Array) -> Array:
+        return jnp.moveaxis(x, 0, 2).reshape(batch, num_chunks * width)[:, :length]
+
+    rules = _Rules(output.axes, output.divisor, z_loss, label_smoothing)
+    parts: Any = _losses(rules, chunks(hidden), output.kernel, bias, chunks(targets))
+    return TokenLosses(*map(whole, parts))
+
+
+def _logits(rules: _Rules, hidden: Array, kernel: Array, bias: Array | None) -> Array:
+    hidden = constrain(hidden, "batch", "length", "activation_embed")
+    logits = einsum(f"BTD,{rules.kernel}->BTV", hidden.astype(kernel.dtype), kernel)
+    if rules.divisor != 1.0:
+        logits = logits / rules.divisor
+    if bias is not None:
+        logits = logits + bias.astype(jnp.float32)
+    return constrain(logits, "batch", "length", "vocab")
+
+
+def _is_target(targets: Array, logits: Array) -> Array:
+    """[B, T, V], never stored. A gather along a vocabulary that is split would move the logits."""
+    classes = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+    return classes == targets[..., None]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _losses(
+    rules: _Rules, hidden: Array, kernel: Array, bias: Array | None, targets: Array
+) -> TokenLosses:
+    return _forward(rules, hidden, kernel, bias, targets)[0]
+
+
+def _forward(
+    rules: _Rules, hidden: Array, kernel: Array, bias: Array | None, targets: Array
+) -> tuple[TokenLosses, tuple]:
+    def chunk(_: None, slices: tuple[Array, Array]) -> tuple[None, tuple[TokenLosses, Array]]:
+        hidden, targets = slices
+        logits = _logits(rules, hidden, kernel, bias)
+        largest = jnp.max(logits, axis=-1)
+        log_z = largest + jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1))
+        target_logit = jnp.sum(jnp.where(_is_target(targets, logits), logits, 0.0), axis=-1)
+        loss = log_z - target_logit
+        if rules.label_smoothing:
+            confidence, low = smoothed(rules.label_smoothing, logits.shape[-1])
+            rest = jnp.sum(logits, axis=-1) - target_logit
+            entropy = smoothed_entropy(rules.label_smoothing, logits.shape[-1])
+            loss = log_z - confidence * target_logit - low * rest - entropy
+        penalty = rules.z_loss * jnp.square(log_z)
+        return None, (TokenLosses(loss + penalty, penalty, correct(logits, target_logit)), log_z)
+
+    _, (losses, log_z) = jax.lax.scan(chunk, None, (hidden, targets))
+    return losses, (hidden, kernel, bias, targets, log_z)
+
+
+def _backward(
+    rules: _Rules, saved: tuple, cotangents: TokenLosses
+) -> tuple[Array, Array, Array | None, None]:
+    hidden, kernel, bias, targets, log_z = saved
+
+    def chunk(
+        sums: tuple[Array, Array | None], slices: tuple
+    ) -> tuple[tuple[Array, Array | None], Array]:
+        grad_kernel, grad_bias = sums
+        hidden, targets, log_z, grad_loss, grad_z_loss = slices
+        logits = _logits(rules, hidden, kernel, bias)
+        confidence, low = smoothed(rules.label_smoothing, logits.shape[-1])
+        of_log_z = grad_loss + 2.0 * rules.z_loss * log_z * (grad_loss + grad_z_loss)
+        wanted = jnp.where(_is_target(targets, logits), confidence, low)
+        grad = of_log_z[..., None] * jnp.exp(logits - log_z[..., None])
+        grad = grad - grad_loss[..., None] * wanted
+        if grad_bias is not None:
+            grad_bias = grad_bias + jnp.sum(grad, axis=(0, 1))
+        grad = grad / rules.divisor
+        grad = constrain(grad.astype(kernel.dtype), "batch", "length", "vocab")
+        here = hidden.astype(kernel.dtype)
+        grad_hidden = einsum(f"BTV,{rules.kernel}->BTD", grad, kernel)
+        grad_hidden = constrain(grad_hidden, "batch", "length", "activation_embed")
+        grad_kernel = grad_kernel + einsum(f"BTD,BTV->{rules.kernel}", here, grad)
+        sums = (constrain(grad_kernel, *rules.axes), grad_bias)
+        return sums, grad_hidden.astype(hidden.dtype)
+
+    zeros = jnp.zeros(kernel.shape, jnp.float32)
+    no_bias = None if bias is None else jnp.zeros(bias.shape, jnp.float32)
+    slices = (hidden, targets, log_z, cotangents.loss, cotangents.z_loss)
+    (grad_kernel, grad_bias), grad_hidden = jax.lax.scan(chunk, (zeros, no_bias), slices)
+    if bias is not None and grad_bias is not None:
+        grad_bias = grad_bias.astype(bias.dtype)
+    return grad_hidden, grad_kernel.astype(kernel.dtype), grad_bias, None
+
+
+_losses.defvjp(_forward, _backward)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,3 +442,21 @@ def _sums(losses: TokenLosses, weights: Float[Array, "B T"]) -> Loss:
             "cross_entropy": (jnp.sum((loss - z_loss) * weights), weight),
         },
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seq2Seq(Likelihood):
+    """Cross-entropy of the targets of an encoder-decoder; its fields are those of `Likelihood`."""
+
+    layouts: ClassVar[tuple[type[Layout], ...]] = (layouts.Seq2Seq,)
+    reads: ClassVar[tuple[str, ...]] = ("encoder_input_tokens", "decoder_input_tokens")
+    reads_if_there: ClassVar[tuple[str, ...]] = ("encoder_segment_ids", "decoder_segment_ids")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModel(Likelihood):
+    """Cross-entropy of the next token; its fields are those of `Likelihood`."""
+
+    layouts: ClassVar[tuple[type[Layout], ...]] = (LM, PrefixLM, ConcatLM)
+    reads: ClassVar[tuple[str, ...]] = ("decoder_input_tokens",)
+    reads_if_there: ClassVar[tuple[str, ...]] = ("decoder_segment_ids", "decoder_causal_attention")

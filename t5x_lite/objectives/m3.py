@@ -17,7 +17,7 @@ divided by the temperature t before a softmax:
 
 The teacher softmax(s_all / t) has no gradient; L_all has, into all heads. The dense loss is over
 the passages of the whole batch. The other scores cost Lq x Lp products a pair, so they are made
-within blocks of rows (`objectives.block_scores`): a number of rows, which does not depend on the
+within blocks of rows (`objectives.bi_encoder`): a number of rows, which does not depend on the
 devices, where FlagEmbedding has the rows of one device. No array has an axis of the vocabulary.
 
 FlagEmbedding differs in these: vectors of padding take part in the maximum; its dense loss, whose
@@ -35,20 +35,32 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head, HeadModules
-from t5x_lite.heads.lexical import Lexical
-from t5x_lite.heads.multi_vector import MultiVector
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.heads import Head, HeadModules
+from t5x_lite.models.vector_heads import Lexical, MultiVector
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.objectives.base import Loss, Term
-from t5x_lite.objectives.bi_encoder import check_groups
-from t5x_lite.objectives.block_scores import of_lexical, of_multi_vectors, own_block, own_group
-from t5x_lite.objectives.candidates import GROUP, block_size, candidates, others
-from t5x_lite.objectives.contrastive import NEVER, Contrastive, of_scores, of_vectors
-from t5x_lite.objectives.distill import Distillation, m3_kd
-from t5x_lite.objectives.losses import correct, cross_entropy, soft_cross_entropy
-from t5x_lite.types import Array, Batch, Key
+from t5x_lite.objectives.bi_encoder import (
+    check_groups,
+    of_lexical,
+    of_multi_vectors,
+    own_block,
+    own_group,
+)
+from t5x_lite.objectives.contrastive import (
+    GROUP,
+    NEVER,
+    Contrastive,
+    block_size,
+    candidates,
+    of_scores,
+    of_vectors,
+    others,
+)
+from t5x_lite.objectives.likelihood import correct, cross_entropy, soft_cross_entropy
+from t5x_lite.objectives.ranker import Distillation, m3_kd
 
 Combination = Literal["mean", "sum"]
 Scores = dict[str, Array]
@@ -76,12 +88,12 @@ class M3(Contrastive):
         but the dense loss are within them; None is the batch, or the block of `candidates`.
       dense_scale: of the dense loss, besides its weight; 1 / W is as FlagEmbedding on W devices.
       distillation: of rows with a teacher's scores: "m3_kd" in place of each InfoNCE, or "kl"
-        beside it (`objectives.distill`), within blocks; None reads no teacher.
+        beside it (`objectives.ranker`), within blocks; None reads no teacher.
       teacher_temperature: that the teacher's scores are divided by.
       vector_size: numbers of a token's vector; None is what the checkpoint says that the run begins
         from, and else as many as the states have.
-      specials: tokens that are no terms (`heads.lexical`); None is what that checkpoint says, and
-        else those of XLM-R.
+      specials: tokens that are no terms (`models.vector_heads`); None is what that checkpoint says,
+        and else those of XLM-R.
     """
 
     temperature: float = 0.02

@@ -1,34 +1,214 @@
-"""Masked language modelling (Devlin et al. 2019, section 3.1; Liu et al. 2019 without pairs).
+"""Masked language modelling: which tokens are predicted, and the loss.
+
+Masked language modelling (Devlin et al. 2019, section 3.1; Liu et al. 2019 without pairs).
 
     objective = MaskedLM(mask_id=103)                                    # BERT, RoBERTa
     objective = MaskedLM(mask_id=103, whole_word=True)                   # whole-word BERT
     objective = MaskedLM(mask_id=4, whole_word=True, max_ngram=3)        # DeBERTa
 
-The masks are drawn on the device at each step (`objectives.masking`), so that no text has the same
-mask twice; without a key, in evaluation, they are the same for every batch of one shape. The head
-reads the masked positions only, in a static number of places: the product with the vocabulary,
+The masks are drawn on the device at each step (`objectives.masked_lm`), so that no text has the
+same mask twice; without a key, in evaluation, they are the same for every batch of one shape. The
+head reads the masked positions only, in a static number of places: the product with the vocabulary,
 which is most of a small model's work, is 15 % of what it would be.
+
+Which tokens a masked language model predicts, drawn on the device from a key.
+
+    what = units(word_ids, whole_word=True, max_ngram=1, key=...)      # masked as a whole
+    chosen = choose(what, counts(real, 0.15), key=...)                 # Bool[B, S]
+    inputs = replaced(tokens, chosen, mask_id=103, vocab_size=30522, key=...)
+
+For the words  [CLS] un ##aff ##able men [SEP]  the word ids are 0 1 1 1 2 0, and so are the units;
+with whole_word=False the units are 0 1 2 3 4 0. Special tokens and padding are in no unit, and are
+never masked.
+
+Of single tokens the number is exact, of longer units the most that there can be: they are taken in
+random order, and one that is larger than what is left of the row's count is passed over
+(google-research/bert create_pretraining_data.py). ELECTRA draws as many positions with replacement,
+so that some count twice; here they are all different. DeBERTa looks for one n-gram in each window
+of six tokens, which leaves the end of a long row unmasked; here every word of a row is as likely as
+any other. All shapes are static.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.data.layouts import Encoder, Layout
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head, HeadModules
-from t5x_lite.heads.mlm import Mlm
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
-from t5x_lite.objectives import masking
+from t5x_lite.models.heads import Head, HeadModules
+from t5x_lite.models.pretraining_heads import Mlm
 from t5x_lite.objectives.base import Loss, Objective, Term, names_of
-from t5x_lite.objectives.losses import correct, cross_entropy
-from t5x_lite.types import Array, Batch, Key
+from t5x_lite.objectives.likelihood import correct, cross_entropy
+
+_ROUNDS = 3
+"""Units passed over before a row is done; each is smaller than the one before."""
+
+
+class Slots(NamedTuple):
+    """Some positions of each row, in their order, in a static number of places.
+
+    Attributes:
+      positions: int32; 0 in places that are not used.
+      used: 1 or 0, float32.
+    """
+
+    positions: Int[Array, "B _"]
+    used: Float[Array, "B _"]
+
+
+def counts(real: Bool[Array, "B S"], ratio: float) -> Int[Array, " B"]:
+    """How many tokens of each row to mask: max(1, round(ratio * tokens)), of special tokens too.
+
+    Args:
+      real: what is not padding.
+      ratio: in (0, 1).
+    """
+    tokens = jnp.sum(real, axis=1)
+    some = jnp.maximum(1, jnp.round(ratio * tokens.astype(jnp.float32)).astype(jnp.int32))
+    return jnp.where(tokens > 0, some, 0)
+
+
+def most(length: int, ratio: float) -> int:
+    """The largest of `counts` in rows of a length: the number of `Slots` to keep."""
+    return max(1, int(np.round(np.float32(ratio) * np.float32(length))))
+
+
+def units(
+    word_ids: Int[Array, "B S"], *, whole_word: bool, max_ngram: int = 1, key: Key
+) -> Int[Array, "B S"]:
+    """Numbers what is masked as a whole from 1 along each row; 0 is what is never masked.
+
+    Args:
+      word_ids: the same for all pieces of a word, which lie together; 0 at special tokens and
+        padding.
+      whole_word: whether the pieces of a word are masked together.
+      max_ngram: the longest run of words (or of tokens) that is masked together, with the
+        probability of n proportional to 1 / n (DeBERTa, SpanBERT's variant of BERT). No run goes
+        past a special token.
+      key: of the runs' lengths.
+    """
+    before = jnp.pad(word_ids, ((0, 0), (1, 0)))[:, :-1]
+    maskable = word_ids > 0
+    begins = maskable & ((word_ids != before) | (not whole_word))
+    if max_ngram > 1:
+        batch, length = word_ids.shape
+        chances = -jnp.log(jnp.arange(1, max_ngram + 1, dtype=jnp.float32))
+        sizes = 1 + jax.random.categorical(key, chances, shape=(batch, length))
+        lasts = jnp.cumsum(sizes, axis=1)
+        # ended[w]: word number w is the last of its run.
+        ended = jax.vmap(lambda last: jnp.zeros(length + 1, bool).at[last].set(True, mode="drop"))(
+            lasts
+        )
+        number = jnp.cumsum(begins, axis=1)
+        after_a_run = jnp.take_along_axis(ended, jnp.maximum(number - 1, 0), axis=1)
+        begins &= after_a_run | (before == 0)
+    return jnp.where(maskable, jnp.cumsum(begins, axis=1), 0).astype(jnp.int32)
+
+
+def choose(
+    units: Int[Array, "*batch S"], counts: Int[Array, "*batch"], *, key: Key
+) -> Bool[Array, "*batch S"]:
+    """Takes units in random order, as many as fit into the row's count.
+
+    Args:
+      units: numbered from 1 in each row, at most S; 0 is not taken.
+      counts: tokens of each row to take, at most.
+      key: of the order.
+    """
+    length = units.shape[-1]
+    rows = units.reshape(-1, length)
+    left = counts.reshape(-1, 1)
+    sizes = jax.vmap(lambda row: jnp.zeros(length + 1, jnp.int32).at[row].add(1))(rows)
+    sizes = sizes.at[:, 0].set(0)
+    order = jnp.argsort(jax.random.uniform(key, sizes.shape), axis=1)
+    sizes = jnp.take_along_axis(sizes, order, axis=1)
+    taken = jnp.zeros(sizes.shape, bool)
+    for _ in range(_ROUNDS):
+        fits = ~taken & (sizes > 0) & (sizes <= left)
+        new = fits & (jnp.cumsum(jnp.where(fits, sizes, 0), axis=1) <= left)
+        left = left - jnp.sum(jnp.where(new, sizes, 0), axis=1, keepdims=True)
+        taken |= new
+    back = jax.vmap(lambda to, row: jnp.zeros_like(row).at[to].set(row))(order, taken)
+    return jnp.take_along_axis(back, rows, axis=1).reshape(units.shape)
+
+
+def replaced(
+    tokens: Int[Array, "B S"],
+    chosen: Bool[Array, "B S"],
+    *,
+    mask_id: int,
+    vocab_size: int,
+    mask: float = 0.8,
+    random: float = 0.1,
+    key: Key,
+) -> Int[Array, "B S"]:
+    """What the model reads: each chosen token masked, replaced by a random one, or as it is.
+
+    Args:
+      tokens: the text.
+      chosen: from `choose`.
+      mask_id: the token [MASK].
+      vocab_size: random tokens are uniform below it.
+      mask: probability of [MASK].
+      random: probability of a random token; the rest stay.
+      key: of both.
+    """
+    fate_key, token_key = jax.random.split(key)
+    fate = jax.random.uniform(fate_key, tokens.shape)
+    others = jax.random.randint(token_key, tokens.shape, 0, vocab_size, tokens.dtype)
+    new = jnp.where(fate < mask, mask_id, jnp.where(fate < mask + random, others, tokens))
+    return jnp.where(chosen, new.astype(tokens.dtype), tokens)
+
+
+def slots(chosen: Bool[Array, "B S"], num: int) -> Slots:
+    """The chosen positions of each row, in their order.
+
+    Args:
+      chosen: at most `num` in a row; what is beyond them is left out.
+      num: of places, at most S.
+    """
+    length = chosen.shape[1]
+    from_the_end = jnp.where(chosen, length - jnp.arange(length), 0)
+    found, _ = jax.lax.top_k(from_the_end, num)
+    used = found > 0
+    positions = jnp.where(used, length - found, 0).astype(jnp.int32)
+    return Slots(positions, used.astype(jnp.float32))
+
+
+def at_slots(values: Array, slots: Slots) -> Array:
+    """The values [B, S, ...] at the slots' positions: [B, num, ...]."""
+    positions = slots.positions.reshape(*slots.positions.shape, *[1] * (values.ndim - 2))
+    return jnp.take_along_axis(values, positions, axis=1)
+
+
+def put_at_slots(
+    tokens: Int[Array, "B S"], slots: Slots, new: Int[Array, "B _"]
+) -> Int[Array, "B S"]:
+    """The tokens with new ones at the slots that are used."""
+    nowhere = tokens.shape[1]
+    positions = jnp.where(slots.used > 0, slots.positions, nowhere)
+
+    def put(row: Array, where: Array, what: Array) -> Array:
+        return row.at[where].set(what.astype(row.dtype), mode="drop")
+
+    return jax.vmap(put)(tokens, positions, new)
+
+
+def noise_and_dropout(key: Key | None) -> tuple[Key, Key | None]:
+    """The key of the masks and that of dropout; without a key the masks are always the same."""
+    if key is None:
+        return jax.random.key(0), None
+    noise, dropout = jax.random.split(key)
+    return noise, dropout
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +245,7 @@ class Masks:
 
     def masked_lm_flops(self, model: EncoderConfig, length: int) -> int:
         """FLOPs of an encoder and of its head at the masked positions of one row."""
-        slots = masking.most(length, self.ratio)
+        slots = most(length, self.ratio)
         return model.text_flops(length, masked_lm=True) + model.masked_lm_head_flops(slots)
 
     def masks_with(self) -> int:
@@ -86,7 +266,7 @@ class Masks:
 
     def draw(
         self, batch: Batch, *, vocab_size: int, pad_id: int, key: Key
-    ) -> tuple[Int[Array, "B S"], masking.Slots]:
+    ) -> tuple[Int[Array, "B S"], Slots]:
         """What the model reads, and the masked positions.
 
         Args:
@@ -98,14 +278,14 @@ class Masks:
         tokens = batch["encoder_input_tokens"]
         real = self.counted(batch, pad_id=pad_id)
         unit_key, choice_key, fate_key = jax.random.split(key, 3)
-        what = masking.units(
+        what = units(
             batch["encoder_word_ids"],
             whole_word=self.whole_word,
             max_ngram=self.max_ngram,
             key=unit_key,
         )
-        chosen = masking.choose(what, masking.counts(real, self.ratio), key=choice_key)
-        inputs = masking.replaced(
+        chosen = choose(what, counts(real, self.ratio), key=choice_key)
+        inputs = replaced(
             tokens,
             chosen,
             mask_id=self.mask_id,
@@ -114,7 +294,7 @@ class Masks:
             random=self.random_fraction,
             key=fate_key,
         )
-        return inputs, masking.slots(chosen, masking.most(tokens.shape[1], self.ratio))
+        return inputs, slots(chosen, most(tokens.shape[1], self.ratio))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,13 +340,13 @@ class MaskedLMLoss(nnx.Module):
           InputError: the features are those of another layout.
         """
         check_batch(self.config, batch)
-        noise, dropout = masking.noise_and_dropout(key)
+        noise, dropout = noise_and_dropout(key)
         inputs, slots = self.config.draw(
             batch, vocab_size=model.config.vocab_size, pad_id=model.config.pad_id, key=noise
         )
         hidden = model.masked_lm_states(inputs, **features(batch), key=dropout)
-        logits = heads["mlm"](masking.at_slots(hidden, slots), model.tables()["token"])
-        targets = masking.at_slots(batch["encoder_input_tokens"], slots)
+        logits = heads["mlm"](at_slots(hidden, slots), model.tables()["token"])
+        targets = at_slots(batch["encoder_input_tokens"], slots)
         total, correct, weight = sums(logits, targets, slots.used)
         return Loss(
             terms={"cross_entropy": Term(total, weight)},

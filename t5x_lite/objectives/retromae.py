@@ -1,4 +1,6 @@
-"""RetroMAE: an encoder whose [CLS] state must be enough for a weak decoder to rebuild the text.
+"""RetroMAE and DupMAE.
+
+RetroMAE: an encoder whose [CLS] state must be enough for a weak decoder to rebuild the text.
 
 Xiao et al. 2022, arXiv:2205.12035, and the code of staoxiao/RetroMAE; Xiao et al. 2023 for the bag
 of words (DupMAE, arXiv:2305.02564). The encoder is a masked language model, c its last [CLS] state:
@@ -20,6 +22,14 @@ row. For the text  [CLS] a b [SEP]  and masks {a} for a, {b} for [SEP], none for
 Both losses and the bag of words share the head. BGE's models have the normalised queries. Rows may
 be packed: each document has its own c, and sees itself alone; the bag of words needs one document a
 row. c is the encoder's output, also in a model whose masked-LM head reads something else.
+
+The bag of words that a text's token states must predict together (DupMAE, arXiv:2305.02564).
+
+    loss = -1 / length * sum over the text's different tokens v of log softmax(s)_v
+    s_v  = max over positions i of logit_v(i)
+
+As in the code of staoxiao/RetroMAE, a token that occurs twice counts once, and the length counts it
+twice. The logits are made for some positions at a time: there is never an array [B, S, V].
 """
 
 import dataclasses
@@ -31,24 +41,24 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.data.layouts import Encoder, Layout
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head, HeadModules
-from t5x_lite.heads.dense import Dense, dense_of
-from t5x_lite.heads.mlm import MaskedLMHead, Mlm
 from t5x_lite.models.base import ModelConfig, Output, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
+from t5x_lite.models.heads import Head, HeadModules
+from t5x_lite.models.pretraining_heads import MaskedLMHead, Mlm
+from t5x_lite.models.vector_heads import Dense, dense_of
 from t5x_lite.nn.bind import stacked
+from t5x_lite.nn.dense import einsum, lookup
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.nn.embedding import lookup
+from t5x_lite.nn.layers import PostNormLayer
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.positions import document_positions
-from t5x_lite.nn.post_norm import PostNormLayer
-from t5x_lite.nn.scan import Running, scan_layers
-from t5x_lite.objectives import masking
-from t5x_lite.objectives.bag_of_words import bag_losses
+from t5x_lite.nn.stack import Running, scan_layers
+from t5x_lite.objectives import masked_lm
 from t5x_lite.objectives.base import Loss, Objective, Term
-from t5x_lite.objectives.chunked import token_losses
+from t5x_lite.objectives.likelihood import token_losses
 from t5x_lite.objectives.masked_lm import (
     Masks,
     check_batch,
@@ -58,7 +68,92 @@ from t5x_lite.objectives.masked_lm import (
     require_ratio,
     sums,
 )
-from t5x_lite.types import Array, Batch, Key
+
+_UNSEEN = -1000.0
+"""The logit of a position that is not read."""
+
+
+def bag_losses(
+    states: Float[Array, "B S E"],
+    table: Float[Array, "V E"],
+    bias: Float[Array, " V"],
+    tokens: Int[Array, "B S"],
+    *,
+    read: Bool[Array, "B S"],
+    counted: Bool[Array, "B S"],
+    chunk: int,
+) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """The module's loss of each row.
+
+    Args:
+      states: what is multiplied with the table.
+      table: of the tokens.
+      bias: of the logits.
+      tokens: the text.
+      read: positions whose logits count.
+      counted: positions whose tokens are in the bag; their number is the length.
+      chunk: positions whose logits are made at a time; made again in the backward pass.
+
+    Returns:
+      The loss of each row, and 1 for rows with tokens in the bag, else 0.
+    """
+    scores = bag_scores(states, table, bias, read=read, chunk=chunk)
+
+    def bag(row: Array, counted: Array) -> Array:
+        return jnp.zeros(table.shape[0], jnp.float32).at[row].max(counted.astype(jnp.float32))
+
+    words = jnp.sum(counted, axis=1).astype(jnp.float32)
+    log_p = jax.nn.log_softmax(scores, axis=-1)
+    total = -jnp.sum(jax.vmap(bag)(tokens, counted) * log_p, axis=1)
+    return total / jnp.maximum(words, 1.0), (words > 0).astype(jnp.float32)
+
+
+def bag_scores(
+    states: Float[Array, "B S E"],
+    table: Float[Array, "V E"],
+    bias: Float[Array, " V"],
+    *,
+    read: Bool[Array, "B S"],
+    chunk: int,
+) -> Float[Array, "B V"]:
+    """The highest logit of each token of the vocabulary over the positions that are read.
+
+    Args:
+      states: what is multiplied with the table.
+      table: of the tokens.
+      bias: of the logits.
+      read: positions whose logits count; where there is none all scores are low.
+      chunk: positions whose logits are made at a time; made again in the backward pass.
+    """
+    batch, length = read.shape
+    num = -(-length // chunk)
+    missing = num * -(-length // num) - length
+
+    def chunks(x: Array) -> Array:
+        x = jnp.pad(x, ((0, 0), (0, missing), *[(0, 0)] * (x.ndim - 2)))
+        return jnp.moveaxis(x.reshape(batch, -1, num, *x.shape[2:]), 2, 0)
+
+    @jax.checkpoint
+    def highest(scores: Array, slices: tuple[Array, Array]) -> tuple[Array, None]:
+        states, read = slices
+        logits = einsum("BSE,VE->BSV", states.astype(table.dtype), table)
+        logits = jnp.where(read[..., None], logits + bias.astype(jnp.float32), _UNSEEN)
+        return jnp.maximum(scores, jnp.max(logits, axis=1)), None
+
+    start = jnp.full((batch, table.shape[0]), _UNSEEN, jnp.float32)
+    return jax.lax.scan(highest, start, (chunks(states), chunks(read)))[0]
+
+
+def largest(scores: Float[Array, "B V"], number: int) -> Float[Array, "B V"]:
+    """The largest scores of each row where they are, and 0 elsewhere (DupMAE's sparse vector).
+
+    Args:
+      scores: of the vocabulary.
+      number: how many stay; of equal ones at the end all.
+    """
+    last = jax.lax.top_k(scores, min(number, scores.shape[1]))[0][:, -1:]
+    return jnp.where((scores >= last) & (scores > _UNSEEN), scores, 0.0)
+
 
 Decoder = Literal["enhanced", "basic"]
 Query = Literal["raw", "normalised"]
@@ -151,7 +246,7 @@ class RetroMAE(Masks, Objective):
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
         """FLOPs of the loss of one row: the encoder, the decoder, and the head that they share."""
         (length,) = shapes["encoder_input_tokens"]
-        slots = masking.most(length, self.ratio)
+        slots = masked_lm.most(length, self.ratio)
         flops = model.text_flops(length) + model.masked_lm_head_flops(slots)
         layer = EncoderConfig.layer_flops(model, length)  # a DeBERTa's decoder has no distances
         flops += self.decoder_layers * layer + model.masked_lm_head_flops(length)
@@ -187,7 +282,7 @@ class RetroMAELoss(nnx.Module):
           InputError: the features are those of another layout.
         """
         check_batch(self.config, batch)
-        noise, dropout = masking.noise_and_dropout(key)
+        noise, dropout = masked_lm.noise_and_dropout(key)
         encoder_noise, decoder_noise = jax.random.split(noise)
         encoder_key, decoder_key = split_key(dropout, 2)
         head: MaskedLMHead = heads["mlm"]
@@ -196,8 +291,8 @@ class RetroMAELoss(nnx.Module):
         hidden = model(inputs, **features(batch), key=encoder_key)
         table, tokens = model.tables()["token"], batch["encoder_input_tokens"]
         total, correct, weight = sums(
-            head(masking.at_slots(hidden, slots), table),
-            masking.at_slots(tokens, slots),
+            head(masked_lm.at_slots(hidden, slots), table),
+            masked_lm.at_slots(tokens, slots),
             slots.used,
         )
         losses, right, weights = self._decoded(
@@ -260,7 +355,7 @@ class RetroMAELoss(nnx.Module):
             )
             query = documents.headed(model.embeddings(masked, **ids, key=embedding_key), summary)
             keys, mask = None, documents.together
-            chosen = masking.put_at_slots(
+            chosen = masked_lm.put_at_slots(
                 jnp.zeros_like(tokens), slots, jnp.ones_like(slots.positions)
             )
             weights = chosen > 0
@@ -294,12 +389,12 @@ class RetroMAELoss(nnx.Module):
         config, word_ids = self.config, batch["encoder_word_ids"]
         batch_size, length = word_ids.shape
         unit_key, choice_key, pick_key = jax.random.split(key, 3)
-        what = masking.units(
+        what = masked_lm.units(
             word_ids, whole_word=config.whole_word, max_ngram=config.max_ngram, key=unit_key
         )
         pool = min(length, config.mask_pool)
-        number = masking.counts(documents.real, config.ratio_of_decoder)
-        masks = masking.choose(
+        number = masked_lm.counts(documents.real, config.ratio_of_decoder)
+        masks = masked_lm.choose(
             jnp.broadcast_to(what[:, None], (batch_size, pool, length)),
             jnp.broadcast_to(number[:, None], (batch_size, pool)),
             key=choice_key,

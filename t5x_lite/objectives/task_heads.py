@@ -1,4 +1,6 @@
-"""Several tasks on one encoder, each with a head of its own.
+"""Losses of heads for tasks: choose, classify, find spans, label tokens; one task or several.
+
+Several tasks on one encoder, each with a head of its own.
 
     TaskHeads(tasks=("mnli=3", "stsb=1", "squad=span"))    # heads/mnli, heads/stsb, heads/squad
 
@@ -8,31 +10,371 @@ answer. Each term is the mean over its task's rows of the whole batch, so that a
 task has few rows weighs it no less; a task without rows adds 0. All heads run on all rows, and all
 processes run one program. The tasks may share all weights, or have modules of their own by
 MultiTask; with Parallel child i answers for the rows of task i.
+
+Multiple choice by a head on an encoder: COPA, SWAG, RACE.
+
+A question is read with each of its choices, the head "choice" gives each a number from its [CLS]
+state, and the loss is the cross-entropy of the right one (Devlin et al. 2019, section 4.4; SWAG).
+Rows are those of data.layout Choices().
+
+Classification and regression by a head on an encoder: GLUE as BERT does it (Devlin et al. 2019).
+
+    Classify(num_classes=3)        # cross-entropy: MNLI
+    Classify(num_classes=1)        # a score, by its squared error: STS-B
+
+The head "classifier" reads the state of the first token, [CLS] (`models.heads`). Rows are those
+of data.layout Labelled().
+
+Answers that are a span of the text: where one begins and where it ends (SQuAD 1.1 and 2.0).
+
+Two numbers for each position, each a distribution over the row's tokens (Devlin et al. 2019,
+section 4.2; transformers' *ForQuestionAnswering); the loss is the mean of both cross-entropies. No
+answer is a span, too, that of [CLS] (section 4.3). Rows are those of data.layout Windows(), which
+divides long contexts; or of Labelled(), which cuts them: of a row whose answer was cut off there is
+no loss.
+
+A label for each word by a head on an encoder: named entities, parts of speech (CoNLL-2003).
+
+    TagTokens(num_classes=9)       # O, and B- and I- of four kinds of names
+
+The head "token" reads the state of each token, and the loss is the cross-entropy at the first piece
+of each word, the mean over the words of the global batch (Devlin et al. 2019, section 5.3;
+transformers' *ForTokenClassification, of which other pieces have the label -100). Rows are those of
+data.layout Tokens().
+
+Which objective trains a head, and on what: for imported checkpoints, none of which says it.
 """
 
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import Float, Int
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.data.config import ADAPTER_IDS
-from t5x_lite.data.layouts import Labelled, Layout
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head, HeadModules
-from t5x_lite.heads.classes import ClassHead
-from t5x_lite.heads.classifier import Classifier, ClassifierKind
-from t5x_lite.heads.span import Span
+from t5x_lite.data.layouts import Choices, Labelled, Layout, Tokens, Windows
+from t5x_lite.data.layouts.labelled import PARTS_OF_SCORE
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderModel
+from t5x_lite.models.heads import (
+    Choice,
+    ClassHead,
+    Classifier,
+    ClassifierKind,
+    Head,
+    HeadModules,
+    Problem,
+    Span,
+    SpanHead,
+    Token,
+)
+from t5x_lite.models.pretraining_heads import Mlm
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.objectives.base import Loss, Objective
-from t5x_lite.objectives.classify import check_labelled, loss_of_classes, squared_error
-from t5x_lite.objectives.masked_lm import features, require_encoder
-from t5x_lite.objectives.spans import loss_of_spans
-from t5x_lite.types import Array, Batch, Key
+from t5x_lite.objectives.base import Loss, NoLoss, Objective, Term
+from t5x_lite.objectives.likelihood import correct, cross_entropy
+from t5x_lite.objectives.masked_lm import MaskedLM, features, require_encoder
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classify(Objective):
+    """Cross-entropy of classes, or the squared error of a score.
+
+    Attributes:
+      num_classes: number of classes; 1 is a score, 0 the number of the task's labels.
+      head: "bert", "roberta", "electra" or "deberta"; "auto" is that of the model's family.
+      dropout_rate: dropout rate of the head; None is the model's.
+    """
+
+    num_classes: int = 2
+    head: ClassifierKind | Literal["auto"] = "bert"
+    dropout_rate: float | None = None
+
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Labelled,)
+
+    def __post_init__(self) -> None:
+        kinds = (*get_args(ClassifierKind), "auto")
+        if self.head not in kinds:
+            raise InputError(f"objective.head must be one of {kinds}: got {self.head!r}")
+        try:
+            self._head()
+        except InputError as error:
+            raise InputError(f"objective.{error}") from error
+
+    def undecided(self) -> tuple[str, ...]:
+        """See `Objective.undecided`."""
+        return ("head",) * (self.head == "auto") + ("classes",) * (not self.num_classes)
+
+    def with_classes(self, *, kind: str, num_classes: int) -> "Classify":
+        """See `Objective.with_classes`; what the config decides stays."""
+        head: Any = kind if self.head == "auto" else self.head
+        return dataclasses.replace(self, head=head, num_classes=self.num_classes or num_classes)
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ClassifyLoss":
+        """Makes the loss module, which has no parameters."""
+        del model, rngs
+        return ClassifyLoss(self)
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The head "classifier", with what is known of its classes."""
+        known = kept.get("classifier")
+        if isinstance(known, Classifier) and known.num_classes == self.num_classes:
+            return (self._head(known.labels, known.problem_type),)
+        return (self._head(),)
+
+    def _head(self, labels: tuple[str, ...] = (), problem_type: Problem = "auto") -> Classifier:
+        # What the data and the checkpoint say is not known before a run (`train.completion`).
+        return Classifier(
+            num_classes=self.num_classes or 2,
+            kind="bert" if self.head == "auto" else self.head,
+            dropout_rate=self.dropout_rate,
+            labels=labels,
+            problem_type=problem_type,
+        )
+
+    def check_model(self, model: nnx.Module) -> None:
+        """Refuses what is no encoder."""
+        require_encoder(self, model)
+
+
+class ClassifyLoss(nnx.Module):
+    """Sums over the labelled rows of a batch.
+
+    Args:
+      config: the objective.
+    """
+
+    def __init__(self, config: Classify):
+        self.config = config
+
+    def __call__(
+        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
+        """The loss of a batch of the layout Labelled(); rows without a label count 0.
+
+        Raises:
+          InputError: the features are those of another layout.
+        """
+        check_labelled(self.config, batch)
+        model_key, head_key = split_key(key, 2)
+        hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
+        logits = heads["classifier"](hidden, key=head_key)
+        if self.config.num_classes == 1:
+            return squared_error(logits[:, 0], batch)
+        return loss_of_classes(logits, batch["labels"][:, 0])
+
+
+def loss_of_classes(logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Loss:
+    """Cross-entropy and accuracy of the rows, or the tokens, that have a label.
+
+    Args:
+      logits: of the classes.
+      label: the class + 1; 0 is none.
+    """
+    weights = (label > 0).astype(jnp.float32)
+    weight = jnp.sum(weights)
+    targets = jnp.maximum(label - 1, 0)
+    losses, _ = cross_entropy(logits, targets)
+    right = correct(logits, jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0])
+    return Loss(
+        terms={"cross_entropy": Term(jnp.sum(losses * weights), weight)},
+        metrics={"accuracy": (jnp.sum(right * weights), weight)},
+    )
+
+
+def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
+    """The squared error of the rows that have a score.
+
+    Args:
+      predicted: the scores of a head.
+      batch: with "scores", NaN where a row has none, or with labels.
+    """
+    label = batch["labels"][:, 0]
+    # Caches of earlier versions have scores as labels, in thousandths.
+    given = jnp.where(label > 0, (label - 1).astype(jnp.float32) / PARTS_OF_SCORE, jnp.nan)
+    scores = batch.get("scores", given)
+    weights = (~jnp.isnan(scores)).astype(jnp.float32)
+    # Zeros in place of NaN before the square: a gradient of NaN times 0 is NaN.
+    errors = jnp.where(jnp.isnan(scores), 0.0, predicted - jnp.nan_to_num(scores))
+    total, weight = jnp.sum(jnp.square(errors)), jnp.sum(weights)
+    return Loss(
+        terms={"squared_error": Term(total, weight)},
+        metrics={"squared_error": (total, weight)},
+    )
+
+
+def check_labelled(objective: Objective, batch: Batch) -> None:
+    """Refuses a batch that has no labels."""
+    missing = {"encoder_input_tokens", "encoder_segment_ids", "labels"} - set(batch)
+    if missing:
+        raise InputError(
+            f"objective {type(objective).__name__} reads texts with labels, but the batch has no "
+            f"{', '.join(sorted(missing))}: data.layout must be labelled"
+        )
+
+
+_NEVER = -1e9
+"""The number of a choice that is not there; finite, so that a row of padding has no NaN."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choose(Objective):
+    """Cross-entropy of the right choice among those of a question.
+
+    Attributes:
+      head: "bert", "roberta", "electra" or "deberta".
+      dropout_rate: dropout rate of the head; None is the model's.
+    """
+
+    head: ClassifierKind = "bert"
+    dropout_rate: float | None = None
+
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Choices,)
+
+    def __post_init__(self) -> None:
+        if self.head not in get_args(ClassifierKind):
+            kinds = get_args(ClassifierKind)
+            raise InputError(f"objective.head must be one of {kinds}: got {self.head!r}")
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ChooseLoss":
+        """Makes the loss module, which has no parameters."""
+        del model, rngs
+        return ChooseLoss(self)
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The head "choice"."""
+        return (Choice(kind=self.head, dropout_rate=self.dropout_rate),)
+
+    def check_model(self, model: nnx.Module) -> None:
+        """Refuses what is no encoder."""
+        require_encoder(self, model)
+
+
+class ChooseLoss(nnx.Module):
+    """Sums over the labelled rows of a batch.
+
+    Args:
+      config: the objective.
+    """
+
+    def __init__(self, config: Choose):
+        self.config = config
+
+    def __call__(
+        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
+        """The loss of a batch of the layout Choices(); rows without a label count 0.
+
+        Raises:
+          InputError: the features are those of another layout.
+        """
+        tokens = batch.get("encoder_input_tokens")
+        if tokens is None or tokens.ndim != 3 or "labels" not in batch:
+            raise InputError(
+                "objective Choose reads questions with choices, encoder_input_tokens [B, C, S] and "
+                "labels: data.layout must be choices"
+            )
+        rows, num, length = tokens.shape
+        flat = {name: value.reshape(-1, length) for name, value in features(batch).items()}
+        model_key, head_key = split_key(key, 2)
+        hidden = model(tokens.reshape(-1, length), **flat, key=model_key)
+        logits = heads["choice"](hidden, key=head_key).reshape(rows, num)
+        there = jnp.any(batch["encoder_segment_ids"] > 0, axis=2)
+        logits = jnp.where(there, logits, _NEVER)
+        return loss_of_classes(logits, batch["labels"][:, 0])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spans(Objective):
+    """Cross-entropy of an answer's first and last token.
+
+    Attributes:
+      longest: tokens of an answer at most, where one is looked for.
+    """
+
+    longest: int = 30
+
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Windows, Labelled)
+
+    def __post_init__(self) -> None:
+        if self.longest < 1:
+            raise InputError(f"objective.longest must be at least 1: got {self.longest}")
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpansLoss":
+        """Makes the loss module, which has no parameters."""
+        del model, rngs
+        return SpansLoss(self)
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The head "span"."""
+        return (Span(longest=self.longest),)
+
+    def check_model(self, model: nnx.Module) -> None:
+        """Refuses what is no encoder."""
+        require_encoder(self, model)
+
+
+class SpansLoss(nnx.Module):
+    """Sums over the labelled rows of a batch.
+
+    Args:
+      config: the objective.
+    """
+
+    def __init__(self, config: Spans):
+        self.config = config
+
+    def __call__(
+        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
+        """The loss of a batch of Windows() or Labelled(); rows without a label count 0.
+
+        Raises:
+          InputError: the features are those of another layout.
+        """
+        check_labelled(self.config, batch)
+        hidden = model(batch["encoder_input_tokens"], **features(batch), key=key)
+        return loss_of_spans(heads["span"], hidden, batch)
+
+
+def loss_of_spans(head: SpanHead, hidden: Float[Array, "B S D"], batch: Batch) -> Loss:
+    """Cross-entropy of both ends, and the share of answers that are right.
+
+    Args:
+      head: gives the logits of all positions.
+      hidden: the encoder's states.
+      batch: with "labels", the ends + 1; rows whose first one is 0 count 0.
+    """
+    logits = span_logits(head, hidden, batch["encoder_segment_ids"])
+    weights = (batch["labels"][:, 0] > 0).astype(jnp.float32)
+    targets = jnp.maximum(batch["labels"] - 1, 0)
+    losses, _ = cross_entropy(logits, targets)
+    ends = correct(logits, jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0])
+    right = jnp.prod(ends, axis=-1)
+    weight = jnp.sum(weights)
+    return Loss(
+        terms={"cross_entropy": Term(jnp.sum(jnp.mean(losses, axis=-1) * weights), weight)},
+        metrics={"accuracy": (jnp.sum(right * weights), weight)},
+    )
+
+
+def span_logits(
+    head: SpanHead, hidden: Float[Array, "B S D"], segment_ids: Int[Array, "B S"]
+) -> Float[Array, "B 2 S"]:
+    """Float32 logits of an answer's first and of its last token; padding is neither.
+
+    Args:
+      head: gives those of all positions.
+      hidden: the encoder's states.
+      segment_ids: 0 is padding.
+    """
+    both = jnp.stack(head(hidden), axis=1)
+    return jnp.where(segment_ids[:, None] > 0, both, _NEVER)
+
 
 _TASK = re.compile(r"([a-z][a-z0-9_]*)=(\d+|span)")
 
@@ -177,3 +519,100 @@ def _only(batch: Batch, mine: Array) -> Batch:
     if "scores" in batch:
         rows["scores"] = jnp.where(mine, batch["scores"], jnp.nan)
     return rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TagTokens(Objective):
+    """Cross-entropy of the classes of words.
+
+    Attributes:
+      num_classes: number of classes.
+      dropout_rate: dropout rate of the head; None is the model's.
+    """
+
+    num_classes: int = 2
+    dropout_rate: float | None = None
+
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Tokens,)
+
+    def __post_init__(self) -> None:
+        try:
+            self._head()
+        except InputError as error:
+            raise InputError(f"objective.{error}") from error
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TagTokensLoss":
+        """Makes the loss module, which has no parameters."""
+        del model, rngs
+        return TagTokensLoss(self)
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The head "token", with the names of its classes where they are known."""
+        known = kept.get("token")
+        if isinstance(known, Token) and known.num_classes == self.num_classes:
+            return (self._head(known.labels),)
+        return (self._head(),)
+
+    def _head(self, labels: tuple[str, ...] = ()) -> Token:
+        return Token(num_classes=self.num_classes, dropout_rate=self.dropout_rate, labels=labels)
+
+    def check_model(self, model: nnx.Module) -> None:
+        """Refuses what is no encoder."""
+        require_encoder(self, model)
+
+
+class TagTokensLoss(nnx.Module):
+    """Sums over the labelled tokens of a batch.
+
+    Args:
+      config: the objective.
+    """
+
+    def __init__(self, config: TagTokens):
+        self.config = config
+
+    def __call__(
+        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
+        """The loss of a batch of the layout Tokens(); tokens without a label count 0.
+
+        Raises:
+          InputError: the features are those of another layout.
+        """
+        missing = {"encoder_input_tokens", "encoder_segment_ids", "token_labels"} - set(batch)
+        if missing:
+            raise InputError(
+                "objective TagTokens reads tokens with labels, but the batch has no "
+                f"{', '.join(sorted(missing))}: data.layout must be tokens"
+            )
+        model_key, head_key = split_key(key, 2)
+        hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
+        return loss_of_classes(heads["token"](hidden, key=head_key), batch["token_labels"])
+
+
+DOCUMENTS = "tasks.encoder:documents"
+_BY_CLASSES = {1: "tasks.glue:stsb", 3: "tasks.glue:mnli"}
+
+
+def objective_for(head: Head | None, *, mask_id: int) -> tuple[Objective, str]:
+    """The objective that trains a head, and a task of its kind; `NoLoss` where there is none.
+
+    Args:
+      head: of the checkpoint; None is an encoder alone.
+      mask_id: the [MASK] of its vocabulary.
+    """
+    if isinstance(head, Mlm):
+        return MaskedLM(mask_id=mask_id), DOCUMENTS
+    if isinstance(head, Choice):
+        return Choose(head=head.kind, dropout_rate=head.dropout_rate), "tasks.super_glue:copa"
+    if isinstance(head, Span):
+        return Spans(longest=head.longest), "tasks.squad:squad"
+    if isinstance(head, Token):
+        tag = TagTokens(num_classes=head.num_classes, dropout_rate=head.dropout_rate)
+        return tag, "tasks.tokens:conll"
+    if isinstance(head, Classifier):
+        objective = Classify(
+            num_classes=head.num_classes, head=head.kind, dropout_rate=head.dropout_rate
+        )
+        return objective, _BY_CLASSES.get(head.num_classes, "tasks.glue:sst2")
+    return NoLoss(), DOCUMENTS

@@ -29,8 +29,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from t5x_lite import trees
-from t5x_lite.types import Array, Axes, Params
+from t5x_lite.core import trees
+from t5x_lite.core.trees import Array, Axes, Params
 
 LAYERS = "layers"
 """The name of the axis that stacks layers; it comes first."""

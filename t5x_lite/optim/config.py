@@ -19,10 +19,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from t5x_lite import patterns, trees
-from t5x_lite.errors import InputError
+from t5x_lite.core import patterns, trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Axes, Params
 from t5x_lite.optim import adafactor
-from t5x_lite.optim.layer_decay import decayed_by_layer
+from t5x_lite.optim.partial import Gradual, Starts, decayed_by_layer, live, unfreezing
 from t5x_lite.optim.schedules import (
     LearningRate,
     Schedule,
@@ -30,8 +31,6 @@ from t5x_lite.optim.schedules import (
     require_below_one,
     require_not_negative,
 )
-from t5x_lite.optim.unfreezing import Gradual, Starts, live, unfreezing
-from t5x_lite.types import Array, Axes, Params
 
 AUTO = "auto"
 """The `schedule_offset` that the checkpoint of `--init` says."""
@@ -52,8 +51,8 @@ class Optimizer(ABC):
         of their own for clip_norm, and so have those that none matches. Two networks that are
         trained by one loss: ("objective/generator.*",).
       layer_decay: factor of the learning rate from one layer to the one below it, for fine-tuning:
-        `optim.layer_decay`. 1 is the same rate everywhere.
-      unfreezing: layers that begin to train one after the other: `optim.unfreezing`.
+        `optim.partial`. 1 is the same rate everywhere.
+      unfreezing: layers that begin to train one after the other: `optim.partial`.
     """
 
     schedule: Schedule

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import optax
 
-from t5x_lite.errors import InputError
-from t5x_lite.types import Array
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array
 
 LearningRate: TypeAlias = Callable[[Any], Array]
 """step (an int or an int32 scalar) -> learning rate (f32 scalar)."""

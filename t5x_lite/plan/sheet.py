@@ -10,10 +10,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t5x_lite.chips import GIB, Chip
-from t5x_lite.plan import links
-from t5x_lite.plan.hlo import Reading
-from t5x_lite.plan.links import RingTime
+from t5x_lite.core.accelerators import GIB, Chip
+from t5x_lite.plan import hlo
+from t5x_lite.plan.hlo import Reading, RingTime
 from t5x_lite.plan.program import Memory
 
 
@@ -118,7 +117,7 @@ class Sheet:
         """The least time of the collectives; None where none are, or the links are not known."""
         traffic = self.reading.traffic if self.reading else ()
         rate = self.chip.links
-        return None if rate is None or not traffic else links.ring_time(traffic, rate)
+        return None if rate is None or not traffic else hlo.ring_time(traffic, rate)
 
     @property
     def with_links(self) -> float | None:
@@ -176,7 +175,7 @@ class Sheet:
                 kind: dataclasses.asdict(traffic) for kind, traffic in collectives.items()
             },
             "collective_bytes": (
-                dataclasses.asdict(links.moved(self.reading.traffic)) if self.reading else None
+                dataclasses.asdict(hlo.moved(self.reading.traffic)) if self.reading else None
             ),
             "kernels": [
                 dataclasses.asdict(kernel)
@@ -264,7 +263,7 @@ class Sheet:
             lines.append("collectives of a device in a step")
             for kind, traffic in sorted(self.reading.collectives.items()):
                 lines.append(f"  {kind:<25}{traffic.bytes / 1e6:>10.1f} MB in {traffic.count}")
-            lines += links.lines(self.reading.traffic)
+            lines += hlo.lines(self.reading.traffic)
         kernels = self.reading.kernels if self.reading else ()
         if kernels:
             flops = sum(kernel.count * kernel.flops for kernel in kernels)

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from t5x_lite.c4.config import OPTIONS, SOURCES, option
 from t5x_lite.c4.pages import STAGES, Tally
-from t5x_lite.c4.rules import OPTIONS, SOURCES, option
-from t5x_lite.remote import open_path, write_whole
+from t5x_lite.core.remote import open_path, write_whole
 from t5x_lite.report import page as report_page
 from t5x_lite.report.chart import histogram, share_bar
 from t5x_lite.report.page import text

@@ -22,19 +22,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.report import chart as report_chart
 from t5x_lite.report import page as report_page
-from t5x_lite.report.history import Run, read_run
 from t5x_lite.report.runs import (
+    Run,
     base_names,
     charted,
     charts_of,
     command_of,
+    read_run,
+    settings,
     write_page,
     written_now,
 )
-from t5x_lite.report.settings import settings
 
 PAGE = "compare.html"
 _NOT_COMPARED = ("--workdir",)

@@ -1,14 +1,24 @@
-"""The report's page: cards, tables, and the HTML and CSS around them.
+"""The parts of report pages: cards, tables, HTML, CSS; and the page of a suite.
+
+The report's page: cards, tables, and the HTML and CSS around them.
 
 Pure functions of values to strings; nothing is read or written here. The page needs no network:
 no script, no font and no image, and a content security policy that forbids them. Everything that
 comes from a run is escaped. Colours follow the reader's light or dark preference.
+
+The page of a suite: a row for each set, and the mean.
 """
 
+import datetime
 import html
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import write_atomically
+from t5x_lite.report import chart
 from t5x_lite.report.chart import Series, line_chart
 
 
@@ -219,3 +229,33 @@ td.best{font-weight:600}
 .samples td::before{content:attr(data-label);display:block;color:var(--soft);font-size:12px}}
 @media print{body{background:#fff}.card,details{break-inside:avoid}.switch{display:none}}
 """
+
+
+def write_suite_page(path: Path, suite: str, result: Mapping[str, Any]) -> None:
+    """Writes the page of the numbers of all sets.
+
+    Args:
+      path: the HTML file.
+      suite: its name.
+      result: "mean" by metric, "sets" by name and metric, and the "missing".
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    mean, sets, missing = result["mean"], result["sets"], result["missing"]
+    tiles = [("Sets", f"{len(sets):,}", f"{len(missing)} missing" if missing else "all")]
+    tiles += [(name, chart.number(value), "mean") for name, value in mean.items()]
+    rows = [
+        [name, *(f"{value:.4f}" for value in values.values())]
+        for name, values in [*sets.items(), ("mean", mean)]
+    ]
+    body = [facts(tiles), "<h2>Sets</h2>", table(["set", *mean], rows)]
+    if missing:
+        names = text(", ".join(missing))
+        body.append(f'<p class="note">The mean is without the missing sets: {names}.</p>')
+    written = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    document = page(suite.upper(), f"written {written}", body)
+    try:
+        write_atomically(path, document.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error

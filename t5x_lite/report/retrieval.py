@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t5x_lite.errors import InputError
-from t5x_lite.files import write_atomically
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import write_atomically
 from t5x_lite.report import chart, page
 
 _TITLES = {"ndcg": "nDCG@k", "recall": "Recall@k", "top": "Questions answered in the first k"}

@@ -12,15 +12,369 @@ changes no ranking, is left out. Documents of equal scores stand in the order of
 
 Source: Robertson and Zaragoza 2009; Lucene BM25Similarity; Kamphuis et al. 2020, "Which BM25 do you
 mean?".
+
+An inverted index of a corpus: for every term the documents that hold it, and how often.
+
+    build("corpus.bm25", texts, analyzer="english", identity={...})
+    index = InvertedIndex.open("corpus.bm25")
+    index.postings("wing")          # (documents [df], frequencies [df]), by number, rising
+
+    index.json          what was indexed, and how
+    ids.*, terms.*      strings (`string_table`); a term's number is by first appearance
+    sorted.npy          the terms' numbers in the order of their bytes, for looking one up
+    ends.npy            where the postings of each term end
+    documents.npy, frequencies.npy      int32, the postings of all terms one after another
+    lengths.npy         int32, the terms of each document
+
+Building holds a block of postings and the terms in memory, not the documents: blocks are sorted by
+term and written, and at the end their postings are copied to their places. A killed build goes on
+behind its last block.
 """
 
+import array
 import collections
-from typing import Literal
+import contextlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from t5x_lite.errors import InputError
-from t5x_lite.retrieval.bm25_index import InvertedIndex
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import locked, open_atomically, reason, write_atomically
+from t5x_lite.core.progress import counting, waiting
+from t5x_lite.data.formats.string_table import (
+    StringTable,
+    check_ends,
+    create_array,
+    open_array,
+    read_record,
+    save_array,
+)
+from t5x_lite.retrieval.analyzers import Analyzer, analyzer
+
+_logger = logging.getLogger(__name__)
+
+BLOCK_POSTINGS = 4 << 20
+"""Postings that are held in memory, of 12 bytes each."""
+_VERSION = 1
+_ARRAYS = {
+    "sorted": np.int32,
+    "ends": np.int64,
+    "documents": np.int32,
+    "frequencies": np.int32,
+    "lengths": np.int32,
+}
+"""The files that are one array each, and its type."""
+_SHOWN_AT_A_TIME = 1000
+
+
+class InvertedIndex(NamedTuple):
+    """An index that is mapped, not read.
+
+    Attributes:
+      settings: of index.json: analyzer, documents, terms, postings, total_length.
+      ids: of the documents.
+      terms: by number.
+      sorted: the numbers of the terms in the order of their bytes.
+      ends: where the postings of a term end.
+      documents: of all postings.
+      frequencies: of all postings.
+      lengths: of the documents, in terms.
+    """
+
+    settings: Mapping[str, Any]
+    ids: StringTable
+    terms: StringTable
+    sorted: np.ndarray
+    ends: np.ndarray
+    documents: np.ndarray
+    frequencies: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def open(cls, directory: str | Path) -> "InvertedIndex":
+        """Opens what `build` wrote.
+
+        Raises:
+          InputError: it is no index, or a file is missing or damaged.
+        """
+        path = Path(directory)
+        fields = {"version": int, "analyzer": str, "documents": int, "terms": int}
+        settings = read_record(
+            path / "index.json",
+            {**fields, "postings": int, "total_length": int},
+            kind="BM25 index",
+            made_by="bm25 build",
+        )
+        if settings["version"] != _VERSION:
+            raise InputError(f"{path}: an index of another version: build it again")
+        arrays = [
+            open_array(path / f"{name}.npy", dtypes=(dtype,), dims=1)
+            for name, dtype in _ARRAYS.items()
+        ]
+        tables = StringTable.open(path / "ids"), StringTable.open(path / "terms")
+        index = cls(settings, *tables, *arrays)
+        sizes = {
+            "documents": (len(index.ids), len(index.lengths)),
+            "terms": (len(index.terms), len(index.ends), len(index.sorted)),
+            "postings": (len(index.documents), len(index.frequencies)),
+        }
+        for name, found in sizes.items():
+            if set(found) != {settings[name]}:
+                raise InputError(f"{path}: damaged ({name} {found}): build it again")
+        check_ends(index.ends, settings["postings"], where=path / "ends.npy")
+        for name, limit in (("sorted", settings["terms"]), ("lengths", 1 << 31)):
+            _check_range(getattr(index, name), limit, where=path / f"{name}.npy")
+        index.analyzer()
+        return index
+
+    def analyzer(self) -> Analyzer:
+        """The analyzer that the documents' terms are of."""
+        return analyzer(self.settings["analyzer"])
+
+    def postings(self, term: str) -> tuple[np.ndarray, np.ndarray]:
+        """The documents of a term and its frequencies in them; none of one that is not there."""
+        number = self._number(term)
+        if number is None:
+            return self.documents[:0], self.frequencies[:0]
+        start = int(self.ends[number - 1]) if number else 0
+        span = slice(start, int(self.ends[number]))
+        _check_range(self.documents[span], len(self.lengths), where="documents.npy of the index")
+        return self.documents[span], self.frequencies[span]
+
+    def _number(self, term: str) -> int | None:
+        key, low, high = term.encode(), 0, len(self.terms)
+        while low < high:
+            middle = (low + high) // 2
+            if self.terms[int(self.sorted[middle])].encode() < key:
+                low = middle + 1
+            else:
+                high = middle
+        found = int(self.sorted[low]) if low < len(self.terms) else None
+        return found if found is not None and self.terms[found] == term else None
+
+
+def _check_range(numbers: np.ndarray, limit: int, *, where: str | Path) -> None:
+    """Raise InputError unless all numbers are from 0 to below a limit."""
+    if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
+        raise InputError(f"{where}: damaged (a number is not below {limit}); build it again")
+
+
+def build(
+    directory: str,
+    texts: Iterable[tuple[str, str]],
+    *,
+    analyzer: str,
+    identity: Mapping[str, Any],
+) -> None:
+    """Writes the index of some documents; the directory takes its name when it is whole.
+
+    Args:
+      directory: must not be there.
+      texts: (id, text) of each document.
+      analyzer: its name.
+      identity: what makes two builds the same, as JSON, for one that goes on.
+
+    Raises:
+      InputError: the directory is there, or cannot be written; what is there of a build is of
+        another one; an id comes twice; or there is no document.
+    """
+    target = Path(directory)
+    if target.exists():
+        raise InputError(f"{target}: is there already; delete it, or give another --output")
+    part = target.with_name(f"{target.name}.partial")
+    try:
+        with _kept_if_resumable(part, target):
+            _check_identity(part, {**identity, "analyzer": analyzer})
+            _Builder(part, analyzer).run(texts)
+            os.replace(part, target)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written ({reason(error)})") from error
+
+
+@contextlib.contextmanager
+def _kept_if_resumable(part: Path, target: Path) -> Iterator[None]:
+    """Makes the unfinished directory, and removes it after a failure that leaves nothing to resume.
+
+    It stays after an interruption, and if it has blocks, unless the input is what was wrong and all
+    blocks are this process's. It is this process's alone.
+    """
+    made = [parent for parent in part.parents if not parent.exists()]
+    resumed = part.exists()
+    part.mkdir(parents=True, exist_ok=True)
+    with locked(part, output=target):
+        yield from _keeping(part, resumed=resumed, made=made)
+
+
+def _keeping(part: Path, *, resumed: bool, made: list[Path]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        empty = not interrupted and not any(part.glob("block-*.npz"))
+        if not resumed and (isinstance(error, InputError) or empty):
+            shutil.rmtree(part, ignore_errors=True)
+            for parent in made:
+                with contextlib.suppress(OSError):
+                    parent.rmdir()
+        raise
+
+
+def _check_identity(part: Path, identity: Mapping[str, Any]) -> None:
+    path, asked = part / "identity.json", json.loads(json.dumps(identity))
+    if path.exists():
+        known = json.loads(path.read_text(encoding="utf-8"))
+        if known != asked:
+            other = [key for key in {**known, **asked} if known.get(key) != asked.get(key)]
+            raise InputError(
+                f"{part} holds a part of another index (other {', '.join(other)}): give that "
+                "command again, delete the directory, or give another --output"
+            )
+    else:
+        write_atomically(path, json.dumps(asked).encode())
+
+
+class _Builder:
+    """Collects postings, writes them in blocks, and at the end as one index."""
+
+    def __init__(self, directory: Path, name: str):
+        self._directory, self._name, self._analyze = directory, name, analyzer(name)
+        self._terms: dict[str, int] = {}
+        self._blocks: list[Path] = []
+        self._num_documents = 0
+        self._start_block()
+
+    def _start_block(self) -> None:
+        self._block_terms, self._block_documents, self._block_counts = (
+            array.array("i") for _ in range(3)
+        )
+        self._lengths, self._ids = array.array("i"), list[str]()
+        self._known = len(self._terms)
+
+    def run(self, texts: Iterable[tuple[str, str]]) -> None:
+        """Indexes what is not in blocks yet, and writes the index."""
+        self._resume()
+        seen = self._num_documents
+        with counting("indexing", unit="documents", done=seen) as advance:
+            for number, (name, text) in enumerate(texts):
+                if number < seen:
+                    continue
+                self._add(name, text)
+                if self._num_documents % _SHOWN_AT_A_TIME == 0:
+                    advance(_SHOWN_AT_A_TIME)
+                if len(self._block_terms) >= BLOCK_POSTINGS:
+                    self._write_block()
+        if self._ids:
+            self._write_block()
+        if not self._num_documents:
+            raise InputError("there is no document to index")
+        with waiting(f"writing the index of {self._num_documents:,} documents"):
+            self._finish()
+
+    def _add(self, name: str, text: str) -> None:
+        counts = collections.Counter(self._analyze(text))
+        terms, number = self._terms, self._num_documents
+        self._block_terms.extend(terms.setdefault(term, len(terms)) for term in counts)
+        self._block_documents.extend([number] * len(counts))
+        self._block_counts.extend(counts.values())
+        self._lengths.append(counts.total())
+        self._ids.append(name)
+        self._num_documents += 1
+
+    def _write_block(self) -> None:
+        """Postings sorted by term, and within a term by document."""
+        terms = np.asarray(self._block_terms, np.int32)
+        order = np.argsort(terms, kind="stable")
+        numbers, counts = np.unique(terms, return_counts=True)
+        path = self._directory / f"block-{len(self._blocks):05d}.npz"
+        new = list(self._terms)[self._known :]
+        tables = {"ids": StringTable.of(self._ids), "new": StringTable.of(new)}
+        block: dict[str, Any] = {
+            "terms": numbers,
+            "counts": counts,
+            "documents": np.asarray(self._block_documents, np.int32)[order],
+            "frequencies": np.asarray(self._block_counts, np.int32)[order],
+            "lengths": np.asarray(self._lengths, np.int32),
+        }
+        for name, table in tables.items():
+            block |= {f"{name}_{part}": values for part, values in table.arrays().items()}
+        with open_atomically(path) as file:
+            np.savez(file, **block)
+        self._blocks.append(path)
+        self._start_block()
+
+    def _resume(self) -> None:
+        """Takes up the blocks of an earlier process."""
+        for path in sorted(self._directory.glob("block-*.npz")):
+            with np.load(path) as block:
+                for term in StringTable(block["new_bytes"], block["new_ends"]):
+                    self._terms[term] = len(self._terms)
+                self._num_documents += len(block["lengths"])
+            self._blocks.append(path)
+        if self._blocks:
+            _logger.info("going on after %d documents", self._num_documents)
+        self._start_block()
+
+    def _finish(self) -> None:
+        directory = self._directory
+        frequencies = np.zeros(len(self._terms), np.int64)
+        for block in self._opened():
+            frequencies[block["terms"]] += block["counts"]
+        ends = np.cumsum(frequencies)
+        postings = int(ends[-1]) if len(ends) else 0
+        self._place_postings(ends - frequencies, postings)
+        save_array(directory / "ends.npy", ends)
+        lengths = np.concatenate([block["lengths"] for block in self._opened()])
+        save_array(directory / "lengths.npy", lengths)
+        tables = (StringTable(b["ids_bytes"], b["ids_ends"]) for b in self._opened())
+        ids = StringTable.of(name for table in tables for name in table)
+        ids.check_distinct("the corpus")
+        ids.save(directory / "ids")
+        StringTable.of(self._terms).save(directory / "terms")
+        order = sorted(self._terms.items(), key=lambda item: item[0].encode())
+        save_array(directory / "sorted.npy", np.array([n for _, n in order], np.int32))
+        settings = {
+            "version": _VERSION,
+            "analyzer": self._name,
+            "documents": self._num_documents,
+            "terms": len(self._terms),
+            "postings": postings,
+            "total_length": int(lengths.sum(dtype=np.int64)),
+        }
+        write_atomically(directory / "index.json", json.dumps(settings, indent=1).encode() + b"\n")
+        for path in reversed(self._blocks):  # what a killed build leaves is the beginning
+            path.unlink()
+
+    def _place_postings(self, starts: np.ndarray, postings: int) -> None:
+        """Copies the postings of each block to their terms' places in the two large files."""
+        if not postings:
+            for name in ("documents", "frequencies"):
+                save_array(self._directory / f"{name}.npy", np.zeros(0, np.int32))
+            return
+        places, files = starts.copy(), {}
+        for name in ("documents", "frequencies"):
+            path = self._directory / f"{name}.npy"
+            files[name] = create_array(path, np.int32, (postings,))
+        for block in self._opened():
+            terms, counts = block["terms"], block["counts"]
+            inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            where = np.repeat(places[terms], counts) + inside
+            for name, file in files.items():
+                file[where] = block[name]
+            places[terms] += counts
+        for file in files.values():
+            file.flush()
+
+    def _opened(self) -> Iterator[Mapping[str, np.ndarray]]:
+        for path in self._blocks:
+            with np.load(path) as block:
+                yield block
+
 
 Lengths = Literal["exact", "lucene"]
 

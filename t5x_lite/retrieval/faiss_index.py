@@ -33,13 +33,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from t5x_lite.errors import InputError
-from t5x_lite.extras import install_command
-from t5x_lite.files import reason, scratch_directory, write_atomically
-from t5x_lite.progress import counting
-from t5x_lite.records.string_table import StringTable, read_record
-from t5x_lite.records.vector_shards import VectorShards
-from t5x_lite.retrieval.search import Best, check_vectors
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.core.files import reason, scratch_directory, write_atomically
+from t5x_lite.core.progress import counting
+from t5x_lite.data.formats.string_table import StringTable, read_record
+from t5x_lite.data.formats.vectors import VectorShards
+from t5x_lite.retrieval.exact import Best, check_vectors
 
 _VERSION = 1
 _ROWS = 1 << 16

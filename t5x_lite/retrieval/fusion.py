@@ -1,4 +1,6 @@
-"""One ranking of several.
+"""One ranking of several: fusion, BGE-M3's hybrid, reranking.
+
+One ranking of several.
 
     fused = fuse([dense, lexical], method="rrf", depth=100)             # query -> Ranking
     fuse([dense, lexical], method="min-max", weights=[1.0, 0.3], depth=100)
@@ -11,13 +13,52 @@
 
 Documents of equal sums stand in the order of their ids, but those that are merged in that of the
 runs, as in a search of the whole corpus. Queries stand in the order of the first run.
+
+Rankings by three heads, alone and together, as BGE-M3's paper has them.
+
+    ways = Ways(weights=(1.0, 0.3, 1.0), pair_weights=(1.0, 0.3))
+    finder = Finder(corpus, ways)
+    finder.rank(dense, terms, vectors)                 # {"dense": [(number, score), ...], ...}
+
+| ranking | candidates | score |
+|---|---|---|
+| dense, lexical | all documents | of the head |
+| dense_lexical | the first 1000 of both | w1 dense + w2 lexical |
+| multi_vector | the first 200 of dense | of the head |
+| all | the first 200 of dense | w1 dense + w2 lexical + w3 multi_vector |
+
+A document that one head did not return has that head's score all the same; in the reference it is
+0. Behind the documents that are scored again the rest of the first ranking follows, in its order.
+The weights for passages are 1, .3, 1 (MIRACL, MKQA), and for long documents .15, .5, .35, of the
+pair .2, .8 (MLDR, NarrativeQA; Chen et al. 2024, arXiv:2402.03216v4).
+
+Exact search by weights of terms: postings of each token, in memory.
+
+    index = TermIndex([{5: 0.7, 9: 0.4}, {9: 0.2}])         # token -> weight, of each document
+    index.scores({9: 0.5})                                  # float32 [0.2, 0.1]
+
+A score is the sum over common tokens of the products of weights, in float32 as they were written.
+(FlagEmbedding searches by Lucene's impacts, whole numbers of a hundredth.)
+
+The first places of a ranking in another order: that of a second, slower score.
+
+    reranked(Ranking("q", ranked([("a", 9.0), ("b", 8.0), ("c", 7.0)])), [0.5, 2.5])
+    # b 2.5, a 0.5, c -0.5: as many are in another order as have a score
+
+The rest keeps its order, below the lowest of the new scores, by one a place: a run is then sorted
+by its scores, too. Of equal scores the one that was first stays first.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, Protocol, get_args, runtime_checkable
 
-from t5x_lite.errors import InputError
-from t5x_lite.records.run_files import Ranked, Ranking, ranked
+import numpy as np
+from jaxtyping import Float, Int
+
+from t5x_lite.config.evaluation import Ways
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.rankings import Ranked, Ranking, ranked
+from t5x_lite.inference.pairs import late_score
 
 Method = Literal["sum", "min-max", "rrf", "merge"]
 RRF_K = 60
@@ -99,3 +140,166 @@ def _values(
         return scores
     low, high = min(scores.values()), max(scores.values())
     return {name: (s - low) / (high - low) if high > low else 1.0 for name, s in scores.items()}
+
+
+class TermIndex:
+    """The postings of documents.
+
+    Args:
+      documents: token -> weight, of each.
+    """
+
+    def __init__(self, documents: Iterable[Mapping[int, float]]):
+        tokens: list[np.ndarray] = []
+        weights: list[np.ndarray] = []
+        lengths: list[int] = []
+        for document in documents:
+            tokens.append(np.fromiter(document.keys(), np.int64, len(document)))
+            weights.append(np.fromiter(document.values(), np.float32, len(document)))
+            lengths.append(len(document))
+        self.size = len(lengths)
+        of_all = np.concatenate([np.zeros(0, np.int64), *tokens])
+        numbers = np.repeat(np.arange(self.size, dtype=np.int64), lengths)
+        order = np.argsort(of_all, kind="stable")  # documents rise within a token
+        self._tokens, starts = np.unique(of_all[order], return_index=True)
+        self._bounds = np.append(starts, len(order))
+        self._numbers = numbers[order]
+        self._weights = np.concatenate([np.zeros(0, np.float32), *weights])[order]
+
+    def scores(self, query: Mapping[int, float]) -> Float[np.ndarray, " N"]:
+        """The score of each document.
+
+        Args:
+          query: token -> weight.
+        """
+        found = np.zeros(self.size, np.float32)
+        for token, weight in sorted(query.items()):
+            place = int(np.searchsorted(self._tokens, token))
+            if place < len(self._tokens) and self._tokens[place] == token:
+                here = slice(self._bounds[place], self._bounds[place + 1])
+                found[self._numbers[here]] += np.float32(weight) * self._weights[here]
+        return found
+
+
+def best(scores: Float[np.ndarray, " N"], depth: int) -> Int[np.ndarray, " k"]:
+    """The numbers of the largest scores, falling; of equal ones the lower number first."""
+    if depth < len(scores):
+        least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
+        some = np.flatnonzero(scores >= least)
+    else:
+        some = np.arange(len(scores))
+    return some[np.argsort(-scores[some], kind="stable")][:depth]
+
+
+Scored = list[tuple[int, float]]
+"""Numbers of documents with their scores, best first."""
+
+
+@runtime_checkable
+class Corpus(Protocol):
+    """What heads made of documents: `data.formats.vectors.M3Texts`."""
+
+    ids: list[str]
+    dense: np.ndarray | None
+
+    def has(self, way: str) -> bool:
+        """Whether a head was asked."""
+        ...
+
+    def terms(self) -> Iterable[Mapping[int, float]]:
+        """Of each document."""
+        ...
+
+    def vectors(self, number: int) -> np.ndarray:
+        """Of a document's tokens."""
+        ...
+
+
+class Finder:
+    """Ranks the documents of a corpus for a query.
+
+    Args:
+      corpus: its heads' files.
+      ways: how.
+
+    Raises:
+      InputError: the corpus lacks what a head made.
+    """
+
+    def __init__(self, corpus: Corpus, ways: Ways):
+        self._corpus, self._ways = corpus, ways
+        for head in ways.heads:
+            if not corpus.has(head):
+                raise InputError(
+                    f"the corpus has nothing of the head {head!r}: embed it with --heads "
+                    f"{' '.join(ways.heads)}"
+                )
+        self._terms = TermIndex(corpus.terms()) if "lexical" in ways.heads else None
+
+    def rank(
+        self,
+        dense: Float[np.ndarray, " D"] | None,
+        terms: Mapping[int, float] | None,
+        vectors: Float[np.ndarray, "S K"] | None,
+    ) -> dict[str, Scored]:
+        """The rankings of one query, by name.
+
+        Args:
+          dense: the query's vector.
+          terms: its weights by token.
+          vectors: of its tokens.
+        """
+        ways, scores = self._ways, {}
+        if "dense" in ways.heads:
+            assert self._corpus.dense is not None
+            scores["dense"] = np.asarray(self._corpus.dense @ dense, np.float32)
+        if self._terms is not None:
+            assert terms is not None
+            scores["lexical"] = self._terms.scores(terms)
+        firsts = {name: best(x, ways.depth).tolist() for name, x in scores.items()}
+        found = {n: _scored(firsts[n], scores[n][firsts[n]]) for n in scores if n in ways.names}
+        if "dense_lexical" in ways.names:
+            either = np.union1d(firsts["dense"], firsts["lexical"])
+            one, two = ways.pair_weights
+            sums = one * scores["dense"][either] + two * scores["lexical"][either]
+            found["dense_lexical"] = _scored(either, sums)[: ways.depth]
+        if {"multi_vector", "all"} & set(ways.names):
+            assert vectors is not None
+            some = np.array(firsts["dense"][: ways.rerank], np.int64)
+            late = np.array([late_score(vectors, self._corpus.vectors(i)) for i in some.tolist()])
+            rest = firsts["dense"][ways.rerank :]
+            if "multi_vector" in ways.names:
+                found["multi_vector"] = _with_rest(_scored(some, late), rest)
+            if "all" in ways.names:
+                each = (scores["dense"][some], scores["lexical"][some], late)
+                sums = sum(w * x for w, x in zip(ways.weights, each, strict=True))
+                found["all"] = _with_rest(_scored(some, np.asarray(sums)), rest)
+        return {name: found[name] for name in ways.names}
+
+
+def _scored(numbers: Sequence[int] | np.ndarray, scores: np.ndarray) -> Scored:
+    """Best first; of equal scores the one that was first stays first."""
+    those = np.asarray(numbers)
+    order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
+    return [(int(those[i]), float(scores[i])) for i in order]
+
+
+def _with_rest(first: Scored, rest: Sequence[int]) -> Scored:
+    """The rest below the lowest of the new scores, by one a place."""
+    lowest = first[-1][1] if first else 0.0
+    return [*first, *((number, lowest - place) for place, number in enumerate(rest, 1))]
+
+
+def reranked(ranking: Ranking, scores: Sequence[float]) -> Ranking:
+    """A ranking of the same documents.
+
+    Args:
+      ranking: of the first stage.
+      scores: of its first documents, in its order; not more than it has.
+    """
+    names = [one.document for one in ranking.documents]
+    order = np.argsort(-np.array(scores, np.float64), kind="stable").tolist()
+    first = [(names[place], float(scores[place])) for place in order]
+    lowest = min(scores, default=0.0)
+    rest = [(name, float(lowest) - place) for place, name in enumerate(names[len(first) :], 1)]
+    return Ranking(ranking.query, ranked([*first, *rest]))

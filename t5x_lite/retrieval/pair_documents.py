@@ -13,17 +13,14 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from t5x_lite.buckets.paths import data_path
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.inputs import expand_inputs
 from t5x_lite.c4.pages import Tally
-from t5x_lite.c4.reading import read_pages
-from t5x_lite.data.tasks.text_files import shards_of
-from t5x_lite.data.tasks.text_source import texts_of
-from t5x_lite.errors import InputError
-from t5x_lite.files import LONGEST_LINE
-from t5x_lite.records.compressed import plain_name
-from t5x_lite.records.documents import (
+from t5x_lite.c4.reading import expand_inputs, read_pages
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.object_store import data_path
+from t5x_lite.core.remote import is_remote
+from t5x_lite.data.formats.documents import (
     TEXT,
     TFDS,
     Shard,
@@ -33,9 +30,10 @@ from t5x_lite.records.documents import (
     read_fields,
     text_of,
 )
-from t5x_lite.records.lines import read_lines
-from t5x_lite.records.released_files import read_parallel
-from t5x_lite.remote import is_remote
+from t5x_lite.data.formats.lines import plain_name, read_lines
+from t5x_lite.data.formats.released_files import read_parallel
+from t5x_lite.data.tasks.text_files import shards_of
+from t5x_lite.data.tasks.text_source import texts_of
 from t5x_lite.retrieval.pair_rules import RULES, Document, Raw
 
 _ARCHIVES = (".warc", ".wet")

@@ -19,12 +19,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from t5x_lite.errors import InputError
-from t5x_lite.option_types import Count, OptionalPositive, Positive
-from t5x_lite.records.json_lines import read_examples
-from t5x_lite.records.passages import of_object
-from t5x_lite.retrieval.pair_filters import plain
-from t5x_lite.retrieval.words import words
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, OptionalPositive, Positive
+from t5x_lite.data.formats.lines import read_examples
+from t5x_lite.data.formats.passages import of_object
+from t5x_lite.retrieval.analyzers import words
+from t5x_lite.retrieval.pair_rules import plain
 
 PROMPT = (
     "Read the text below and ask one specific and valuable question about its core. A reader who "

@@ -1,4 +1,6 @@
-"""Texts of many requests, put together to batches by kind and by length, for one thread.
+"""Texts of many requests in batches of few static shapes.
+
+Texts of many requests, put together to batches by kind and by length, for one thread.
 
     batcher = Batcher({"predict": answer}, sizes=(1, 8, 32), queue=1024, wait=0.005)
     batcher.start()
@@ -14,6 +16,12 @@ row: no other shape exists, and none is compiled after the start. While programs
 Between two sizes the one is taken
 that answers more texts a second, by the seconds that each took before: of five texts a batch of
 four goes first where one of sixteen takes much longer.
+
+The few static shapes that batches have, so that every program is compiled at the start.
+
+sizes(32)               (1, 2, 4, 8, 16, 32)
+lengths(512)            (32, 128, 512)
+fit((32, 128, 512), 33) 128
 """
 
 import collections
@@ -24,10 +32,32 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from t5x_lite.serve.limits import Refused
-from t5x_lite.serve.shapes import fit
+from t5x_lite.serve.requests import Refused
 
 _logger = logging.getLogger(__name__)
+
+SHORTEST = 16
+
+
+def sizes(largest: int) -> tuple[int, ...]:
+    """Rows of a batch: powers of four, and the largest itself."""
+    result = [1]
+    while result[-1] * 4 < largest:
+        result.append(result[-1] * 4)
+    return (*result, largest) if largest > 1 else (1,)
+
+
+def lengths(longest: int) -> tuple[int, ...]:
+    """Tokens of a row: powers of two, each a quarter of the next; the last one holds `longest`."""
+    result = [1 << (max(longest, SHORTEST) - 1).bit_length()]
+    while result[0] // 4 >= SHORTEST:
+        result.insert(0, result[0] // 4)
+    return tuple(result)
+
+
+def fit(choices: Sequence[int], needed: int) -> int:
+    """The least of the choices, which ascend, that holds so many; the last one if none does."""
+    return next((choice for choice in choices if choice >= needed), choices[-1])
 
 
 class Row(NamedTuple):

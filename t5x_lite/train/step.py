@@ -1,4 +1,6 @@
-"""The train step: bind, loss, gradient, update; one jitted function of (state, batch).
+"""The train step and its state.
+
+The train step: bind, loss, gradient, update; one jitted function of (state, batch).
 
 A batch may be run in microbatches, one after the other, to save the memory of activations. The
 loss and its gradient are those of the whole batch: every term's total is divided by the term's
@@ -14,9 +16,14 @@ That is gradient caching (Gao et al. 2021, arXiv:2101.06983). By "recompute" the
 differentiated at once instead, through a loop whose body is run again in the backward pass: the
 same gradient, less memory for activations and more for what the loop keeps.
 
-A step makes one update, or several one after the other: see `optim.updates`.
+A step makes one update, or several one after the other: see `optim.partial`.
+
+What a train step carries on: the step, the parameters and the optimizer's state.
+
+There is no random state: the dropout key of a step is a function of the seed and the step.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,13 +33,86 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from t5x_lite.core.devices import CompilerOptions, without_all_reduce_motion
+from t5x_lite.core.sharding import (
+    Parts,
+    batch_sharding,
+    replicated,
+    shardings,
+    split_batch,
+    together,
+)
+from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
 from t5x_lite.objectives.base import Loss, Term, metric_value
-from t5x_lite.optim.updates import LossFunction, Update, joint_state, state_of
-from t5x_lite.sharding import batch_sharding, replicated
-from t5x_lite.train.compilation import CompilerOptions, without_all_reduce_motion
-from t5x_lite.train.microbatches import Parts, split_batch, together
-from t5x_lite.train.state import TrainState
-from t5x_lite.types import Array, Batch, Key, Params
+from t5x_lite.optim.partial import LossFunction, Update, joint_state, state_of
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """The state of a run after `step` steps.
+
+    Or a tree of its structure that holds other leaves: its shapes, its shardings.
+
+    Attributes:
+      step: int32 scalar, steps taken.
+      params: float32 master parameters.
+      optimizer: the optimizer's state.
+    """
+
+    step: Any
+    params: Params
+    optimizer: Any
+
+
+def state_shardings(mesh: Mesh, axes: Axes, optimizer_axes: Axes) -> TrainState:
+    """The shardings of a state, in the structure of a state."""
+    return TrainState(
+        step=replicated(mesh),
+        params=shardings(mesh, axes),
+        optimizer=shardings(mesh, optimizer_axes),
+    )
+
+
+def init_state(
+    init_params: Callable[[Key], Params],
+    optimizer: optax.GradientTransformation,
+    layout: TrainState,
+    *,
+    seed: int,
+) -> TrainState:
+    """Initial parameters and optimizer state, made on the devices where they stay.
+
+    Args:
+      init_params: a pure function of a key.
+      optimizer: its init is used.
+      layout: shardings, from `state_shardings`.
+      seed: of the parameters.
+    """
+
+    def init(key: Key) -> TrainState:
+        params = init_params(key)
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    key = jax.random.fold_in(jax.random.key(seed), 0)
+    return jax.jit(init, out_shardings=layout)(key)
+
+
+def abstract_state(
+    shapes: Any, optimizer: optax.GradientTransformation, layout: TrainState
+) -> TrainState:
+    """Shapes, dtypes and shardings of a state, to restore a checkpoint onto."""
+    state = TrainState(
+        jax.ShapeDtypeStruct((), jnp.int32),
+        shapes,
+        jax.eval_shape(optimizer.init, shapes),
+    )
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        state,
+        layout,
+    )
+
 
 Metrics = dict[str, Array]
 

@@ -1,10 +1,12 @@
-"""The record of a run: metrics.jsonl, its trackers, and what a person sees meanwhile.
+"""The record of a run: metrics.jsonl, what a person sees, and where the time went.
+
+The record of a run: metrics.jsonl, its trackers, and what a person sees meanwhile.
 
 Every number that a run reports goes through one `Tracker`, on process 0. `metrics.jsonl` is
 always written, one object a line, flushed at once, so that a killed run keeps all but perhaps
 its last line; not a number and infinity become null. A step that is repeated after a restart
 is logged again, and readers let the later line win. TensorBoard, Weights & Biases, MLflow or a
-tracker of one's own gets the same numbers (`train.tracking`), and cannot stop the run. On a
+tracker of one's own gets the same numbers (`config.run_options`), and cannot stop the run. On a
 terminal a progress bar is shown, otherwise one plain line a record:
 
     step 200/1000  loss 5.4321  lr 0.0100  12.3k tokens/s  mfu 0.41  ETA 0:03:20
@@ -22,22 +24,37 @@ Worked example:
             throughput.add(batch_tokens)
             if step % 100 == 0:
                 tracker.log(step, {"loss": loss} | throughput.rates())
+
+What a person sees of a run: a progress bar on a terminal, otherwise one plain line a record.
+
+Where the time of a run went: the share that steps had, and what the rest was lost to.
+
+    spent = Goodput()                       # "start" begins
+    with spent.on("compile"):
+        state, metrics = train_step(...)
+    spent.to("steps")
+    spent.shares()      # {"goodput": 0.9, "lost_to_start": 0.04, "lost_to_compile": 0.06, ...}
+
+Every second belongs to one cause. A run that is resumed goes on from the sums of its record, and
+steps that were taken and not saved become lost; the time between two processes does not count.
 """
 
+import contextlib
+import datetime
 import logging
 import math
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
-from t5x_lite.errors import Interrupted
-from t5x_lite.files import naming
-from t5x_lite.train.background import Background
-from t5x_lite.train.display import Messages, evaluation, open_display
-from t5x_lite.train.record import Record
-from t5x_lite.train.tracking import (
+from t5x_lite.core.errors import Interrupted
+from t5x_lite.core.files import naming
+from t5x_lite.core.progress import release_bar, take_bar, told
+from t5x_lite.core.run_history import Record
+from t5x_lite.core.tracking import (
     KnownIds,
     MakeTracker,
     Outcome,
@@ -45,8 +62,312 @@ from t5x_lite.train.tracking import (
     Tracking,
     find_trackers,
 )
+from t5x_lite.train.trackers import Background
 
 _logger = logging.getLogger(__name__)
+
+CAUSES = ("start", "compile", "data", "evaluation", "checkpoint", "profile", "restart")
+"""What time is lost to. "start" ends with the first batch; "data" is waited for by idle devices
+alone; "checkpoint" is what a save keeps the steps from; "restart" is of steps taken twice."""
+
+_STEPS = "steps"
+_PREFIX = "lost_to_"
+_WHOLE = "run_seconds"
+FIELDS = ("goodput", *(_PREFIX + cause for cause in CAUSES), _WHOLE)
+"""The names of `shares`."""
+
+
+class Goodput:
+    """The seconds of a run by cause, of this process and of those before it."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begins with "start"; `clock` gives seconds."""
+        self._clock = clock
+        self._seconds: dict[str, float] = dict.fromkeys((_STEPS, *CAUSES), 0.0)
+        self._own = 0.0
+        self._cause, self._since = "start", clock()
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether steps are what the time goes into."""
+        return self._cause == _STEPS
+
+    def to(self, cause: str) -> None:
+        """From now on the time goes into a cause, or into "steps"."""
+        now = self._clock()
+        if cause == self._cause:
+            return
+        self._add(self._cause, now - self._since)
+        self._cause, self._since = cause, now
+
+    @contextlib.contextmanager
+    def on(self, cause: str) -> Iterator[None]:
+        """The time within the block goes into a cause."""
+        before = self._cause
+        self.to(cause)
+        try:
+            yield
+        finally:
+            self.to(before)
+
+    def charge(self, cause: str, seconds: float) -> None:
+        """Moves seconds that have just passed to a cause."""
+        self._add(cause, seconds)
+        self._add(self._cause, -seconds)
+
+    def paused(self) -> float:
+        """Seconds of this process in which no step was taken and no data were waited for."""
+        running = 0.0 if self._cause in (_STEPS, "data") else self._clock() - self._since
+        return self._own + running
+
+    def shares(self) -> dict[str, float]:
+        """The share of each cause that there was, "goodput" of the steps, and the seconds in all.
+
+        Returns:
+          {"goodput", "lost_to_<cause>", "run_seconds"}; the shares sum to 1.
+        """
+        now = self._clock()
+        self._add(self._cause, now - self._since)
+        self._since = now
+        whole = sum(self._seconds.values())
+        if whole <= 0:
+            return {}
+        lost = {_PREFIX + cause: self._seconds[cause] / whole for cause in CAUSES}
+        shares = {"goodput": self._seconds[_STEPS] / whole, **lost}
+        rounded = {name: round(share, 6) for name, share in shares.items() if share > 0}
+        return {"goodput": 0.0, **rounded, _WHOLE: round(whole, 2)}
+
+    def go_on(self, record: Iterable[Mapping[str, Any]], *, step: int) -> None:
+        """Adds the time of the processes before this one.
+
+        Args:
+          record: the lines of metrics.jsonl, as they were written.
+          step: from which the run goes on; what was taken after it is lost.
+        """
+        last: Mapping[str, Any] | None = None
+        saved: Mapping[str, Any] | None = None
+        for line in record:
+            if line.get(_WHOLE) is None:
+                continue
+            last = line
+            if line["step"] <= step:
+                saved = line
+        if last is None:
+            return
+        for cause in CAUSES:
+            self._seconds[cause] += last.get(_PREFIX + cause, 0.0) * last[_WHOLE]
+        steps = last["goodput"] * last[_WHOLE]
+        lost = 0.0
+        if (ahead := last["step"] - step) > 0:
+            # Where no line is of the step itself, its steps are taken to be of one length.
+            since, at = (saved["goodput"] * saved[_WHOLE], saved["step"]) if saved else (0.0, 0)
+            lost = max(0.0, steps - since) * ahead / (last["step"] - at)
+        self._seconds[_STEPS] += steps - lost
+        self._seconds["restart"] += lost
+
+    def _add(self, cause: str, seconds: float) -> None:
+        self._seconds[cause] += seconds
+        if cause not in (_STEPS, "data"):
+            self._own += seconds
+
+
+_package_logger = logging.getLogger("t5x_lite")
+
+_NOT_SHOWN = (
+    *("steps_per_second", "gradient_norm", "num_parameters", "epoch"),
+    *("slowest_host", "slowest_host_seconds", *FIELDS),
+)
+_SHOWN_LAST = ("learning_rate", "tokens_per_second", "mfu", "data_wait")
+_BAR_WIDTH = 8
+_ETA_WIDTH = len("ETA 0:00:00")
+_LONG_WAIT = 0.1
+"""The share of the time waited for data from which on it is shown."""
+
+
+class Lines:
+    """What a person sees of the run: one plain line a record on standard error."""
+
+    def __init__(self, total_steps: int):
+        self._total_steps = total_steps
+
+    def training(self, step: int, metrics: Mapping[str, float], seconds_left: float | None) -> None:
+        self.show(line(step, self._total_steps, metrics, seconds_left))
+
+    def show(self, text: str) -> None:
+        told()
+        print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class Bar(Lines):
+    """A progress bar that stays at the foot of the terminal; other text scrolls above it."""
+
+    def __init__(self, total_steps: int):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
+        super().__init__(total_steps)
+        self._count_width = len(f"step {total_steps}/{total_steps}")
+        self._console = Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            TextColumn(
+                "step {task.completed:.0f}/{task.total:.0f}",
+                table_column=Column(no_wrap=True, min_width=self._count_width),
+            ),
+            BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=_BAR_WIDTH)),
+            TextColumn(
+                "{task.fields[metrics]}",
+                markup=False,
+                table_column=Column(no_wrap=True, overflow="ellipsis"),
+            ),
+            TextColumn(
+                "{task.fields[eta]}", table_column=Column(no_wrap=True, min_width=_ETA_WIDTH)
+            ),
+            console=self._console,
+            expand=True,
+        )
+        self._task = self._progress.add_task("", total=total_steps, metrics="", eta="")
+        self._has_bar = take_bar()
+        self._progress.start()
+
+    def training(self, step: int, metrics: Mapping[str, float], seconds_left: float | None) -> None:
+        eta = "" if seconds_left is None else _eta(seconds_left)
+        around = self._count_width + _BAR_WIDTH + max(_ETA_WIDTH, len(eta)) + 3  # and three gaps
+        text = _fitting(_parts(metrics, None), self._console.width - around)
+        self._progress.update(self._task, completed=step, metrics=text, eta=eta, refresh=True)
+
+    def show(self, text: str) -> None:
+        self._console.print(text, markup=False)
+
+    def close(self) -> None:
+        self._progress.stop()
+        if self._has_bar:
+            self._has_bar = False
+            release_bar()
+
+
+class Messages(logging.Handler):
+    """Shows the package's log records beside the metrics, while a tracker is open.
+
+    Where the application has configured logging, its handlers stay in charge, and only those
+    that write to standard error are led around the progress bar.
+    """
+
+    def __init__(self, display: Lines):
+        super().__init__(level=logging.INFO)
+        self._display = display
+        self._level = _package_logger.level
+        self._moved: list[tuple[logging.StreamHandler, Any]] = []
+        self._added = not _package_logger.hasHandlers()
+        if self._added:
+            _package_logger.addHandler(self)
+            if _package_logger.getEffectiveLevel() > logging.INFO:
+                _package_logger.setLevel(logging.INFO)
+            return
+        for handler in (*_package_logger.handlers, *logging.getLogger().handlers):
+            stream = getattr(handler, "stream", None)
+            if isinstance(handler, logging.StreamHandler) and stream is sys.__stderr__:
+                # While a bar is up, rich has put a stream that prints above it at sys.stderr.
+                self._moved.append((handler, handler.setStream(sys.stderr)))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._display.show(self.format(record))
+
+    def close(self) -> None:
+        if self._added:
+            _package_logger.removeHandler(self)
+            _package_logger.setLevel(self._level)
+        for handler, stream in self._moved:
+            if stream is not None:
+                handler.setStream(stream)
+        self._moved = []
+        super().close()
+
+
+def open_display(total_steps: int) -> Lines:
+    """A bar on a terminal, else lines."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return Bar(total_steps)
+    return Lines(total_steps)
+
+
+def line(
+    step: int, total_steps: int, metrics: Mapping[str, float], seconds_left: float | None = None
+) -> str:
+    """One plain line about a step."""
+    return "  ".join([f"step {step}/{total_steps}", *_parts(metrics, seconds_left)])
+
+
+def evaluation(step: int, total_steps: int, metrics: Mapping[str, float]) -> str:
+    """An evaluation: one plain line and, of a mixture, a table with a line for each task.
+
+    Args:
+      step: when it was made.
+      total_steps: of the run.
+      metrics: named "<split>/<name>", of a mixture's tasks "<split>/<task>/<name>".
+    """
+    common = {name: value for name, value in metrics.items() if name.count("/") < 2}
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        if name not in common:
+            split, task, metric = name.split("/", 2)
+            rows.setdefault(f"{split}/{task}", {})[metric] = value
+    text = line(step, total_steps, common)
+    width = max(map(len, rows), default=0)
+    for task, own in rows.items():
+        ordered = sorted(own, key=lambda name: name != "score")
+        values = "  ".join(f"{name} {_number(own[name])}" for name in ordered)
+        text += f"\n  {task:<{width}}  {values}"
+    return text
+
+
+def _parts(metrics: Mapping[str, float], seconds_left: float | None) -> list[str]:
+    """The metrics as words: the loss first, then the others, the learning rate and the rate."""
+    names = [name for name in metrics if name not in (*_NOT_SHOWN, *_SHOWN_LAST)]
+    names.sort(key=lambda name: name != "loss")
+    parts = [f"{name} {_number(metrics[name])}" for name in names]
+    if "learning_rate" in metrics:
+        parts.append(f"lr {_number(metrics['learning_rate'])}")
+    if "tokens_per_second" in metrics:
+        parts.append(f"{_thousands(metrics['tokens_per_second'])} tokens/s")
+    if "mfu" in metrics:
+        parts.append(f"mfu {metrics['mfu']:.2f}")
+    if metrics.get("data_wait", 0.0) >= _LONG_WAIT:
+        parts.append(f"{metrics['data_wait']:.0%} waiting for data")
+    if seconds_left is not None:
+        parts.append(_eta(seconds_left))
+    return parts
+
+
+def _eta(seconds: float) -> str:
+    return f"ETA {datetime.timedelta(seconds=round(seconds))}"
+
+
+def _fitting(parts: Sequence[str], width: int) -> str:
+    """The first parts that a line of this width holds; the step, the bar and the ETA stay."""
+    text = ""
+    for part in parts:
+        longer = f"{text}  {part}" if text else part
+        if len(longer) > width:
+            break
+        text = longer
+    return text
+
+
+def _number(value: float) -> str:
+    """Four decimals, or powers of ten where those would say too little or too much."""
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.2e}"
+
+
+def _thousands(value: float) -> str:
+    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{value / scale:.1f}{unit}"
+    return f"{value:.0f}"
+
 
 _RESERVED = ("step", "time")
 

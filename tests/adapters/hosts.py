@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.learner import Learner
-from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.objectives.classify import Classify
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import Seq2Seq
+from t5x_lite.objectives.task_heads import Classify
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 

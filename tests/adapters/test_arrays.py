@@ -2,7 +2,7 @@ import jax
 import pytest
 from flax import nnx
 
-from t5x_lite.adapters.arrays import Leaf, arrays_of, table_of
+from t5x_lite.adapters.whole_arrays import Leaf, arrays_of, table_of
 from tests.adapters.hosts import HOSTS
 
 

@@ -11,25 +11,21 @@ import pytest
 
 from t5x_lite.adapters.base import Adapter, by_name
 from t5x_lite.adapters.bottleneck import Bottleneck, par_bn, seq_bn
-from t5x_lite.adapters.compacter import compacter
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.parts import BitFit, Params
-from t5x_lite.adapters.t5_adapter import T5Adapter
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.nn import block
-from t5x_lite.nn.dense import Dense
+from t5x_lite.adapters.bottleneck_variants import T5Adapter, compacter
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.adapters.sparse import BitFit, Params
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.core.trees import flatten, overlaid
+from t5x_lite.nn import layers
+from t5x_lite.nn.dense import Dense, einsum
 from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.products import einsum
 from t5x_lite.objectives.electra import Electra
+from t5x_lite.objectives.learner import Learner
 from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.partial import joint_optimizer
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.state import init_state, state_shardings
-from t5x_lite.train.step import make_train_step
-from t5x_lite.trees import flatten, overlaid
+from t5x_lite.train.step import init_state, make_train_step, state_shardings
 from tests.adapters.hosts import HOSTS, learner, outputs, random
 
 ADAPTERS = {
@@ -262,7 +258,7 @@ def test_without_adapters_the_program_is_that_of_layers_without_slots(host, monk
 
     with_slots = program()
     monkeypatch.setattr(Dense, "product", product_without_slot)
-    for module in [m for m in sys.modules.values() if vars(m).get("residual") is block.residual]:
+    for module in [m for m in sys.modules.values() if vars(m).get("residual") is layers.residual]:
         monkeypatch.setattr(module, "residual", residual_without_slot)
     assert program() == with_slots
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from t5x_lite.adapters.choice import choose, kept, numbers_of, share
-from t5x_lite.errors import InputError
+from t5x_lite.adapters.sparse import choose, kept, numbers_of, share
+from t5x_lite.core.errors import InputError
 
 SCORES = {"b": np.array([1.0, 5.0, 1.0, 0.0], np.float32), "a": np.ones((1, 3), np.float32)}
 LAZY = {path: lambda path=path: SCORES[path] for path in SCORES}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.adapters.chosen import straight_through, top
+from t5x_lite.adapters.masks import straight_through, top
 
 
 @pytest.mark.parametrize("k", [1, 3, 4, 8])

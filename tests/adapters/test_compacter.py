@@ -3,12 +3,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.adapters.compacter import PHM, Compacter, compacter, compacter_plus_plus
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.models.encoder_presets import bert_base
-from t5x_lite.objectives.classify import Classify
-from t5x_lite.trees import count_parameters, flatten
+from t5x_lite.adapters.bottleneck_variants import PHM, Compacter, compacter, compacter_plus_plus
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import count_parameters, flatten
+from t5x_lite.models.published import bert_base
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.task_heads import Classify
 from tests.adapters.hosts import learner
 
 

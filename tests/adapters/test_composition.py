@@ -21,7 +21,7 @@ from t5x_lite.adapters.composition import (
     trained_of,
     walk,
 )
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 TREE = Stack(("en", Fuse(("sst2", Stack(("en", "nli"))))))
 

@@ -6,8 +6,8 @@ from t5x_lite.adapters.composition import Fuse, Stack
 from t5x_lite.adapters.config import HEAD, Adapters
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.config import load
-from t5x_lite.errors import InputError
-from t5x_lite.trees import covers
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import covers
 
 
 def test_modules_and_what_they_train():

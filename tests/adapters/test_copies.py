@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.adapters.copies import Copy, Layers
+from t5x_lite.adapters.delta import Delta
+from t5x_lite.adapters.delta_parts import Dense, Sparse
 from t5x_lite.adapters.grammar import parse_module
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.deltas.delta import Delta
-from t5x_lite.deltas.parts import Dense, Sparse
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
+from t5x_lite.adapters.whole_arrays import Copy, Layers
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import count_parameters, flatten
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.objectives.seq2seq import Seq2Seq
-from t5x_lite.trees import count_parameters, flatten
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import Seq2Seq
 from tests.adapters.hosts import HOSTS, SIZES, learner, outputs, random
 
 LAST = Layers(last=1)

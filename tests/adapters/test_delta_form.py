@@ -3,13 +3,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from t5x_lite import trees
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
-from t5x_lite.adapters.delta_form import HasParts
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
-from t5x_lite.deltas.delta import Delta, Module
-from t5x_lite.errors import InputError
+from t5x_lite.adapters.delta import Delta, Module
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.adapters.merging import HasParts
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from tests.adapters.hosts import HOSTS, learner, outputs, random
 
 EVERYWHERE = Lora(rank=2, alpha=3.0, sites=("(cross_)?attention/.*", "mlp/.*"))

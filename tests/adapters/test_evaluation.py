@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.adapters.adapter_tree import FusionLayer
 from t5x_lite.adapters.bottleneck import BottleneckBlock, double_seq_bn, par_bn, seq_bn
 from t5x_lite.adapters.composition import (
     Average,
@@ -20,12 +21,9 @@ from t5x_lite.adapters.composition import (
     Stack,
     walk,
 )
-from t5x_lite.adapters.evaluation import BlockState, DenseState, Evaluation
-from t5x_lite.adapters.ia3 import HiddenScale, OutputScale
-from t5x_lite.adapters.lora import LowRankBranch
-from t5x_lite.adapters.row_states import HiddenState
-from t5x_lite.adapters.slot_trees import FusionLayer
-from t5x_lite.errors import InputError
+from t5x_lite.adapters.evaluation import BlockState, DenseState, Evaluation, HiddenState
+from t5x_lite.adapters.lora import HiddenScale, LowRankBranch, OutputScale
+from t5x_lite.core.errors import InputError
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.slots import Around
 

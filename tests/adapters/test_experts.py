@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.adapters.composition import routers_of
 from t5x_lite.adapters.experts import Experts
-from t5x_lite.adapters.grammar import parse_module, write_module
+from t5x_lite.adapters.grammar import parse_module, parse_trees, write_module
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.routing import routers_of
-from t5x_lite.adapters.use import parse_trees
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.trees import flatten, unflatten
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten, unflatten
+from t5x_lite.objectives.learner import Learner
 from tests.adapters.hosts import HOSTS, learner, outputs, random
 
 ADAPTER = Experts(num=3)

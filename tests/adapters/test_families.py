@@ -13,14 +13,14 @@ from flax import nnx
 
 from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.learner import Learner
+from t5x_lite.core.trees import flatten
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.models.t5_encoder import T5EncoderConfig
+from t5x_lite.models.t5 import T5EncoderConfig
 from t5x_lite.objectives.base import Objective
+from t5x_lite.objectives.learner import Learner
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.trees import flatten
 from tests.adapters.hosts import ENCODER, SIZES, random
 
 T5 = {**SIZES, "d_kv": 4, "num_layers": 2}

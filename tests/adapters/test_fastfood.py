@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import trees
+from t5x_lite.adapters import delta_parts
+from t5x_lite.adapters.delta import Delta
 from t5x_lite.adapters.fastfood import Fastfood, said
-from t5x_lite.deltas import fastfood
-from t5x_lite.deltas.delta import Delta
-from t5x_lite.errors import InputError
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from tests.adapters.hosts import learner, random
 
 KERNELS = ("model/layers/mlp/wi/kernel", "model/layers/mlp/wo/kernel", "model/embedding/token")
@@ -40,7 +40,7 @@ def test_d_numbers_train_and_begin_as_the_base():
     assert all(np.all(np.abs(x) > 0) for x in gradient.values())
     parts, rest = made.delta_form(params["adapters"])
     assert rest == ()
-    assert {p: type(x) for p, x in parts.items()} == dict.fromkeys(KERNELS, fastfood.Fastfood)
+    assert {p: type(x) for p, x in parts.items()} == dict.fromkeys(KERNELS, delta_parts.Fastfood)
     applied = trees.flatten(Delta(parts).apply({"model": params["model"]}))
     merged = trees.flatten(jax.jit(made.merged)(params))
     for path in KERNELS:

@@ -9,18 +9,17 @@ import pytest
 from flax import nnx
 
 from t5x_lite.adapters.bottleneck import seq_bn
-from t5x_lite.adapters.gates import check_gate, gates_of, make_gate
-from t5x_lite.adapters.grammar import parse_module, write_module
+from t5x_lite.adapters.composition import check_gate, gates_of, make_gate
+from t5x_lite.adapters.grammar import parse_module, parse_trees, write_module
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.merging import Union
 from t5x_lite.adapters.prefix import Prefix, unipelt
-from t5x_lite.adapters.union import Union
-from t5x_lite.adapters.use import parse_trees
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.objectives.language_model import LanguageModel
-from t5x_lite.trees import flatten
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import LanguageModel
 from tests.adapters.hosts import HOSTS, SIZES, learner, outputs, random
 
 GATED = Lora(name="g", rank=2, alpha=4.0, gate="real_tokens")

@@ -10,21 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import trees
 from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
-from t5x_lite.adapters.compacter import compacter, compacter_plus_plus
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.bottleneck_variants import compacter, compacter_plus_plus
+from t5x_lite.adapters.grammar import parse_trees
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.adapters.merging import Union
 from t5x_lite.adapters.prefix import Prefix
-from t5x_lite.adapters.union import Union
-from t5x_lite.adapters.use import parse_trees
-from t5x_lite.interop.encoder_families import family_of
+from t5x_lite.core import trees
+from t5x_lite.interop.encoder_checkpoints import family_of
 from t5x_lite.interop.encoders import read_encoder
 from t5x_lite.interop.hf import read_hf
 from t5x_lite.interop.tensor_files import write_safetensors
-from t5x_lite.learner import Learner
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.objectives.seq2seq import Seq2Seq
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "adapters"
 HOSTS = ("bert", "deberta", "t5_1_0", "t5_1_1")

@@ -5,8 +5,8 @@ import pytest
 from t5x_lite.adapters.bottleneck import Bottleneck, double_seq_bn, par_bn
 from t5x_lite.adapters.grammar import METHODS, parse_module, write_module
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.union import Union
-from t5x_lite.errors import InputError
+from t5x_lite.adapters.merging import Union
+from t5x_lite.core.errors import InputError
 
 LINES = {
     "rte = lora(r=8)": Lora(name="rte"),

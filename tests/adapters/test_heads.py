@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
+from t5x_lite.adapters.delta import Delta
 from t5x_lite.adapters.grammar import parse_module
-from t5x_lite.adapters.heads import Heads
-from t5x_lite.deltas.delta import Delta
-from t5x_lite.errors import InputError
-from t5x_lite.trees import flatten
+from t5x_lite.adapters.masks import Heads
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from tests.adapters.hosts import HOSTS, learner, outputs, random
 
 

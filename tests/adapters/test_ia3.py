@@ -3,15 +3,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite import trees
-from t5x_lite.adapters.ia3 import HiddenScale, Ia3, OutputScale
-from t5x_lite.learner import Learner
-from t5x_lite.models.encoder_presets import bert_base
-from t5x_lite.models.presets import t5_base
-from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.mlp import MLP
-from t5x_lite.objectives.classify import Classify
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.adapters.lora import HiddenScale, Ia3, OutputScale
+from t5x_lite.core import trees
+from t5x_lite.models.published import bert_base, t5_base
+from t5x_lite.nn.dense import MLP, Dense
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import Seq2Seq
+from t5x_lite.objectives.task_heads import Classify
 from tests.adapters.hosts import learner
 
 

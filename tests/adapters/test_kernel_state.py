@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from t5x_lite.adapters.composition import MultiTask
-from t5x_lite.adapters.kernel_state import KernelState
-from t5x_lite.errors import InputError
+from t5x_lite.adapters.evaluation import KernelState
+from t5x_lite.core.errors import InputError
 
 
 def test_some_layers_of_a_stack():

@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.adapters.copies import Copy
+from t5x_lite.adapters.delta import Delta
 from t5x_lite.adapters.lora import DirectedBranch, Lora, LowRankBranch
-from t5x_lite.deltas.delta import Delta
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.models.encoder_presets import bert_base
-from t5x_lite.models.presets import t5_base
+from t5x_lite.adapters.whole_arrays import Copy
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import count_parameters, flatten
+from t5x_lite.models.published import bert_base, t5_base
 from t5x_lite.nn.dense import Dense
-from t5x_lite.objectives.classify import Classify
-from t5x_lite.objectives.seq2seq import Seq2Seq
-from t5x_lite.trees import count_parameters, flatten
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import Seq2Seq
+from t5x_lite.objectives.task_heads import Classify
 from tests.adapters.hosts import learner, outputs
 
 

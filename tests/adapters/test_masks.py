@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import trees
 from t5x_lite.adapters.base import at_step
+from t5x_lite.adapters.delta import Delta
+from t5x_lite.adapters.delta_parts import Mask
 from t5x_lite.adapters.masks import Movement, Prune, Supermask, threshold
 from t5x_lite.adapters.sparse import SparseTuning
-from t5x_lite.deltas.delta import Delta
-from t5x_lite.deltas.mask import Mask
-from t5x_lite.errors import InputError
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from tests.adapters.hosts import learner, random
 
 WI = "layers/mlp/wi/kernel"  # [2, 8, 16]

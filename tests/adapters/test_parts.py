@@ -3,12 +3,12 @@ import pytest
 from t5x_lite.adapters.bottleneck import Bottleneck
 from t5x_lite.adapters.config import HEAD
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.parts import BitFit, Norms, Params
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.models.encoder_presets import bert_base
-from t5x_lite.objectives.classify import Classify
-from t5x_lite.trees import count_parameters, flatten, partition
+from t5x_lite.adapters.sparse import BitFit, Norms, Params
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import count_parameters, flatten, partition
+from t5x_lite.models.published import bert_base
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.task_heads import Classify
 from tests.adapters.hosts import learner
 
 

@@ -4,14 +4,20 @@ import re
 
 import pytest
 
+from t5x_lite.adapters.adapter_tree import (
+    BlockTree,
+    DenseTree,
+    HiddenTree,
+    check_places,
+    places_of,
+    tree_class,
+)
 from t5x_lite.adapters.bottleneck import seq_bn
+from t5x_lite.adapters.grammar import parse_trees
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.parts import Norms
-from t5x_lite.adapters.places import check_places, places_of, tree_class
-from t5x_lite.adapters.slot_trees import BlockTree, DenseTree, HiddenTree
-from t5x_lite.adapters.use import parse_trees
-from t5x_lite.errors import InputError
-from t5x_lite.trees import flatten
+from t5x_lite.adapters.sparse import Norms
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from tests.adapters.hosts import learner
 
 MODULES = {

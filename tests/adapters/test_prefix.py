@@ -7,22 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.adapters.grammar import parse_module, write_module
+from t5x_lite.adapters.grammar import parse_module, parse_trees, write_module
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.prefix import Prefix, ejected, mam, unipelt
-from t5x_lite.adapters.use import parse_trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import count_parameters, flatten, unflatten
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.attention import dot_product_attention, with_room
+from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.masks import Visibility, segments
-from t5x_lite.nn.pattern import Pattern
-from t5x_lite.objectives.classify import Classify
-from t5x_lite.objectives.seq2seq import Seq2Seq
-from t5x_lite.trees import count_parameters, flatten, unflatten
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import Seq2Seq
+from t5x_lite.objectives.task_heads import Classify
 from tests.adapters.hosts import HOSTS, learner, outputs, random
 
 PREFIX = Prefix(length=3, hidden=5)

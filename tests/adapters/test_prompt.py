@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.adapters.grammar import parse_trees
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.prompt import Prompt
-from t5x_lite.adapters.use import parse_trees
+from t5x_lite.adapters.prefix import Prompt
 from t5x_lite.config import Experiment
 from t5x_lite.config.experiment import Adapters
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from t5x_lite.data.config import Data
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.trees import flatten
 from tests.adapters.hosts import ENCODER, HOSTS, SIZES, learner, outputs, random
 
 PROMPT = Prompt(length=3, init="vocab", among=(3, 16))

@@ -9,15 +9,13 @@ import pytest
 from flax import nnx
 
 from t5x_lite.adapters.bottleneck import seq_bn
-from t5x_lite.adapters.composition import Route
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.routing import RouterLayer, metrics_of, penalties_of, routers_of
-from t5x_lite.adapters.use import parse_trees
-from t5x_lite.errors import InputError
-from t5x_lite.nn import tally
+from t5x_lite.adapters.composition import Route, RouterLayer, metrics_of, penalties_of, routers_of
+from t5x_lite.adapters.grammar import parse_trees
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
+from t5x_lite.nn import experts
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.trees import flatten
 from tests.adapters.hosts import learner, outputs, random
 
 BLOCKS = tuple(seq_bn(name=name, reduction=4.0, activation="swish") for name in "ab")
@@ -63,7 +61,7 @@ def test_rows_and_tokens_have_the_module_that_they_chose(modules, by):
             flat[path] = jnp.broadcast_to(jnp.array([90.0, -90.0]), flat[path].shape)
         if path.startswith("adapters/b/"):
             flat[path] = jnp.full(flat[path].shape, jnp.nan)
-    from t5x_lite.trees import unflatten
+    from t5x_lite.core.trees import unflatten
 
     params = unflatten(flat)
     alone, _ = learner("bert", modules[0])
@@ -83,7 +81,7 @@ def test_what_a_router_says():
     assert routers == {"r": 0.5}
 
     def said(block, seen):
-        with tally.collecting() as found:
+        with experts.collecting() as found:
             layer(block, x, seen)
             layer(block, x, seen)  # as another site
         metrics = {
@@ -135,7 +133,7 @@ def test_the_loss_is_balanced(host):
     biases = [p for p in flat if p.startswith("adapters/router") and p.endswith("bias")]
     for path in biases:  # all tokens take the first child
         flat[path] = jnp.broadcast_to(jnp.array([1.0, -1.0]), flat[path].shape)
-    from t5x_lite.trees import unflatten
+    from t5x_lite.core.trees import unflatten
 
     params, totals = unflatten(flat), []
     for _ in range(20):
@@ -211,7 +209,7 @@ def test_free_weights_combine_changes():
     weights = [path for path in flat if path.startswith(ROUTER)]
     assert {path.rpartition("/")[2] for path in weights} == {"weights"}
     one = {**params, "adapters": {**params["adapters"]}}
-    from t5x_lite.trees import unflatten
+    from t5x_lite.core.trees import unflatten
 
     flat |= {path: jnp.broadcast_to(jnp.array([1.0, 0.0]), flat[path].shape) for path in weights}
     one = unflatten(flat)

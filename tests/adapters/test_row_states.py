@@ -4,7 +4,7 @@ import pytest
 from flax import nnx
 
 from t5x_lite.adapters.composition import MultiTask
-from t5x_lite.adapters.row_states import (
+from t5x_lite.adapters.evaluation import (
     HiddenState,
     by_row,
     chosen_rows,
@@ -12,7 +12,7 @@ from t5x_lite.adapters.row_states import (
     slices,
     wide_bias,
 )
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.masks import Visibility
 

@@ -7,16 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import trees
+from t5x_lite.adapters.delta import Delta
+from t5x_lite.adapters.delta_parts import Dense, Sparse
 from t5x_lite.adapters.grammar import parse_module, write_module
 from t5x_lite.adapters.sparse import Diff, SparseTuning, gate
-from t5x_lite.deltas.delta import Delta
-from t5x_lite.deltas.parts import Dense, Sparse
-from t5x_lite.errors import InputError
-from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.state import TrainState, state_shardings
-from t5x_lite.train.step import make_train_step
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.optim.partial import joint_optimizer
+from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 from tests.adapters.hosts import learner, random
 
 WI, TOKEN = "layers/mlp/wi/kernel", "embedding/token"

@@ -10,14 +10,13 @@ import pytest
 
 from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.parts import BitFit
-from t5x_lite.learner import Learner
+from t5x_lite.adapters.sparse import BitFit
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.objectives.learner import Learner
 from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.partial import joint_optimizer
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.state import abstract_state, state_shardings
-from t5x_lite.train.step import make_train_step
+from t5x_lite.train.step import abstract_state, make_train_step, state_shardings
 from tests.adapters.hosts import HOSTS
 
 D_MODEL, D_FF = 12, 44  # sizes that no other array of the step has

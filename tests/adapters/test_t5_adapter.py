@@ -3,13 +3,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.adapters.t5_adapter import T5Adapter, T5AdapterBlock, t5_adapter
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.models.presets import t5_base
+from t5x_lite.adapters.bottleneck_variants import T5Adapter, T5AdapterBlock, t5_adapter
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import count_parameters, partition
+from t5x_lite.models.published import t5_base
 from t5x_lite.nn.slots import Around
-from t5x_lite.objectives.seq2seq import Seq2Seq
-from t5x_lite.trees import count_parameters, partition
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import Seq2Seq
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.adapters.adapter_tree import Modules
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.parts import BitFit
-from t5x_lite.adapters.places import Modules
-from t5x_lite.adapters.sparse import SparseTuning
-from t5x_lite.adapters.union import Union, UnionModules
-from t5x_lite.errors import InputError
-from t5x_lite.trees import flatten
+from t5x_lite.adapters.merging import Union, UnionModules
+from t5x_lite.adapters.sparse import BitFit, SparseTuning
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from tests.adapters.hosts import learner
 
 LORA = Lora(rank=2, sites=("attention/query", "embedding"))

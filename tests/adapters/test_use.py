@@ -3,8 +3,8 @@
 import pytest
 
 from t5x_lite.adapters.composition import Average, BatchSplit, Fuse, MultiTask, Split, Stack
-from t5x_lite.adapters.use import parse_trees, parse_use, write_trees
-from t5x_lite.errors import InputError
+from t5x_lite.adapters.grammar import parse_trees, parse_use, write_trees
+from t5x_lite.core.errors import InputError
 
 LINES = {
     "rte": ("rte",),

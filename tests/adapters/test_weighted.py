@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.adapters.weighted import weighted_sum, weighted_sum_of_some, with_changes
+from t5x_lite.adapters.evaluation import weighted_sum, weighted_sum_of_some, with_changes
 
 
 def test_sums():

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite import trees
-from t5x_lite.adapters.copies import Copy
+from t5x_lite.adapters.delta_parts import Dense
 from t5x_lite.adapters.sparse import SparseTuning
-from t5x_lite.adapters.whole_arrays import ArrayAdapter, ArrayModule, ArrayModules
-from t5x_lite.deltas.parts import Dense
-from t5x_lite.errors import InputError
+from t5x_lite.adapters.whole_arrays import ArrayAdapter, ArrayModule, ArrayModules, Copy
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from tests.adapters.hosts import learner, random
 
 NORM = "layers/attention_norm/scale"

@@ -9,9 +9,8 @@ import pytest
 
 from t5x_lite.c4.bad_words import BadWords, BadWordsFilter, load_bad_words
 from t5x_lite.c4.config import Cleaning, preset
-from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.c4.urls import url_number
-from t5x_lite.errors import InputError
+from t5x_lite.c4.pages import Page, Tally, url_number
+from t5x_lite.core.errors import InputError
 
 
 @pytest.mark.parametrize(

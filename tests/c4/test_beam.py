@@ -8,9 +8,9 @@ import pytest
 
 from t5x_lite.c4 import local
 from t5x_lite.c4.config import Cleaning, preset
-from t5x_lite.c4.inputs import expand_inputs
 from t5x_lite.c4.pages import Tally
-from t5x_lite.errors import InputError
+from t5x_lite.c4.reading import expand_inputs
+from t5x_lite.core.errors import InputError
 from tests.c4.made_up_crawl import BAD_WORDS, write_crawl
 from tests.c4.wet_files import members, wet_record
 from tests.data.beam_service import job_service, run_python
@@ -166,7 +166,7 @@ def test_the_pipeline_and_the_options_of_dataflow(crawl, tmp_path):
     from apache_beam.portability import common_urns
 
     from t5x_lite.c4.beam import build
-    from t5x_lite.records.beam_runner import pipeline_options
+    from t5x_lite.core.beam import pipeline_options
 
     found = pipeline_options(
         "DirectRunner",  # DataflowRunner itself is of the extra apache-beam[gcp]
@@ -251,7 +251,7 @@ _SCRIPT = """
 import dataclasses, json, pathlib
 from t5x_lite.c4 import beam
 from t5x_lite.c4.config import preset
-from t5x_lite.c4.inputs import expand_inputs
+from t5x_lite.c4.reading import expand_inputs
 output = {output!r}
 tally = beam.run(
     expand_inputs([{crawl!r}]), output, dataclasses.replace(preset(), bad_words={bad_words!r}),

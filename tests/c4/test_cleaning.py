@@ -2,10 +2,9 @@ import time
 
 import pytest
 
-from t5x_lite.c4.cleaning import clean_page
+from t5x_lite.c4.cleaning import clean_page, load_counter
 from t5x_lite.c4.config import Cleaning, paper, preset
 from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.c4.sentences import load_counter
 
 GOOD = "Here is a good line. It has more. Is it not so?"
 

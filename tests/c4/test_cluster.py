@@ -10,7 +10,7 @@ from t5x_lite.c4.cluster import CarriedRules, Job, Result, largest
 from t5x_lite.c4.config import Cleaning
 from t5x_lite.c4.output import Shard
 from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from tests.fake_bucket import bucket  # noqa: F401
 
 RUN = {"version": "1", "num_shards": 3}

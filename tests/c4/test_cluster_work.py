@@ -8,10 +8,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from t5x_lite.c4 import cluster_work as work
+from t5x_lite.c4 import cluster as work
 from t5x_lite.c4.cluster import CarriedRules
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.lines import line_keys
+from t5x_lite.c4.dedup import line_keys
 from t5x_lite.c4.pages import Page, Tally, page_rank
 from tests.c4.wet_files import members, wet_record
 from tests.fake_bucket import bucket  # noqa: F401

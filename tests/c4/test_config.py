@@ -11,7 +11,7 @@ from t5x_lite.c4.config import (
     preset,
     released,
 )
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 
 def differences(one: Cleaning, two: Cleaning) -> dict[str, object]:

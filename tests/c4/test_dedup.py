@@ -3,7 +3,7 @@ import random
 import pytest
 
 from t5x_lite.c4.dedup import find_losers, owner_key, read_losers, write_keys
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 pytest.importorskip("duckdb")
 

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from t5x_lite.c4.filters import DomainList, UrlList, load_domains, load_urls
+from t5x_lite.c4.bad_words import DomainList, UrlList, load_domains, load_urls
 from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 
 def page(url):

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from t5x_lite.c4.first_bytes import FirstBytes
+from t5x_lite.c4.bad_words import FirstBytes
 
 
 @pytest.mark.parametrize(

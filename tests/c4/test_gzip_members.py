@@ -5,8 +5,8 @@ import zlib
 
 import pytest
 
-from t5x_lite.c4 import gzip_members
-from t5x_lite.c4.gzip_members import End, Start, read_members
+from t5x_lite.c4 import warc
+from t5x_lite.c4.warc import End, Start, read_members
 
 TEXTS = [b"first " * 50, b"second " * 50, b"third " * 50]
 MEMBERS = [gzip.compress(text, mtime=0) for text in TEXTS]
@@ -46,7 +46,7 @@ def test_large_members_come_in_pieces():
     events = list(read_members(io.BytesIO(gzip.compress(content))))
     pieces = [event for event in events if isinstance(event, bytes)]
     assert b"".join(pieces) == content
-    assert max(map(len, pieces)) == gzip_members._PIECE
+    assert max(map(len, pieces)) == warc._PIECE
 
 
 def test_zeros_between_members_are_padding():
@@ -106,8 +106,8 @@ def test_bytes_before_the_damage_are_given():
 
 
 def test_reading_around_damage_ends(monkeypatch):
-    monkeypatch.setattr(gzip_members, "_READ_AT_LEAST", 1000)
-    monkeypatch.setattr(gzip_members, "_READ_AGAIN", 2)
+    monkeypatch.setattr(warc, "_READ_AT_LEAST", 1000)
+    monkeypatch.setattr(warc, "_READ_AGAIN", 2)
     stored = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\x00\x0f\x00\xf0\xff" * 5000
     assert list(read_members(io.BytesIO(stored)))[-1] == End(
         "the rest is not read: too much of the file is damaged"

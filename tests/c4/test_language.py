@@ -3,10 +3,10 @@ import types
 
 import pytest
 
+from t5x_lite.c4.cleaning import LanguageIdentifier
 from t5x_lite.c4.config import Cleaning, preset
-from t5x_lite.c4.language import LanguageIdentifier
 from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 ENGLISH = "This is a page of plain English, and there is no doubt about that at all."
 GERMAN = "Diese Seite ist auf Deutsch geschrieben, daran gibt es gar keinen Zweifel."

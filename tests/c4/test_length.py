@@ -1,7 +1,7 @@
 import pytest
 
+from t5x_lite.c4.cleaning import keep_length, keep_paragraphs
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.length import keep_length, keep_paragraphs
 from t5x_lite.c4.pages import Page, Tally
 
 

@@ -2,10 +2,10 @@ import hashlib
 
 import pytest
 
+from t5x_lite.c4.cleaning import load_counter
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.lines import line_key, line_keys, page_lines, remove_lines
+from t5x_lite.c4.dedup import line_key, line_keys, page_lines, remove_lines
 from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.c4.sentences import load_counter
 
 
 def remove(text, lost, **options):

@@ -12,16 +12,14 @@ import time
 
 import pytest
 
-from t5x_lite.c4 import html, local, local_tasks, parts
+from t5x_lite.c4 import local, output, reading
 from t5x_lite.c4.config import Cleaning, paper
-from t5x_lite.c4.inputs import Input, expand_inputs
-from t5x_lite.c4.lines import line_key
+from t5x_lite.c4.dedup import line_key
 from t5x_lite.c4.local import bucket_count, run
-from t5x_lite.c4.pages import Page, Tally, page_rank
-from t5x_lite.c4.reading import read_pages
+from t5x_lite.c4.pages import Page, Tally, normalize_url, page_rank
+from t5x_lite.c4.reading import Input, expand_inputs, read_pages
 from t5x_lite.c4.stages import Rules
-from t5x_lite.c4.urls import normalize_url
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from tests.c4.crawls import write_crawl
 
 pytest.importorskip("duckdb")
@@ -164,7 +162,7 @@ def test_a_full_disk_is_one_error_and_the_run_goes_on(tmp_path, monkeypatch):
     inputs = expand_inputs([str(tmp_path / "crawl")])
     run(inputs, tmp_path / "whole", RELEASED, workers=1, num_shards=2)
     for stage in ("read_file", "clean_bucket", "filter_bucket", "write_one"):
-        function, calls = getattr(local_tasks, stage), []
+        function, calls = getattr(local, stage), []
 
         def full(plan, task, function=function, calls=calls):
             calls.append(task)
@@ -173,7 +171,7 @@ def test_a_full_disk_is_one_error_and_the_run_goes_on(tmp_path, monkeypatch):
             function(plan, task)
 
         with monkeypatch.context() as context:
-            context.setattr(local_tasks, stage, full)
+            context.setattr(local, stage, full)
             with pytest.raises(InputError) as raised:
                 run(inputs, tmp_path / "c4", RELEASED, workers=1, num_shards=2)
         assert str(raised.value) == (
@@ -220,7 +218,7 @@ def test_workers_and_order_do_not_matter(tmp_path, cleaning):
 SCRIPT = """
 import dataclasses, sys
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.inputs import expand_inputs
+from t5x_lite.c4.reading import expand_inputs
 from t5x_lite.c4.local import run
 if __name__ == "__main__":
     cleaning = Cleaning(languages=(), validation_modulus=10)
@@ -277,7 +275,7 @@ def test_a_missing_package_is_told_before_anything_is_read(
     monkeypatch.setitem(sys.modules, module, None)
     if clear:
         owner, _, function = clear.partition(".")
-        getattr({"parts": parts, "html": html}[owner], function).cache_clear()
+        getattr({"parts": output, "html": reading}[owner], function).cache_clear()
     done = []
     with pytest.raises(InputError, match=rf"needs? {module}, which is missing: pip install .*c4"):
         run(

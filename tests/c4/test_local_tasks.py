@@ -1,11 +1,10 @@
 import pytest
 
-from t5x_lite.c4 import local_tasks
+from t5x_lite.c4 import local
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.inputs import expand_inputs
-from t5x_lite.c4.local_tasks import Plan
-from t5x_lite.c4.output import shard_of
-from t5x_lite.c4.parts import Part
+from t5x_lite.c4.local import Plan
+from t5x_lite.c4.output import Part, shard_of
+from t5x_lite.c4.reading import expand_inputs
 from tests.c4.wet_files import wet_record
 
 
@@ -38,15 +37,15 @@ def texts(plan: Plan, stage: str, part: int, group: int | str) -> list[str]:
 
 def test_stages(plan):
     pytest.importorskip("duckdb")
-    local_tasks.read_file(plan, 0)
+    local.read_file(plan, 0)
     assert sum(len(texts(plan, "read", 0, bucket)) for bucket in range(2)) == 3
     for bucket in range(2):
-        local_tasks.clean_bucket(plan, bucket)
+        local.clean_bucket(plan, bucket)
     cleaned = [text for bucket in range(2) for text in texts(plan, "clean", bucket, 0)]
     assert sorted(text.split()[-1] for text in cleaned) == ["newer.", "two."]
-    local_tasks.find_all(plan, threads=1, memory_limit=1 << 27)
+    local.find_all(plan, threads=1, memory_limit=1 << 27)
     for bucket in range(2):
-        local_tasks.filter_bucket(plan, bucket)
+        local.filter_bucket(plan, bucket)
     kept = [
         text
         for bucket in range(2)
@@ -55,12 +54,12 @@ def test_stages(plan):
     ]
     assert sorted(len(text.split("\n")) for text in kept) == [1, 3]
     for shard in range(2):
-        local_tasks.write_one(plan, ("train", shard))
+        local.write_one(plan, ("train", shard))
     assert len(list(plan.output.iterdir())) == 2
     # What is done is not done again.
     plan.inputs[0].path  # noqa: B018
     before = plan.part("read", 0).stat().st_mtime_ns
-    local_tasks.read_file(plan, 0)
+    local.read_file(plan, 0)
     assert plan.part("read", 0).stat().st_mtime_ns == before
 
 
@@ -72,4 +71,4 @@ def test_buckets_of_a_shard(num_shards, num_buckets):
         for rest in (b"\0\0\0", b"\x55\xaa\x55", b"\xff\xff\xff"):
             key = bytes([first]) + rest
             shard, bucket = shard_of(key, num_shards), shard_of(key, num_buckets)
-            assert bucket in local_tasks._buckets_of(shard, num_shards, num_buckets)
+            assert bucket in local._buckets_of(shard, num_shards, num_buckets)

@@ -7,7 +7,6 @@ import pytest
 
 from t5x_lite.c4 import output
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.inputs import Input
 from t5x_lite.c4.output import (
     Shard,
     describe_run,
@@ -21,7 +20,8 @@ from t5x_lite.c4.output import (
     write_shard,
 )
 from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.errors import InputError
+from t5x_lite.c4.reading import Input
+from t5x_lite.core.errors import InputError
 
 PAGES = [
     Page(

@@ -13,9 +13,9 @@ from t5x_lite.c4.pages import (
     Tally,
     newest,
     page_rank,
+    url_md5,
     utf8_length,
 )
-from t5x_lite.c4.urls import url_md5
 
 
 def page(url="http://a.com", text="One.", timestamp="2019", language=""):

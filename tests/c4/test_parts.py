@@ -1,8 +1,8 @@
 import pytest
 
-from t5x_lite.c4 import parts
-from t5x_lite.c4.parts import Part, PartWriter
-from t5x_lite.errors import InputError
+from t5x_lite.c4 import output
+from t5x_lite.c4.output import Part, PartWriter
+from t5x_lite.core.errors import InputError
 
 
 def write(path, records, **options):
@@ -27,7 +27,7 @@ def test_records_by_group(tmp_path):
 
 
 def test_large_groups_are_written_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(output, "_BLOCK_BYTES", 1000)
     part = write(tmp_path / "a.part", [("train/0", ("x" * 300,))] * 50)
     assert len(part._blocks["train/0"]) > 5
     assert len(list(part.records("train/0"))) == 50

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from t5x_lite.c4.progress import Lines, show_progress
+from t5x_lite.c4.local import Lines, show_progress
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
-from t5x_lite.c4.progress import show_progress
+from t5x_lite.c4.local import show_progress
 with show_progress() as progress:
     for done in range(3):
         progress("read", done, 2)

@@ -14,16 +14,25 @@ import types
 
 import pytest
 
-from t5x_lite.c4.bad_words import BadWords, BadWordsFilter
-from t5x_lite.c4.cleaning import clean_page
+from t5x_lite.c4.bad_words import BadWords, BadWordsFilter, DomainList, UrlList
+from t5x_lite.c4.cleaning import (
+    LanguageIdentifier,
+    clean_page,
+    keep_length,
+    keep_paragraphs,
+    load_counter,
+)
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.filters import DomainList, UrlList
-from t5x_lite.c4.language import LanguageIdentifier
-from t5x_lite.c4.length import keep_length, keep_paragraphs
-from t5x_lite.c4.lines import line_keys, remove_lines
-from t5x_lite.c4.pages import Page, Tally, newest, page_rank
-from t5x_lite.c4.sentences import load_counter
-from t5x_lite.c4.urls import is_validation, normalize_url, url_number
+from t5x_lite.c4.dedup import line_keys, remove_lines
+from t5x_lite.c4.pages import (
+    Page,
+    Tally,
+    is_validation,
+    newest,
+    normalize_url,
+    page_rank,
+    url_number,
+)
 
 COUNTERS = {
     "too_long_word": "line-filtered:too_long_word",

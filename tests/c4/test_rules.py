@@ -3,9 +3,8 @@ import dataclasses
 import pathlib
 
 from t5x_lite import c4
-from t5x_lite.c4.config import Cleaning
+from t5x_lite.c4.config import OPTIONS, SOURCES, Cleaning, option
 from t5x_lite.c4.pages import STAGES
-from t5x_lite.c4.rules import OPTIONS, SOURCES, option
 
 
 def test_stages_are_those_of_the_tally():

@@ -5,9 +5,9 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from t5x_lite.c4.sentences import SentenceCounter, load_counter
-from t5x_lite.errors import InputError
-from t5x_lite.records.abbreviations import ABBREVIATIONS
+from t5x_lite.c4.cleaning import SentenceCounter, load_counter
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.documents import ABBREVIATIONS
 
 
 @pytest.fixture(scope="module")

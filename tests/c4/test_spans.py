@@ -2,10 +2,10 @@ import random
 
 import pytest
 
+from t5x_lite.c4.cleaning import load_counter
 from t5x_lite.c4.config import paper
+from t5x_lite.c4.dedup import page_sentences, remove_spans, span_keys
 from t5x_lite.c4.pages import Page, Tally, page_rank
-from t5x_lite.c4.sentences import load_counter
-from t5x_lite.c4.spans import page_sentences, remove_spans, span_keys
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.c4.urls import (
+from t5x_lite.c4.pages import (
     domain,
     host,
     is_validation,

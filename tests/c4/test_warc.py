@@ -2,8 +2,7 @@ import io
 
 import pytest
 
-from t5x_lite.c4.gzip_members import read_members
-from t5x_lite.c4.warc import Damage, Record, read_records
+from t5x_lite.c4.warc import Damage, Record, read_members, read_records
 from tests.c4.wet_files import blocked, info_record, members, wet_record
 
 A = wet_record("http://a.com/", "One line.\nAnother line.")
@@ -126,7 +125,7 @@ def test_memory_does_not_grow_with_a_record():
     import tracemalloc
 
     def events():
-        from t5x_lite.c4.gzip_members import End, Start
+        from t5x_lite.c4.warc import End, Start
 
         yield Start(0, plain=True)
         yield A

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.c4.workdir import Workdir, differences, refuse_other
-from t5x_lite.errors import InputError
+from t5x_lite.c4.output import Workdir, differences, refuse_other
+from t5x_lite.core.errors import InputError
 
 RUN = {"cleaning": {"max_chars": 10}, "inputs": [{"path": "a", "size": 1}], "kinds": ("json",)}
 

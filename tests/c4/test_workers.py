@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from t5x_lite.c4.workers import run_tasks
-from t5x_lite.errors import InputError
+from t5x_lite.c4.local import run_tasks
+from t5x_lite.core.errors import InputError
 
 
 def double(number: int) -> int:
@@ -53,7 +53,7 @@ def test_workers_end_with_their_parent(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import sys, time\n"
-        "from t5x_lite.c4.workers import run_tasks\n"
+        "from t5x_lite.c4.local import run_tasks\n"
         "if __name__ == '__main__':\n"
         "    for _ in run_tasks(time.sleep, [0.0, 60.0, 60.0], workers=2):\n"
         "        print('begun', flush=True)\n"

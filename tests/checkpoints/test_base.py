@@ -10,7 +10,7 @@ import pytest
 from etils import epath
 
 from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, base_at, digests
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from t5x_lite.checkpoints.init import Init, InitRules, summary
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 OURS = ["model/a/kernel", "model/b/kernel", "objective/head/bias"]
 

@@ -18,7 +18,7 @@ from t5x_lite.checkpoints.manifest import (
     verify,
     write,
 )
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 FILES = {
     "_CHECKPOINT_METADATA": b"{}",

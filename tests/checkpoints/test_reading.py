@@ -9,13 +9,8 @@ import pytest
 
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints.init import InitRules
-from t5x_lite.checkpoints.reading import (
-    find_step,
-    restore_params,
-    saved_steps,
-    step_files,
-)
-from t5x_lite.errors import InputError
+from t5x_lite.checkpoints.reading import find_step, restore_params, saved_steps, step_files
+from t5x_lite.core.errors import InputError
 from tests.tiny_checkpoint import FILES, params, write
 
 

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import remote
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints.reading import find_step, restore_params
 from t5x_lite.checkpoints.saving import Checkpoints, Rejected
-from t5x_lite.errors import InputError
+from t5x_lite.core import remote
+from t5x_lite.core.errors import InputError
 from tests.tiny_checkpoint import (
     FILES,
     abstract,

@@ -10,10 +10,10 @@ import pytest
 from t5x_lite.cli import main
 from t5x_lite.commands import texts
 from t5x_lite.commands.texts import cache
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache.files import Cache
-from t5x_lite.data.rates import Mixing
-from t5x_lite.errors import InputError
-from t5x_lite.run.info import described
+from t5x_lite.data.mixing import Mixing
+from t5x_lite.report.info import described
 from tests.config_files import saved
 
 

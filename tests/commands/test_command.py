@@ -9,16 +9,17 @@ import pytest
 from t5x_lite.cli import main
 from t5x_lite.commands import COMMANDS, summaries
 from t5x_lite.commands.command import command
-from t5x_lite.option_types import (
+from t5x_lite.core.options import (
     SHARED,
     Files,
     Natural,
     OptionalPositive,
+    OptionError,
     Overrides,
     Positive,
     Positives,
+    parse,
 )
-from t5x_lite.options import OptionError, parse
 
 calls: list[tuple] = []
 

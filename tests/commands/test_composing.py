@@ -5,14 +5,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from t5x_lite import trees
-from t5x_lite.checkpoints import orbax_params
+from t5x_lite.checkpoints import items
 from t5x_lite.commands.deltas import _in_bytes, _named, compose, merge
-from t5x_lite.errors import InputError
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.inference.delta_files import load, open_delta, save
 from t5x_lite.inference.loading import learner_of, read_experiment
-from t5x_lite.run.delta_files import load, open_delta, save
+from tests.adapters.delta_directories import experiment, nested, write_base, write_run, write_step
 from tests.adapters.hosts import HOSTS, outputs
-from tests.run.delta_directories import experiment, nested, write_base, write_run, write_step
 
 LORA = "lora(r=2, alpha=3.0)"
 
@@ -32,7 +32,7 @@ def place(tmp_path_factory):
 
 def params(directory):
     """Arrays of a whole checkpoint by path."""
-    return {p: a.read() for p, a in orbax_params.lazy_params(directory / "params").items()}
+    return {p: a.read() for p, a in items.lazy_params(directory / "params").items()}
 
 
 def config(directory):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from t5x_lite.commands import embeddings
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.core.errors import InputError
 from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.vectors import Embedder
 from tests.encoder_checkpoint import write_checkpoint
 
 TEXTS = ["a b c", "", "c", "a a a a a a a a a a", "b c"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.commands.deltas import extend, extended
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.inference.text_encoder import TextEncoder
 from tests.encoder_checkpoint import write_checkpoint
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from t5x_lite.commands.deltas import compose, fisher
-from t5x_lite.errors import InputError
-from t5x_lite.run.delta_files import load
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.vocabularies.loading import load_vocabulary
+from t5x_lite.inference.delta_files import load
+from tests.adapters.delta_directories import write_base, write_run
 from tests.adapters.hosts import HOSTS
-from tests.run.delta_directories import write_base, write_run
 
 
 class Source:

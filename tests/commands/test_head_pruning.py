@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from t5x_lite.commands.deltas import heads
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import OptionError
+from t5x_lite.core.trees import flatten
+from t5x_lite.data.vocabularies.loading import load_vocabulary
+from t5x_lite.inference.delta_files import load
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.options import OptionError
-from t5x_lite.run.delta_files import load
-from t5x_lite.trees import flatten
-from t5x_lite.vocabulary.loading import load_vocabulary
+from tests.adapters.delta_directories import write_base, write_run
 from tests.adapters.hosts import HOSTS, outputs
-from tests.run.delta_directories import write_base, write_run
 
 
 class Source:

@@ -8,12 +8,12 @@ import pytest
 from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.ranking import hybrid
 from t5x_lite.config.evaluation import NAMES
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import OptionError
+from t5x_lite.data.formats.rankings import read_run
+from t5x_lite.data.formats.vectors import M3Texts
 from t5x_lite.data.layouts import Groups
-from t5x_lite.errors import InputError
 from t5x_lite.objectives.m3 import m3
-from t5x_lite.options import OptionError
-from t5x_lite.records.m3_files import M3Texts
-from t5x_lite.records.run_files import read_run
 from tests.encoder_checkpoint import write_ranker
 
 DOCUMENTS = ["a b c", "d e f", "a d g h i", "j k l m n o a b", "b"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.commands.search import index_bench, index_build, index_search, search
-from t5x_lite.records.run_files import read_run
+from t5x_lite.data.formats.rankings import read_run
 
 pytest.importorskip("faiss")
 

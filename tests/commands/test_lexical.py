@@ -8,11 +8,11 @@ import pytest
 from t5x_lite.cli import main
 from t5x_lite.commands import search as lexical
 from t5x_lite.commands.search import bm25_build, bm25_search
-from t5x_lite.errors import InputError
-from t5x_lite.records import passages as passage_files
-from t5x_lite.records.passages import read_passages
-from t5x_lite.records.run_files import read_run
-from t5x_lite.retrieval import bm25_index
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats import passages as passage_files
+from t5x_lite.data.formats.passages import read_passages
+from t5x_lite.data.formats.rankings import read_run
+from t5x_lite.retrieval import bm25
 
 TEXTS = {"a": "wings flutter", "b": "a wing and a tail", "c": "tails"}
 
@@ -104,7 +104,7 @@ def test_an_interrupted_build_resumes(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             yield one
 
-    monkeypatch.setattr(bm25_index, "BLOCK_POSTINGS", 2)
+    monkeypatch.setattr(bm25, "BLOCK_POSTINGS", 2)
     for most in (0, 2):
         monkeypatch.setattr(passage_files, "read_passages", functools.partial(passages, most=most))
         with pytest.raises(KeyboardInterrupt):

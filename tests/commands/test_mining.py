@@ -11,16 +11,15 @@ from t5x_lite.cli import main
 from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.mining import mine, refresh
 from t5x_lite.commands.search import search
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import locked
+from t5x_lite.core.options import OptionError
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.files import locked
-from t5x_lite.inference import mining_search
-from t5x_lite.inference.mining_search import PairEncoder
-from t5x_lite.inference.queries import QueryEncoder
-from t5x_lite.options import OptionError
-from t5x_lite.records import pairs
-from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
-from t5x_lite.retrieval.mine import Rules
+from t5x_lite.data.formats import pairs
+from t5x_lite.data.formats.rankings import Ranking, ranked, read_run, write_run
+from t5x_lite.retrieval import queries
+from t5x_lite.retrieval.mining import Rules
+from t5x_lite.retrieval.queries import PairEncoder, QueryEncoder
 from tests.encoder_checkpoint import write_checkpoint
 
 CORPUS = {"1": "a b", "2": "c", "3": "A, b!", "4": "d e f", "5": "g", "6": "h a", "7": "b c d"}
@@ -169,15 +168,15 @@ def test_a_command_that_was_killed_goes_on(beir, checkpoint, tmp_path, monkeypat
     encoder = PairEncoder(pooling="cls", batch_size=2)
     source = {"checkpoint": checkpoint, "rules": TOP, "encoder": encoder}
     whole, _ = mined(tmp_path / "m.jsonl", beir, **source)
-    monkeypatch.setattr(mining_search, "_CHUNK_BATCHES", 1)
-    written = mining_search.write_atomically
+    monkeypatch.setattr(queries, "_CHUNK_BATCHES", 1)
+    written = queries.write_atomically
 
     def killed(path, content):
         written(path, content)
         if content == b"4":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(mining_search, "write_atomically", killed)
+    monkeypatch.setattr(queries, "write_atomically", killed)
     output = tmp_path / "n.jsonl"
     with pytest.raises(KeyboardInterrupt):
         mined(output, beir, **source)
@@ -191,7 +190,7 @@ def test_a_command_that_was_killed_goes_on(beir, checkpoint, tmp_path, monkeypat
         mined(output, beir, **source)
     with pytest.raises(InputError, match=r"n.jsonl.partial is of another command \(other source\)"):
         mined(output, beir, **other)
-    monkeypatch.setattr(mining_search, "write_atomically", written)
+    monkeypatch.setattr(queries, "write_atomically", written)
     again, _ = mined(output, beir, **source)
     assert [one["neg"] for one in again] == [one["neg"] for one in whole]
     assert not (tmp_path / "n.jsonl.partial").exists()

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from t5x_lite.commands.texts import init
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.tasks.python_docs import Document
-from t5x_lite.errors import InputError
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ import sys
 import pytest
 
 from t5x_lite.commands.options import load_driver, some_directory
-from t5x_lite.errors import InputError
-from t5x_lite.extras import install_command
-from t5x_lite.options import OptionError
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.core.options import OptionError
 
 
 def test_no_directory_is_refused():
@@ -29,4 +28,4 @@ def test_a_missing_beam_is_one_line_with_its_extras(monkeypatch, extras):
 
 
 def test_a_module_is_given():
-    assert load_driver("t5x_lite.errors", runner="R", extras="beam").InputError is InputError
+    assert load_driver("t5x_lite.core.errors", runner="R", extras="beam").InputError is InputError

@@ -7,10 +7,10 @@ import pytest
 
 from t5x_lite.cli import main
 from t5x_lite.commands.pairs import pairs, synthesize_collect, synthesize_requests
-from t5x_lite.errors import InputError
-from t5x_lite.options import OptionError
-from t5x_lite.records.pairs import checked
-from t5x_lite.retrieval.pair_filters import Filters, Sieve
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import OptionError
+from t5x_lite.data.formats.pairs import checked
+from t5x_lite.retrieval.pair_rules import Filters, Sieve
 from t5x_lite.retrieval.synthesis import Excerpts
 
 SHORT = Filters(min_query_words=1, min_passage_words=2)

@@ -9,11 +9,11 @@ import pytest
 
 from t5x_lite.commands import ranking
 from t5x_lite.commands.ranking import rerank, score_pairs
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats import pairs
+from t5x_lite.data.formats.rankings import Ranking, ranked, read_run, write_run
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.pairs import CrossEncoder
-from t5x_lite.records import pairs
-from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 from tests.encoder_checkpoint import write_ranker
 
 DOCUMENTS = {str(i): text for i, text in enumerate(["a b", "c", "d e f", "g", "h a", "b c d"])}

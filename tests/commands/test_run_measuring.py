@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from t5x_lite.commands.search import METRICS, evaluate_run, fuse, run_names
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.rankings import Ranking, ranked, read_run, write_run
 from t5x_lite.metrics.runs import DEFAULT
-from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 
 FIRST = [Ranking("q", ranked([("a", 3.0), ("b", 2.0)])), Ranking("r", ranked([("x", 1.0)]))]
 SECOND = [Ranking("q", ranked([("b", 3.0), ("c", 2.0)])), Ranking("z", ranked([("a", 1.0)]))]

@@ -13,9 +13,9 @@ from t5x_lite.data.columns import Columns
 @pytest.mark.parametrize(("options", "dry_run"), [("", False), ("--dry-run", True)])
 def test_finetune_makes_a_config_of_a_table_and_trains_it(monkeypatch, capsys, options, dry_run):
     made, train = mock.Mock(return_value="config"), mock.Mock()
-    monkeypatch.setattr("t5x_lite.run.finetuning.experiment_for", made)
-    monkeypatch.setattr("t5x_lite.run.training.train", train)
-    monkeypatch.setattr("t5x_lite.run.rehearsal.rehearse", lambda _: "what would happen")
+    monkeypatch.setattr("t5x_lite.train.finetuning.experiment_for", made)
+    monkeypatch.setattr("t5x_lite.train.training.train", train)
+    monkeypatch.setattr("t5x_lite.train.planning.rehearse", lambda _: "what would happen")
     line = (
         "finetune --init w --table t.csv --inputs see:{a} --targets {b} --workdir out "
         f"--labels 0=no 1=yes --task classify --epochs 2 --data.batch-size 4 {options}"

@@ -7,9 +7,9 @@ import pytest
 
 from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.search import search
-from t5x_lite.errors import InputError
-from t5x_lite.inference.queries import QueryEncoder
-from t5x_lite.records.run_files import read_run
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.rankings import read_run
+from t5x_lite.retrieval.queries import QueryEncoder
 from tests.encoder_checkpoint import write_checkpoint
 
 DOCUMENTS = np.array([[1, 2], [3, 0], [1, 2], [0, 5], [2, 1]], np.float32)

@@ -6,10 +6,10 @@ import pytest
 
 from t5x_lite.cli import main
 from t5x_lite.decoding.config import Decoding
-from t5x_lite.run import serving
-from t5x_lite.run.endpoints import Asked
-from t5x_lite.run.serving import Address
-from t5x_lite.serve.limits import Limits
+from t5x_lite.serve import serving
+from t5x_lite.serve.endpoints import Asked
+from t5x_lite.serve.requests import Limits
+from t5x_lite.serve.serving import Address
 
 
 @pytest.mark.parametrize(

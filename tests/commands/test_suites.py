@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from t5x_lite.commands.suites import Pair, Triplet, evaluate_sts, evaluate_suite, read_pairs
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import OptionError
+from t5x_lite.data.formats.rankings import Ranking, ranked, read_run, write_run
 from t5x_lite.inference.text_encoder import TextEncoder
-from t5x_lite.options import OptionError
-from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 from tests.encoder_checkpoint import write_checkpoint
 
 TEXTS = {"1": "a a b", "2": "c d", "3": "e f a"}

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from t5x_lite.commands.texts import vocab
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 
 def test_vocab(tmp_path, english_lines, capsys):

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from t5x_lite.commands.weights import exported_files, push
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation, Hosts
 from t5x_lite.config.checks import at_least, one_of
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 
 def test_at_least():

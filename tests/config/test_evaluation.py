@@ -7,7 +7,7 @@ import pytest
 from configs.tiny_finetune import experiment
 from t5x_lite import config
 from t5x_lite.config import Evaluation, FewShot
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 LINES = ("wmt_*: num_beams=4, max_examples=None", "glue_rte: rank=True, inputs_length=64")
 

@@ -26,28 +26,20 @@ from t5x_lite.config import (
     save,
 )
 from t5x_lite.config.experiment import with_length, with_options
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data import layouts
-from t5x_lite.data.config import Data
-from t5x_lite.data.refresh import Refresh
-from t5x_lite.data.shapes import Bucketed
-from t5x_lite.errors import InputError
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.data.config import Bucketed, Data, Refresh
 from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
-from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor, AdamW
-from t5x_lite.optim.schedules import (
-    Constant,
-    InverseSquareRoot,
-    Linear,
-    LinearDecayTail,
-    Warmup,
-)
-from t5x_lite.sharding import MeshConfig
+from t5x_lite.optim.schedules import Constant, InverseSquareRoot, Linear, LinearDecayTail, Warmup
 
 ROOT = Path(__file__).parents[1]
 
@@ -55,7 +47,7 @@ CONFIG = """
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 
@@ -272,7 +264,7 @@ def test_a_config_of_before_there_were_shapes_of_batches(tmp_path):
     path = tmp_path / "config.json"
     save(EXPERIMENT, path)
     saved = json.loads(path.read_text())
-    assert saved["data"].pop("batches") == {"type": "t5x_lite.data.shapes:Fixed"}
+    assert saved["data"].pop("batches") == {"type": "t5x_lite.data.config:Fixed"}
     path.write_text(json.dumps(saved))
     assert load(path) == EXPERIMENT
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite import project
 from t5x_lite.config.file import read_config
-from t5x_lite.errors import InputError
+from t5x_lite.core import project
+from t5x_lite.core.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,8 @@ def test_a_config_is_read_anew_each_time():
         ("import no_such_module", "run.py:1: ModuleNotFoundError: No module named"),
         ("open('no_such_file')", "run.py:1: FileNotFoundError: "),
         (
-            "from t5x_lite.errors import InputError\nraise InputError('sizes must be positive')",
+            "from t5x_lite.core.errors import InputError\n"
+            "raise InputError('sizes must be positive')",
             "run.py:2: sizes must be positive",
         ),
         (

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from t5x_lite import project
-from t5x_lite.config.json import from_json, to_json
-from t5x_lite.errors import InputError
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core import project
+from t5x_lite.core.errors import InputError
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.electra import Electra
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.likelihood import Seq2Seq
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from t5x_lite.config.per_task import Line, parse_line
-from t5x_lite.errors import InputError
+from t5x_lite.config.checks import Line, parse_line
+from t5x_lite.core.errors import InputError
 
 
 def test_a_line():

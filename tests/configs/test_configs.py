@@ -10,16 +10,17 @@ from pathlib import Path
 import jax
 import pytest
 
-from t5x_lite import config, trees
+from t5x_lite import config
 from t5x_lite.config import Experiment
-from t5x_lite.data.shapes import Fixed
+from t5x_lite.config.batches import row_shapes
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.data.config import Fixed
 from t5x_lite.data.tasks.names import find_task
-from t5x_lite.errors import InputError
 from t5x_lite.inference.loading import learner_of
-from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.run.step_sizes import row_shapes
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.state import abstract_state, state_shardings
+from t5x_lite.optim.partial import joint_optimizer
+from t5x_lite.train.step import abstract_state, state_shardings
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from t5x_lite import config
+from t5x_lite.evaluate.task_suite import TaskSettings
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.task_settings import TaskSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from t5x_lite import config
-from t5x_lite.data.shapes import Fixed
+from t5x_lite.config.batches import empty_row
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.data.config import Fixed
 from t5x_lite.inference.loading import learner_of
-from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.run.step_sizes import empty_row
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.state import init_state, state_shardings
-from t5x_lite.train.step import make_train_step
+from t5x_lite.optim.partial import joint_optimizer
+from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
 ROOT = Path(__file__).resolve().parents[2]
 # peak rate, steps, lengths of query and passage, rows of the shortest and of the longest

@@ -12,10 +12,10 @@ import pytest
 
 from t5x_lite import config
 from t5x_lite.config import Checkpoints, Evaluation
-from t5x_lite.data.rates import Mixing
-from t5x_lite.models import presets
+from t5x_lite.core.sharding import MeshConfig
+from t5x_lite.data.mixing import Mixing
+from t5x_lite.models import published
 from t5x_lite.optim.schedules import InverseSquareRoot
-from t5x_lite.sharding import MeshConfig
 from tests.config_files import saved
 from tests.tasks import benchmark_directory
 
@@ -46,11 +46,11 @@ def directory(tmp_path_factory, english_lines):
 @pytest.mark.parametrize(
     ("size", "model"),
     [
-        ("small", presets.t5_small),
-        ("base", presets.t5_base),
-        ("large", presets.t5_large),
-        ("3b", presets.t5_3b),
-        ("11b", presets.t5_11b),
+        ("small", published.t5_small),
+        ("base", published.t5_base),
+        ("large", published.t5_large),
+        ("3b", published.t5_3b),
+        ("11b", published.t5_11b),
     ],
 )
 def test_the_released_sizes(size, model):
@@ -100,7 +100,7 @@ def test_a_command_of_the_tables_is_a_config(command):
 
 def one_step(path, directory, vocabulary, workdir, **data):
     """Trains a config for one step, its sizes and its mesh made tiny; its last metrics."""
-    from t5x_lite.run import training
+    from t5x_lite.train import training
 
     experiment = config.load(path)
     lengths = {"inputs_length": 32, "targets_length": 32, "batch_size": 4, "shuffle_buffer": 8}
@@ -160,7 +160,7 @@ def test_a_step_of_the_released_recipe_from_caches(
     directory, tiny_vocabulary, tmp_path, compile_once
 ):
     from t5x_lite.commands.texts import cache
-    from t5x_lite.data.cache.mixture import mixed_sources
+    from t5x_lite.data.cache.scheduled import mixed_sources
 
     path = "configs/paper/t5_small.py"
     experiment = config.load(path)

@@ -10,12 +10,12 @@ import pytest
 
 from t5x_lite import config
 from t5x_lite.checkpoints.init import Init
-from t5x_lite.checkpoints.orbax_params import lazy_params
+from t5x_lite.checkpoints.items import lazy_params
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.core.sharding import MeshConfig
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.optim.schedules import Linear
-from t5x_lite.sharding import MeshConfig
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
-from t5x_lite.vocabulary.loading import load_vocabulary
 from tests import tokenizer_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +134,7 @@ def directory(tmp_path_factory):
 
 def one_step(name, directory, vocabulary, workdir, *, init=None):
     """Trains a config for one step, its sizes and its mesh made tiny; its last metrics."""
-    from t5x_lite.run import training
+    from t5x_lite.train import training
 
     experiment = loaded(name)
     known = load_vocabulary(str(vocabulary))

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from configs.pretrain import t5_base_paper
-from t5x_lite.models.presets import t5_base
+from t5x_lite.models.published import t5_base
 
 
 def test_the_figures_are_the_papers():
@@ -26,7 +26,7 @@ def test_the_figures_are_the_papers():
 def test_every_objective_of_the_table_takes_its_lengths(tiny_vocabulary, tiny_text):
     from t5x_lite.data.config import TaskArguments
     from t5x_lite.data.tasks.names import find_task
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     rows = re.findall(
         r"^    [0-9UL]+ +(\w+)(?: \([\w ]+\))? +(\d+)$", t5_base_paper.__doc__ or "", re.MULTILINE

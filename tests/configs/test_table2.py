@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite import config, trees
+from t5x_lite import config
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.core import trees
+from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data import layouts
 from t5x_lite.data.layouts import Seq2Seq
 from t5x_lite.inference.loading import learner_of
-from t5x_lite.sharding import MeshConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {"vocab_size": 512, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_heads": 4}
@@ -75,7 +76,7 @@ def test_fine_tuning_has_the_paper_s_words():
 
 def one_step(path, directory, vocabulary, workdir, **data):
     """Trains a config for one step, its sizes and its mesh made tiny; its last metrics."""
-    from t5x_lite.run import training
+    from t5x_lite.train import training
 
     experiment = config.load(path)
     sizes = {"inputs_length": 32, "targets_length": 32, "batch_size": 4, "shuffle_buffer": 8}

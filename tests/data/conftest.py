@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from t5x_lite.data.cache.files import Index
+from t5x_lite.data.cache.making import SplitWriter, new_cache, write_index
 from t5x_lite.data.cache.recipe import Recipe
-from t5x_lite.data.cache.writer import SplitWriter, new_cache, write_index
-from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.data.vocabularies.byte_level import Bytes
 
 
 @pytest.fixture(scope="session")

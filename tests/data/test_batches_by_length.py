@@ -6,14 +6,13 @@ import itertools
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.cache.making import write_cache
-from t5x_lite.data.config import Data
-from t5x_lite.data.shapes import Bucketed, Fixed
+from t5x_lite.data.config import Bucketed, Data, Fixed
+from t5x_lite.data.formats.pairs import Pairs, to_json
 from t5x_lite.data.sources import batch_source
-from t5x_lite.errors import InputError
-from t5x_lite.records.pairs import Pairs, to_json
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
 # Letters, each a token; [CLS] and [SEP] are two more.

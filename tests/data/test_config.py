@@ -1,9 +1,16 @@
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.data.config import Data, lengths_of, rows_named, shapes_of, trimmed_lengths
-from t5x_lite.data.shapes import Bucketed, Fixed
-from t5x_lite.errors import InputError
+from t5x_lite.data.config import (
+    Bucketed,
+    Data,
+    Fixed,
+    lengths_of,
+    rows_named,
+    shapes_of,
+    trimmed_lengths,
+)
 
 
 def test_the_defaults_are_those_of_the_papers_baseline():

@@ -1,11 +1,11 @@
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 
 def test_elements_and_the_errors_of_a_user_s_files():
     from t5x_lite.data import elements
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     def fail(n):
         if n == 2:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.mixing import Schedule, parse_sources
-from t5x_lite.errors import InputError
 
 
 def test_one_cache_needs_no_rate():

@@ -5,10 +5,10 @@ from types import ModuleType
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import Data
+from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.mixtures import Member, Mixture, find_mixture, member_data
-from t5x_lite.data.rates import Mixing
-from t5x_lite.errors import InputError
 
 MIXTURE = Mixture(
     members=(

@@ -6,9 +6,9 @@ import pytest
 ENDING = """
 import time
 from t5x_lite.data.tasks import stages
-from t5x_lite.data.live.batches import Batches
+from t5x_lite.data.live.pipeline import Batches
 from t5x_lite.data.live.pipeline import as_numpy
-from t5x_lite.data.quiet_tensorflow import tf
+from t5x_lite.data.elements import tf
 
 def slow(example):
     time.sleep(0.3)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5x_lite.data.permutation import order
+from t5x_lite.data.mixing import order
 
 
 def whole(size, *, epoch=0, seed=7):

@@ -2,8 +2,9 @@ import dataclasses
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.data.positions import (
     FROM_CACHE,
     ON_THE_FLY,
@@ -14,8 +15,6 @@ from t5x_lite.data.positions import (
     share_of_batch,
     unseal,
 )
-from t5x_lite.data.shapes import Bucketed
-from t5x_lite.errors import InputError
 
 
 def test_what_was_sealed_is_found_again():

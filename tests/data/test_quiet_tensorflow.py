@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.extras import install_command
+from t5x_lite.core.errors import install_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
 BLOCKED = """
 import sys
 sys.modules["tensorflow"] = None
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 try:
     import t5x_lite.data.live.pipeline
 except InputError as error:
@@ -39,7 +39,7 @@ import os, sys
 import jax
 sys.modules["seqio"] = None
 try:
-    import t5x_lite.data.quiet_tensorflow
+    import t5x_lite.data.elements
 except ValueError:
     print(os.environ["TF_CPP_MIN_LOG_LEVEL"])
 """
@@ -78,12 +78,10 @@ def test_the_level_that_jax_sets_is_raised_and_a_persons_is_not(level, kept):
 def test_seqios_warnings_are_dropped_and_others_are_not(caplog):
     import logging
 
-    from t5x_lite.data import quiet_tensorflow
+    from t5x_lite.data import elements
 
     absl = logging.getLogger("absl")
-    of_seqio = absl.makeRecord(
-        "absl", logging.WARNING, quiet_tensorflow.seqio.__file__, 1, "", (), None
-    )
+    of_seqio = absl.makeRecord("absl", logging.WARNING, elements.seqio.__file__, 1, "", (), None)
     of_orbax = absl.makeRecord("absl", logging.WARNING, "orbax/checkpoint.py", 1, "", (), None)
     assert not absl.filter(of_seqio)
     assert absl.filter(of_orbax)

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5x_lite.data.rates import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.mixing import (
     CACHE_PERIOD,
     Mixing,
     cache_rates,
     rate_num_examples,
     rate_unsupervised,
 )
-from t5x_lite.errors import InputError
 
 
 def test_rate_num_examples_limits_before_it_takes_the_root():

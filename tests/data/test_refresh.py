@@ -2,11 +2,9 @@
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.data.config import Data
-from t5x_lite.data.refresh import Refresh
-from t5x_lite.data.shapes import Scheduled
-from t5x_lite.errors import InputError
+from t5x_lite.data.config import Data, Refresh, Scheduled
 
 
 @pytest.mark.parametrize(

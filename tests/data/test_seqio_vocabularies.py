@@ -1,8 +1,8 @@
 import pytest
 
 from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
-from t5x_lite.vocabulary.byte_level import Bytes
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.byte_level import Bytes
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
 
@@ -22,7 +22,7 @@ def test_ids_are_those_of_the_tokenizer(vocabulary):
 
 
 def test_ids_in_a_graph(vocabulary):
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     texts = ["dog running", "", "é"]
     one = seqio_vocabulary(vocabulary).encode_tf(tf.constant(texts[0]))

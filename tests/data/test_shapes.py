@@ -3,9 +3,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from t5x_lite.config.json import from_json, to_json
-from t5x_lite.data.shapes import Batches, Bucketed, Fixed, Scheduled, bucket_of
-from t5x_lite.errors import InputError
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.config import Batches, Bucketed, Fixed, Scheduled, bucket_of
 
 
 def test_one_shape_has_no_buckets():

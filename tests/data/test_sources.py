@@ -3,10 +3,10 @@ import sys
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import Data
-from t5x_lite.data.rates import Mixing
+from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.sources import batch_source
-from t5x_lite.errors import InputError
 
 
 def data(**settings):

@@ -6,11 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.decoding.config import Decoding
-from t5x_lite.decoding.ensemble import Ensemble, average
-from t5x_lite.decoding.generate import decode
+from t5x_lite.decoding.generate import Ensemble, average, decode
 from t5x_lite.decoding.search import Generative
-from t5x_lite.errors import InputError
 
 INPUTS = jnp.array([[3, 2], [5, 0]])
 

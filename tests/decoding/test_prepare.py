@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from t5x_lite.decoding.prepare import Preparation, prepared
+from t5x_lite.decoding.search import Preparation, prepared
 
 
 @jax.tree_util.register_dataclass

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.decoding.top_k import argmax, top_k
+from t5x_lite.decoding.sampling import argmax, top_k
 
 
 @pytest.mark.parametrize("size", [5, 128, 130, 1280])

@@ -13,7 +13,7 @@ import pytest
 
 from t5x_lite import cli, config
 from t5x_lite.commands import COMMANDS
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests.c4.made_up_crawl import BAD_WORDS, write_crawl
 from tests.docs.commands import ROOT, blocks, command_lines, with_extra
 

@@ -13,32 +13,34 @@ import numpy as np
 import optax
 
 from t5x_lite.adapters.bottleneck import seq_bn
-from t5x_lite.adapters.compacter import compacter_plus_plus
+from t5x_lite.adapters.bottleneck_variants import T5Adapter, compacter_plus_plus
 from t5x_lite.adapters.fastfood import said
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.grammar import parse_trees
+from t5x_lite.adapters.lora import Ia3, Lora
 from t5x_lite.adapters.masks import Supermask
-from t5x_lite.adapters.parts import BitFit
-from t5x_lite.adapters.prefix import Prefix
-from t5x_lite.adapters.prompt import Prompt
-from t5x_lite.adapters.t5_adapter import T5Adapter
-from t5x_lite.adapters.use import parse_trees
-from t5x_lite.learner import Learner
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.adapters.prefix import Prefix, Prompt
+from t5x_lite.adapters.sparse import BitFit
+from t5x_lite.core.sharding import (
+    MeshConfig,
+    Parts,
+    check_divisible,
+    make_mesh,
+    put_batch,
+    shardings,
+)
+from t5x_lite.core.trees import flatten, overlaid, unflatten
 from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.m3 import m3
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
-from t5x_lite.objectives.seq2seq import Seq2Seq
-from t5x_lite.optim.updates import Update
-from t5x_lite.sharding import MeshConfig, check_divisible, make_mesh, put_batch, shardings
-from t5x_lite.train.microbatches import Parts
-from t5x_lite.train.state import TrainState, state_shardings
-from t5x_lite.train.step import make_train_step
-from t5x_lite.trees import flatten, overlaid, unflatten
+from t5x_lite.optim.partial import Update
+from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 
 SIZES = {
     "vocab_size": 40,

@@ -82,7 +82,7 @@ def _peak() -> int:
 
 
 def _outcome(reader: Reader, base: Path) -> str:
-    from t5x_lite.errors import InputError
+    from t5x_lite.core.errors import InputError
 
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:

@@ -100,7 +100,7 @@ def _read_t5x(base: Path) -> None:
 def _make_spiece(base: Path) -> None:
     from pydoc_data.topics import topics
 
-    from t5x_lite.vocabulary.loading import train_sentencepiece
+    from t5x_lite.data.vocabularies.loading import train_sentencepiece
 
     lines = [line for name in sorted(topics)[:12] for line in topics[name].split("\n")]
     (base / "spiece.model").write_bytes(
@@ -134,10 +134,10 @@ def _make_encoders(base: Path) -> None:
 
 
 def _read_encoders(base: Path) -> None:
-    from t5x_lite.errors import InputError
-    from t5x_lite.interop.encoder_families import family_of
+    from t5x_lite.core.errors import InputError
+    from t5x_lite.interop.encoder_checkpoints import family_of
     from t5x_lite.interop.encoders import read_encoder
-    from t5x_lite.interop.hf_config import CONFIG, read_config
+    from t5x_lite.interop.hf import CONFIG, read_config
 
     for directory in sorted(base.iterdir()):
         config = read_config(directory)
@@ -159,7 +159,7 @@ def _use(vocabulary: Any) -> None:
 
 def _loading(*names: str) -> Callable[[Path], None]:
     def read(base: Path) -> None:
-        from t5x_lite.vocabulary.loading import load_vocabulary
+        from t5x_lite.data.vocabularies.loading import load_vocabulary
 
         for name in names:
             _use(load_vocabulary(base / name))
@@ -211,9 +211,9 @@ def _make_xlm(base: Path) -> None:
 def _make_t5_tokenizers(base: Path) -> None:
     from sentencepiece import sentencepiece_model_pb2
 
-    from t5x_lite.interop.tokenizer import write_tokenizer
-    from t5x_lite.vocabulary.byte_level import Bytes
-    from t5x_lite.vocabulary.loading import SentencePiece
+    from t5x_lite.data.vocabularies.byte_level import Bytes
+    from t5x_lite.data.vocabularies.loading import SentencePiece
+    from t5x_lite.interop.tokenizers import write_tokenizer
 
     _make_spiece(base)
     vocabulary = SentencePiece(base / "spiece.model", extra_ids=20)
@@ -239,7 +239,7 @@ def _make_t5_tokenizers(base: Path) -> None:
 
 
 def _read_t5_tokenizers(base: Path) -> None:
-    from t5x_lite.interop.tokenizer import read_tokenizer
+    from t5x_lite.interop.tokenizers import read_tokenizer
 
     for directory in sorted(base.iterdir()):
         with tempfile.TemporaryDirectory() as scratch:
@@ -255,11 +255,7 @@ def _make_encoder_tokenizers(base: Path) -> None:
 
 
 def _read_encoder_tokenizers(base: Path) -> None:
-    from t5x_lite.interop.encoder_tokenizer import (
-        kept_files,
-        read_encoder_tokenizer,
-        tokenizer_files,
-    )
+    from t5x_lite.interop.tokenizers import kept_files, read_encoder_tokenizer, tokenizer_files
 
     several = ("a", 0), ("b/bytes", 1), ("b/unigram", 1), ("c", 0), ("d", 1), ("e", 1)
     for name, pad_id in several:

@@ -31,7 +31,7 @@ def _bert() -> Path:
 @functools.cache
 def _host(name: str) -> tuple[Path, dict[str, np.ndarray]]:
     """A model of random parameters, as a checkpoint, and its arrays."""
-    from tests.run.delta_directories import write_base
+    from tests.adapters.delta_directories import write_base
 
     return write_base(_scratch() / "base", name)
 
@@ -69,11 +69,11 @@ def _parts_of(base: Path) -> tuple[Any, Any, Any]:
     """A checkpoint's experiment, its layers and its parameters."""
     from t5x_lite.checkpoints import reading
     from t5x_lite.inference.loading import read_experiment
+    from t5x_lite.interop import adapter_checkpoints
     from t5x_lite.interop.module_hosts import hosts_of
-    from t5x_lite.run import adapter_interchange
 
     files = reading.step_files(base)
-    experiment, kind = read_experiment(base, files), adapter_interchange.model_type_of(files)
+    experiment, kind = read_experiment(base, files), adapter_checkpoints.model_type_of(files)
     hosts = hosts_of(experiment.model, None, model_type=kind, where=base)
     return experiment, hosts, reading.lazy_params(base)
 
@@ -81,16 +81,16 @@ def _parts_of(base: Path) -> tuple[Any, Any, Any]:
 def _read_module(directory: Path, base: Path) -> None:
     """What `import_adapter` does before it writes."""
     from t5x_lite.adapters.grammar import parse_module, write_module
-    from t5x_lite.bound import heads_of
-    from t5x_lite.interop.peft_heads import head_of
-    from t5x_lite.run import adapter_interchange
+    from t5x_lite.interop import adapter_checkpoints
+    from t5x_lite.interop.peft_files import head_of
+    from t5x_lite.objectives.learner import heads_of
 
     experiment, hosts, params = _parts_of(base)
-    file = adapter_interchange._read_file(directory)
+    file = adapter_checkpoints._read_file(directory)
     heads = heads_of(experiment.objective, experiment.heads)
     head_of(file.config_file, file.config, file.kept(), model=experiment.model, model_type="bert",
             heads=heads)  # fmt: skip
-    norms = functools.partial(adapter_interchange._norms, hosts, params)
+    norms = functools.partial(adapter_checkpoints._norms, hosts, params)
     module = file.module(hosts, name="adapter", norms=norms)
     for adapter in (module.adapter, *module.others):
         parse_module(write_module(adapter))
@@ -151,8 +151,8 @@ def _make_compositions(base: Path) -> None:
 
 
 def _make_sft(base: Path) -> None:
-    from t5x_lite.run.sft_interchange import export_sft
-    from tests.run.test_sft_interchange import sparse_run
+    from t5x_lite.interop.sft import export_sft
+    from tests.interop.test_sft_interchange import sparse_run
 
     run, _ = sparse_run(_scratch() / "run", _host("bert"))
     export_sft(run, base / "sft")
@@ -161,8 +161,8 @@ def _make_sft(base: Path) -> None:
 @functools.cache
 def _table() -> Any:
     """Shapes and names of the tensors of the model that a difference is from."""
+    from t5x_lite.interop.adapter_checkpoints import head_for_export
     from t5x_lite.interop.sft import table_of
-    from t5x_lite.run.adapter_interchange import head_for_export
 
     base = _host("bert")[0]
     experiment = _parts_of(base)[0]
@@ -177,15 +177,15 @@ def _read_sft(base: Path) -> None:
 
 
 def _make_delta(base: Path) -> None:
-    from t5x_lite.run import delta_files
-    from tests.run.delta_directories import write_run
+    from t5x_lite.inference import delta_files
+    from tests.adapters.delta_directories import write_run
 
     run, _ = write_run(_scratch() / "run", "bert", _host("bert"), "m = lora(r=2)")
     delta_files.save(delta_files.load(run), base / "delta")
 
 
 def _read_delta(base: Path) -> None:
-    from t5x_lite.run import delta_files
+    from t5x_lite.inference import delta_files
 
     delta = delta_files.load(base / "delta")
     for part in delta.parts.values():
@@ -201,8 +201,8 @@ def _sign_delta(base: Path) -> None:
 def _make_sentences(base: Path) -> None:
     from safetensors.numpy import save_file
 
-    from t5x_lite.heads.dense import Dense
     from t5x_lite.interop.sentence_transformers import sentence_files
+    from t5x_lite.models.vector_heads import Dense
     from tests.encoder_checkpoint import _BERT, goldens
 
     goldens.write_release(goldens.read("bert"), base / "st")
@@ -220,16 +220,12 @@ def _make_sentences(base: Path) -> None:
 
 
 def _read_sentences(base: Path) -> None:
-    from t5x_lite.config.json import from_json, to_json
-    from t5x_lite.errors import InputError
-    from t5x_lite.interop.encoder_families import family_of
+    from t5x_lite.config.file import from_json, to_json
+    from t5x_lite.core.errors import InputError
+    from t5x_lite.interop.encoder_checkpoints import family_of
     from t5x_lite.interop.encoders import read_encoder
-    from t5x_lite.interop.hf_config import CONFIG, read_config
-    from t5x_lite.interop.sentence_transformers import (
-        projection_of,
-        read_sentences,
-        sentence_files,
-    )
+    from t5x_lite.interop.hf import CONFIG, read_config
+    from t5x_lite.interop.sentence_transformers import projection_of, read_sentences, sentence_files
 
     directory = base / "st"
     config = read_config(directory)

@@ -48,7 +48,7 @@ def _make_config(base: Path) -> None:
 def _read_config(base: Path) -> None:
     from t5x_lite.config import Experiment
     from t5x_lite.config.file import read_config
-    from t5x_lite.errors import InputError
+    from t5x_lite.core.errors import InputError
     from t5x_lite.inference.loading import learner_of
 
     experiment = read_config(base / "config.json")
@@ -59,9 +59,9 @@ def _read_config(base: Path) -> None:
 
 def _make_cache(base: Path) -> None:
     from t5x_lite.data.cache.files import Index
+    from t5x_lite.data.cache.making import SplitWriter, new_cache, write_index
     from t5x_lite.data.cache.recipe import Recipe
-    from t5x_lite.data.cache.writer import SplitWriter, new_cache, write_index
-    from t5x_lite.vocabulary.byte_level import Bytes
+    from t5x_lite.data.vocabularies.byte_level import Bytes
 
     vocabulary, rng = Bytes(), np.random.default_rng(0)
     recipe = Recipe(
@@ -91,7 +91,7 @@ def _make_cache(base: Path) -> None:
 def _read_cache(base: Path) -> None:
     from t5x_lite.data.cache.batches import train_batches
     from t5x_lite.data.config import Data
-    from t5x_lite.vocabulary.byte_level import Bytes
+    from t5x_lite.data.vocabularies.byte_level import Bytes
 
     data = Data(task="", cache=str(base / "cache"), vocabulary="bytes", batch_size=4,
                 inputs_length=32, targets_length=16)  # fmt: skip
@@ -131,8 +131,8 @@ def _make_jsonl(base: Path) -> None:
 
 
 def _read_jsonl(base: Path) -> None:
-    from t5x_lite.records.json_lines import encode, read_examples
-    from t5x_lite.records.text_records import read_texts
+    from t5x_lite.data.formats.lines import encode, read_examples
+    from t5x_lite.data.formats.passages import read_texts
 
     path = str(base / "a.jsonl")
     for line in read_examples(path, fields=("inputs",), optional=("prompt",), numbers=("seed",)):
@@ -149,7 +149,7 @@ def _make_table(base: Path) -> None:
 
 
 def _read_tsv(base: Path) -> None:
-    from t5x_lite.records.benchmark_files import numbered, read_tsv
+    from t5x_lite.data.formats.benchmark_files import numbered, read_tsv
 
     rows = read_tsv(base / "train.tsv", columns=("label", "sentence"))
     list(numbered(rows, column="label2"))
@@ -157,7 +157,7 @@ def _read_tsv(base: Path) -> None:
 
 
 def _read_columns(file: Path) -> None:
-    from t5x_lite.buckets.paths import data_path
+    from t5x_lite.core.object_store import data_path
     from t5x_lite.data.columns import Columns
 
     columns = Columns(inputs="see: {sentence}", targets="{label}", labels=("0=no", "1=yes"))
@@ -173,7 +173,7 @@ def _make_squad(base: Path) -> None:
 
 
 def _read_squad(base: Path) -> None:
-    from t5x_lite.records.benchmark_files import read_squad
+    from t5x_lite.data.formats.benchmark_files import read_squad
 
     list(read_squad(base / "train.json"))
 
@@ -188,11 +188,11 @@ def _make_beir(base: Path) -> None:
 
 
 def _read_beir(base: Path) -> None:
-    from t5x_lite.records import beir_files
+    from t5x_lite.data.formats import retrieval_sets
 
-    for split in beir_files.splits(str(base)):
-        beir_files.read_judged(str(base), split)
-        beir_files.read_pairs(str(base), split)
+    for split in retrieval_sets.beir_splits(str(base)):
+        retrieval_sets.read_judged(str(base), split)
+        retrieval_sets.read_beir_pairs(str(base), split)
 
 
 def _make_wet(base: Path) -> None:
@@ -255,8 +255,8 @@ def _make_arrow(base: Path) -> None:
 
 def _read_rows(base: Path) -> None:
     """The rows of all files; the first that is refused hides no other one."""
-    from t5x_lite.errors import InputError
-    from t5x_lite.records.tables import read_table, texts_of
+    from t5x_lite.core.errors import InputError
+    from t5x_lite.data.formats.tables import read_table, texts_of
 
     refused = None
     for path in sorted(base.iterdir()):
@@ -296,7 +296,7 @@ def _make_saved(base: Path) -> None:
 
 
 def _read_saved(base: Path) -> None:
-    from t5x_lite.records.table_splits import read_rows, table_splits
+    from t5x_lite.data.formats.table_splits import read_rows, table_splits
 
     for tables in table_splits(str(base)).values():
         for table in tables:
@@ -311,7 +311,7 @@ def _vectors(count: int = 80) -> Any:
 
 
 def _make_vectors(base: Path) -> None:
-    from t5x_lite.records.vector_files import vector_writer
+    from t5x_lite.data.formats.vectors import vector_writer
 
     found = _vectors()
     np.save(base / "a.npy", found)
@@ -323,8 +323,8 @@ def _make_vectors(base: Path) -> None:
 
 
 def _read_vectors(base: Path) -> None:
-    from t5x_lite.errors import InputError
-    from t5x_lite.records.vector_shards import VectorShards
+    from t5x_lite.core.errors import InputError
+    from t5x_lite.data.formats.vectors import VectorShards
 
     refused = None
     for path in sorted(base.iterdir()):
@@ -340,7 +340,7 @@ def _read_vectors(base: Path) -> None:
 
 
 def _make_heads(base: Path) -> None:
-    from t5x_lite.records.m3_files import Writer
+    from t5x_lite.data.formats.vectors import Writer
 
     for numbers in ("float16", "int8"):
         (base / numbers).mkdir()
@@ -351,7 +351,7 @@ def _make_heads(base: Path) -> None:
 
 
 def _read_heads(base: Path) -> None:
-    from t5x_lite.records.m3_files import M3Texts
+    from t5x_lite.data.formats.vectors import M3Texts
 
     for folder in sorted(base.iterdir()):
         texts = M3Texts(folder)
@@ -361,15 +361,14 @@ def _read_heads(base: Path) -> None:
 
 
 def _make_bm25(base: Path) -> None:
-    from t5x_lite.retrieval.bm25_index import build
+    from t5x_lite.retrieval.bm25 import build
 
     texts = [(f"d{i}", f"{line} {i}") for i, line in enumerate(LINES * 5)]
     build(str(base / "index"), texts, analyzer="english", identity={})
 
 
 def _read_bm25(base: Path) -> None:
-    from t5x_lite.retrieval.bm25 import BM25
-    from t5x_lite.retrieval.bm25_index import InvertedIndex
+    from t5x_lite.retrieval.bm25 import BM25, InvertedIndex
 
     bm25 = BM25(InvertedIndex.open(base / "index"))
     for query in (*LINES, "7"):
@@ -380,7 +379,7 @@ def _faiss_reader(kind: str) -> Reader:
     """An index of a kind; half of the damaged ones have checksums that fit."""
 
     def make(base: Path) -> None:
-        from t5x_lite.records.vector_shards import VectorShards
+        from t5x_lite.data.formats.vectors import VectorShards
         from t5x_lite.retrieval.faiss_index import build
 
         (base / "ids.txt").write_text("")
@@ -425,9 +424,8 @@ def _make_runs(base: Path) -> None:
 
 
 def _read_runs(base: Path) -> None:
-    from t5x_lite.errors import InputError
-    from t5x_lite.records.answer_files import read_answers
-    from t5x_lite.records.run_files import read_qrels, read_run, run_lines
+    from t5x_lite.core.errors import InputError
+    from t5x_lite.data.formats.rankings import read_answers, read_qrels, read_run, run_lines
 
     refused = None
     for path in sorted(base.iterdir()):
@@ -452,7 +450,7 @@ def _make_conll(base: Path) -> None:
 
 
 def _read_conll(base: Path) -> None:
-    from t5x_lite.records.tagged_files import read_conll, read_tagged_jsonl
+    from t5x_lite.data.formats.benchmark_files import read_conll, read_tagged_jsonl
 
     list(read_conll(base / "a.conll"))
     list(read_tagged_jsonl(base / "b.jsonl"))
@@ -473,10 +471,10 @@ def _make_marco(base: Path) -> None:
 
 
 def _read_marco(base: Path) -> None:
-    from t5x_lite.records import dpr_files, marco_files
+    from t5x_lite.data.formats import retrieval_sets
 
-    marco_files.read_pairs(str(base), "train", [str(base / "collection.tsv")])
-    list(dpr_files.pairs_of([base / "train.json"]))
+    retrieval_sets.read_marco_pairs(str(base), "train", [str(base / "collection.tsv")])
+    list(retrieval_sets.pairs_of([base / "train.json"]))
 
 
 def _make_nli(base: Path) -> None:
@@ -490,9 +488,9 @@ def _make_nli(base: Path) -> None:
 
 def _read_nli(base: Path) -> None:
     from t5x_lite.commands.suites import read_pairs as read_sts
-    from t5x_lite.records import nli_files
+    from t5x_lite.data.formats import pairs
 
-    nli_files.pairs_of([base / "train.jsonl"])
+    pairs.pairs_of([base / "train.jsonl"])
     read_sts(str(base / "sts.tsv"))
     read_sts(str(base / "sts.json"))
 

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite import remote
 from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints.saving import Checkpoints
-from t5x_lite.processes import first_told
+from t5x_lite.core import remote
+from t5x_lite.core.sharding import first_told
 from tests import fake_store
 
 VALUE = np.random.default_rng(0).normal(size=(1 << 10, 1 << 10)).astype(np.float32)

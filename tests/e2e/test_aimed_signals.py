@@ -13,10 +13,10 @@ import pytest
 
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.config import Checkpoints, Evaluation
-from t5x_lite.errors import Interrupted
+from t5x_lite.core.errors import Interrupted
 from t5x_lite.evaluate.loss import LossEvaluator
-from t5x_lite.run.training import train
 from t5x_lite.train import loop
+from t5x_lite.train.training import train
 
 pytestmark = pytest.mark.slow
 

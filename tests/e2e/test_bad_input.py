@@ -15,7 +15,7 @@ import pytest
 from t5x_lite import config
 from t5x_lite.checkpoints.reading import saved_steps
 from t5x_lite.cli import main
-from t5x_lite.records import table_splits
+from t5x_lite.data.formats import table_splits
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = '{"inputs": "a", "targets": "b"}\n'
@@ -281,7 +281,7 @@ def test_a_vocabulary_that_is_larger_than_the_model_s(refused):
 
 def other_vocabulary(english_lines):
     """Trains one of the same size on other text; returns its path."""
-    from t5x_lite.vocabulary.loading import train_sentencepiece
+    from t5x_lite.data.vocabularies.loading import train_sentencepiece
 
     return train_sentencepiece(english_lines[:300], size=300, output_dir="other")
 

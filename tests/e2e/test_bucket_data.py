@@ -23,8 +23,8 @@ PROGRAM = """
 import json, sys
 from tests import fake_store
 fake_store.use()
-from t5x_lite.buckets import asking
-asking.PATIENCE = asking.Patience(answer=5.0, first=0.01, longest=0.1, total=1.0)
+from t5x_lite.core import object_store
+object_store.PATIENCE = object_store.Patience(answer=5.0, first=0.01, longest=0.1, total=1.0)
 if "--away" in sys.argv:
     sys.argv.remove("--away")
     fake_store.trouble.always = OSError("503")

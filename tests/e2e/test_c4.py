@@ -239,7 +239,7 @@ def test_encoders_train_on_c4_as_it_is(c4_directory, encoder_vocabulary, name, m
     """Without renaming or conversion (W2 of the review): the rows of each config's own layout."""
     from t5x_lite import config
     from t5x_lite.data.sources import batch_source
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", list(sys.path))

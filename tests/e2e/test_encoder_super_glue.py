@@ -8,14 +8,14 @@ import pytest
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate.submission import FORMATS, check
-from t5x_lite.models.bert import BertConfig
-from t5x_lite.objectives.classify import Classify
+from t5x_lite.models.encoder import BertConfig
+from t5x_lite.objectives.task_heads import Classify
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.measuring import evaluate
-from t5x_lite.run.training import train
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.train.measuring import evaluate
+from t5x_lite.train.training import train
 from tests import tokenizer_files
 from tests.tasks import benchmark_directory
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import os, sys, threading
 from t5x_lite.cli import main
-from t5x_lite.run import training
+from t5x_lite.train import training
 
 make_train_step = training.make_train_step
 

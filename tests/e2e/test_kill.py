@@ -22,8 +22,8 @@ from t5x_lite import config
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation
-from t5x_lite.optim.unfreezing import Gradual
-from t5x_lite.run.training import train
+from t5x_lite.optim.partial import Gradual
+from t5x_lite.train.training import train
 from tests.config_files import saved
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ STEPS = 80 * max(2, KILLS)
 PROGRAM = """
 import hashlib, os, sys
 from t5x_lite.cli import main
-from t5x_lite.run import training
+from t5x_lite.train import training
 
 make_train_step = training.make_train_step
 

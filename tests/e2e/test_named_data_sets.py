@@ -6,19 +6,19 @@ import pytest
 
 from t5x_lite.cli import main
 from tests import tokenizer_files
-from tests.records import test_released_files as released
-from tests.records.test_suites import write_narrative
+from tests.data.formats import test_released_files as released
+from tests.data.formats.test_suites import write_narrative
 
 CONFIG = """
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data import layouts
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.objectives.choose import Choose
+from t5x_lite.objectives.task_heads import Choose
 from t5x_lite.objectives.contrastive import Contrastive
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 
@@ -40,7 +40,7 @@ WORDS = ["the dog run", "a cat sat", "dogs run the", "cat and dog"]
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     """A function that writes config.py for a task; the test runs in its directory."""
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "files").mkdir()

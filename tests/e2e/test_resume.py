@@ -17,7 +17,7 @@ import pytest
 from etils import epath
 
 from t5x_lite import config
-from t5x_lite.run.training import train
+from t5x_lite.train.training import train
 
 ROOT = Path(__file__).resolve().parents[2]
 

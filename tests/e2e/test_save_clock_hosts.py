@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, sys
 import jax
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.save_clock import SaveClock
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.train.stopping import SaveClock
 
 port, index = sys.argv[1:]
 jax.config.update("jax_cpu_collectives_implementation", "gloo")

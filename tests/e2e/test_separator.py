@@ -11,13 +11,12 @@ import pytest
 
 import t5x_lite
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.objectives.language_model import LanguageModel
-from t5x_lite.objectives.losses import cross_entropy
-from t5x_lite.run.measuring import evaluate
+from t5x_lite.objectives.likelihood import LanguageModel, cross_entropy
+from t5x_lite.train.measuring import evaluate
 from tests.config_files import saved
 
 LAYOUT = layouts.PrefixLM(separator=" target:")
@@ -50,7 +49,7 @@ def experiment(tiny_experiment, tiny_glue):
 
 @pytest.fixture(scope="module")
 def run(experiment, tmp_path_factory, compile_once):
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     workdir = tmp_path_factory.mktemp("separator") / "run"
     train(dataclasses.replace(experiment, workdir=str(workdir)))
@@ -115,7 +114,7 @@ def test_answers_are_those_of_evaluate(run, experiment, tmp_path):
     ],
 )
 def test_a_run_goes_on_with_its_own_words(run, experiment, changes, message):
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     data = dataclasses.replace(experiment.data, **changes)
     with pytest.raises(InputError) as error:

@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from t5x_lite.config import Checkpoints
-from t5x_lite.config.json import to_json
+from t5x_lite.config.file import to_json
+from t5x_lite.core.signals import line_of
+from t5x_lite.data.config import Refresh
 from t5x_lite.data.layouts import Groups
-from t5x_lite.data.refresh import Refresh
 from t5x_lite.inference.loading import read_experiment
 from t5x_lite.objectives.contrastive import Contrastive
-from t5x_lite.signals import line_of
 from tests import encoder_checkpoint, t5_checkpoint
 from tests.c4 import made_up_crawl
 
@@ -32,10 +32,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 12.0
-"""Until a process is over: the grace of `t5x_lite.signals`, on a machine that does much else."""
+"""Until a process is over: the grace of `core.signals`, on a machine that does much else."""
 _TRAINING = ("train", "finetune")
 _TRAINING_SECONDS = 18.0
-"""The same of commands that train: before the first step they have 15 s, in `train.stop`."""
+"""The same of commands that train: before the first step they have 15 s, in `train.stopping`."""
 _BAD = ("Traceback", "Exception ignored", "Fatal", "Segmentation", "core", "Aborted", "(--debug")
 _RESUMED = (".partial", ".partial.json", ".npz")
 _DIRECTORIES = ("train", "finetune", "c4", "refresh", "evaluate-suite")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from t5x_lite import config
+from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.sharding import MeshConfig
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,7 +25,7 @@ PROGRAM = """
 import dataclasses, json, sys
 from t5x_lite import config
 from t5x_lite.plan.topologies import topology_devices
-from t5x_lite.run import planning
+from t5x_lite.train import planning
 from t5x_lite.train import step
 
 path, topology, how = sys.argv[1:4]

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from t5x_lite import config, trees
+from t5x_lite import config
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.base import BASE_FILE, Base
@@ -15,10 +15,11 @@ from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.reading import step_files
 from t5x_lite.commands.weights import export_hf
 from t5x_lite.config import Checkpoints
-from t5x_lite.errors import InputError
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.run.training import train
+from t5x_lite.train.training import train
 
 pytestmark = pytest.mark.slow
 

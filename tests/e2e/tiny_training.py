@@ -20,22 +20,27 @@ import numpy as np
 import optax
 
 from t5x_lite.config import Hosts
+from t5x_lite.core.sharding import (
+    MeshConfig,
+    Parts,
+    batch_part,
+    check_divisible,
+    make_mesh,
+    put_batch,
+)
 from t5x_lite.decoding.config import Decoding
-from t5x_lite.evaluate.generate import Generator
 from t5x_lite.evaluate.loss import LossEvaluator
-from t5x_lite.learner import Bound, Learner
+from t5x_lite.inference.generate import Generator
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, init, shapes
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.learner import Bound, Learner
+from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.partial import Update
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.optim.updates import Update
-from t5x_lite.run import hosts, preemption
-from t5x_lite.sharding import MeshConfig, batch_part, check_divisible, make_mesh, put_batch
-from t5x_lite.train.microbatches import Parts
-from t5x_lite.train.state import init_state, state_shardings
-from t5x_lite.train.step import make_train_step
-from t5x_lite.train.stop import StopSignals
+from t5x_lite.train import hosts, stopping
+from t5x_lite.train.step import init_state, make_train_step, state_shardings
+from t5x_lite.train.stopping import StopSignals
 from tests.e2e.encoder_gradients import DESCENT, LEARNERS, pairs
 
 ROWS = 8
@@ -206,7 +211,7 @@ def process(job):
     """What one of several processes, or the only one, finds."""
     devices = len(jax.devices())
     if job == "preempted":
-        preemption.on_google_cloud = lambda: jax.process_index() == 1
+        stopping.on_google_cloud = lambda: jax.process_index() == 1
     if job in ("endless", "preempted"):
         return endless()
     found = {}
@@ -250,7 +255,7 @@ def endless():
     """
     training = Training(make_mesh(MeshConfig()))
     slow, saved = int(os.environ.get("SLOW", "1")), []
-    with StopSignals() as stop, preemption.watched(stop), hosts.ending_together():
+    with StopSignals() as stop, stopping.watched(stop), hosts.ending_together():
         for step in itertools.count(1):
             metrics = training.advance(step)
             float(metrics["loss"])

@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.evaluate.conll_file import dump, load, sentence
+from t5x_lite.evaluate.submission import dump, load, sentence
 
 EU = {"words": "EU\nrejects", "targets_pretokenized": "B-ORG O"}
 

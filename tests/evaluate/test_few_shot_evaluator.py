@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from t5x_lite.evaluate.few_shot import FewShot, Prompts, Trial
-from t5x_lite.evaluate.few_shot_evaluator import FewShotEvaluator, FewShotSample
-from t5x_lite.evaluate.generate import Generator, Prediction
+from t5x_lite.data.few_shot import FewShot, Prompts, Trial
+from t5x_lite.evaluate.few_shot_trials import FewShotEvaluator, FewShotSample
+from t5x_lite.inference.generate import Generator, Prediction
 from t5x_lite.metrics.classification import accuracy
 
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.adapters.heads import Heads
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.head_importance import divided, head_importance, pruned
+from t5x_lite.adapters.masks import Heads
+from t5x_lite.core.errors import InputError
+from t5x_lite.evaluate.loss import divided, head_importance, pruned
 from tests.adapters.hosts import learner, random
 
 

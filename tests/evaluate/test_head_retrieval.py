@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from t5x_lite.config.evaluation import Retrieval, Ways
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.head_retrieval import Chunk, HeadCorpus, rank_all
-from t5x_lite.evaluate.head_vectors import Several
-from t5x_lite.evaluate.retrieval import retrieval_evaluator
+from t5x_lite.core.errors import InputError
+from t5x_lite.evaluate.retrieval import Chunk, HeadCorpus, rank_all, retrieval_evaluator
 from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.vectors import Several
 from t5x_lite.objectives.m3 import m3
 
 WAYS = ("dense", "lexical", "multi_vector", "dense_lexical", "all")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from t5x_lite.config.evaluation import Retrieval
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.vocabularies.encoder_tokens import text_rows
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate import retrieval
 from t5x_lite.evaluate.retrieval import Found, RetrievalEvaluator, trec_lines
-from t5x_lite.vocabulary.loading import load_vocabulary
-from t5x_lite.vocabulary.text_rows import text_rows
 from tests import tokenizer_files
 
 pytest.importorskip("pytrec_eval")

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from t5x_lite.evaluate.few_shot import Trial
-from t5x_lite.evaluate.spread import means, spread, table
+from t5x_lite.data.few_shot import Trial
+from t5x_lite.evaluate.few_shot_trials import means, spread, table
 
 VALUES = {
     Trial(seed=0, order=0): {"accuracy": 0.5},

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.squad_files import write
+from t5x_lite.core.errors import InputError
+from t5x_lite.evaluate.submission import write_squad
 
 
 def test_answers_of_squad_v2(tmp_path):
@@ -11,7 +11,7 @@ def test_answers_of_squad_v2(tmp_path):
         ({"id": "b", "question": "?"}, {"value": "Zürich", "null_odds": -2.5}),
         ({"id": "a"}, {"value": "", "null_odds": 1.25}),
     ]
-    files = write(answers, tmp_path / "out")
+    files = write_squad(answers, tmp_path / "out")
     assert files == [tmp_path / "out" / name for name in ("predictions.json", "null_odds.json")]
     assert [json.loads(file.read_text()) for file in files] == [
         {"b": "Zürich", "a": ""},
@@ -20,8 +20,8 @@ def test_answers_of_squad_v2(tmp_path):
 
 
 def test_answers_of_squad_v1(tmp_path):
-    (file,) = write([({"id": "a"}, "it")], tmp_path)
+    (file,) = write_squad([({"id": "a"}, "it")], tmp_path)
     assert file.read_text() == '{\n "a": "it"\n}\n'
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file/predictions\.json: cannot be written"):
-        write([({"id": "a"}, "it")], tmp_path / "file")
+        write_squad([({"id": "a"}, "it")], tmp_path / "file")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.evaluate.submission import FORMATS, Answer, check, example_index, write
 
 GLUE = {name: form for name, form in FORMATS.items() if form.benchmark == "GLUE"}

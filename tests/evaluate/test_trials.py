@@ -1,8 +1,7 @@
-"""What is said of trials; of real runs: tests/run/test_shown_examples.py."""
+"""What is said of trials; of real runs: tests/evaluate/test_few_shot_trials.py."""
 
-from t5x_lite.evaluate.few_shot import FewShot, Trial
-from t5x_lite.evaluate.few_shot_evaluator import FewShotEvaluator
-from t5x_lite.evaluate.trials import Trials
+from t5x_lite.data.few_shot import FewShot, Trial
+from t5x_lite.evaluate.few_shot_trials import FewShotEvaluator, Trials
 
 
 class Ran(FewShotEvaluator):

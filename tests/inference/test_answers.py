@@ -7,10 +7,8 @@ import pytest
 
 import t5x_lite
 from t5x_lite.commands.answers import predict
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
-from t5x_lite.heads.classifier import Classifier
-from t5x_lite.heads.token import Token
 from t5x_lite.inference.answers import (
     Asked,
     Encoded,
@@ -20,15 +18,12 @@ from t5x_lite.inference.answers import (
     tagged_spans,
 )
 from t5x_lite.inference.checkpoint import Checkpoint
-from t5x_lite.objectives.choose import Choose
-from t5x_lite.objectives.classify import Classify
-from t5x_lite.objectives.spans import Spans
-from t5x_lite.objectives.tag_tokens import TagTokens
-from t5x_lite.objectives.task_heads import TaskHeads
-from t5x_lite.run.endpoints import Asked as ServerOptions
-from t5x_lite.run.endpoints import PredictByHead
-from t5x_lite.run.serving import _usual
-from t5x_lite.serve.limits import Refused
+from t5x_lite.models.heads import Classifier, Token
+from t5x_lite.objectives.task_heads import Choose, Classify, Spans, TagTokens, TaskHeads
+from t5x_lite.serve.endpoints import Asked as ServerOptions
+from t5x_lite.serve.endpoints import PredictByHead
+from t5x_lite.serve.requests import Refused
+from t5x_lite.serve.serving import _usual
 from tests.encoder_checkpoint import write_checkpoint, write_ranker
 
 LENGTHS = {"inputs_length": 12, "targets_length": 12}

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.decoding.config import Decoding
-from t5x_lite.errors import InputError
-from t5x_lite.evaluate.generate import Prediction
 from t5x_lite.inference.checkpoint import Checkpoint, check_finite, find_steps
-from t5x_lite.learner import Learner
-from t5x_lite.objectives.language_model import LanguageModel
+from t5x_lite.inference.generate import Prediction
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.likelihood import LanguageModel
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def test_an_ensemble_of_a_model_with_itself_predicts_what_it_does(tiny_run, mode
 
 
 def test_an_ensemble_needs_one_vocabulary(tiny_run, tmp_path, english_lines):
-    from t5x_lite.vocabulary.loading import train_sentencepiece
+    from t5x_lite.data.vocabularies.loading import train_sentencepiece
 
     other = tmp_path / "other"
     shutil.copytree(tiny_run / "checkpoints" / "5", other)
@@ -226,7 +226,7 @@ def test_an_ensemble_needs_logits_of_one_size_and_one_way_of_reading(model, monk
 
 def test_what_a_model_lacks_is_said(model, ensemble, monkeypatch):
     from t5x_lite.models.lm import LM
-    from t5x_lite.models.t5_encoder import T5Encoder
+    from t5x_lite.models.t5 import T5Encoder
 
     with pytest.raises(InputError, match="an ensemble has no common vectors"):
         ensemble.encoder(pooling="mean", normalize=False)

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 import t5x_lite
-from t5x_lite import trees
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.commands.answers import score
 from t5x_lite.commands.deltas import merge
 from t5x_lite.config import Checkpoints
-from t5x_lite.errors import InputError
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Modules
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.inference.modules import ModulesOf
 from t5x_lite.inference.text_encoder import TextEncoder
-from t5x_lite.option_types import Modules
-from t5x_lite.run.measuring import evaluate
-from t5x_lite.run.training import train
+from t5x_lite.train.measuring import evaluate
+from t5x_lite.train.training import train
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.pairs import sigmoid_or_raw
 from tests.encoder_checkpoint import write_checkpoint, write_ranker

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from t5x_lite.config.evaluation import Retrieval
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate.retrieval import retrieval_evaluator
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import TextEncoder, Vectors, trained_length
-from t5x_lite.learner import Learner
 from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.retromae import RetroMAE
-from t5x_lite.vocabulary.loading import load_vocabulary
 from tests.encoder_checkpoint import write_checkpoint
 
 TEXTS = ["a b", "c d e f g h i j k l m n o a b c d"]

@@ -4,15 +4,15 @@ import json
 
 import numpy as np
 
-from t5x_lite.heads.classifier import Classifier
+from t5x_lite.core.trees import LazyArray
 from t5x_lite.interop.module_hosts import hosts_of
 from t5x_lite.interop.peft import read_peft, to_module
 from t5x_lite.interop.peft_writing import write_peft
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
-from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.models.encoder import BertConfig
+from t5x_lite.models.heads import Classifier
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.trees import LazyArray
 
 LORA = {
     "peft_type": "LORA", "task_type": None, "base_model_name_or_path": "some/base", "r": 2,

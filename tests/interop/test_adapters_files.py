@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.adapters_files import is_library, read_module, tensors_of
 from tests.interop.test_adapters_library import BN, write, write_tensors
 

@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.bound import heads_of
-from t5x_lite.checkpoints.orbax_params import lazy_params
+from t5x_lite.checkpoints.items import lazy_params
 from t5x_lite.commands.weights import import_adapter, import_hf
-from t5x_lite.errors import InputError
-from t5x_lite.heads.choice import Choice
-from t5x_lite.heads.classifier import Classifier
-from t5x_lite.heads.mlm import Mlm
-from t5x_lite.heads.span import Span
-from t5x_lite.heads.token import Token
+from t5x_lite.core.errors import InputError
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.adapters_heads import LibraryHead, read_head, write_head
 from t5x_lite.interop.peft import Module
+from t5x_lite.models.heads import Choice, Classifier, Span, Token
+from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.objectives.learner import heads_of
 from tests.adapters.test_goldens import GOLDEN
 from tests.interop.test_adapters_library import write_tensors
 

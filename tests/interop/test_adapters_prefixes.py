@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from t5x_lite.adapters.prefix import Prefix
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop.adapters_heads import prefix_files
 from t5x_lite.interop.adapters_library import read_library, to_module
-from t5x_lite.interop.adapters_prefixes import prefix_files
 from tests.interop.peft_files import hosts
 from tests.interop.test_adapters_library import write
 

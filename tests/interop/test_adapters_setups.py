@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from t5x_lite.adapters.composition import Average, Drop, Fuse, Split, Stack
-from t5x_lite.adapters.use import parse_trees
-from t5x_lite.checkpoints.orbax_params import lazy_params
+from t5x_lite.adapters.grammar import parse_trees
+from t5x_lite.checkpoints.items import lazy_params
 from t5x_lite.commands.weights import export_adapter, import_adapter, import_hf
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.adapters_setups import _written, read_setup
 from t5x_lite.interop.torch_files import read_torch

@@ -8,12 +8,10 @@ import pytest
 
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
 from t5x_lite.adapters.hyper import hyper
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.parts import Norms
-from t5x_lite.adapters.prefix import Prefix
-from t5x_lite.adapters.prompt import Prompt
-from t5x_lite.errors import InputError
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.adapters.prefix import Prefix, Prompt
+from t5x_lite.adapters.sparse import Norms
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.adapters_library import read_library, to_module
 from t5x_lite.interop.adapters_writing import write_library
 from t5x_lite.interop.torch_files import read_torch

@@ -1,12 +1,11 @@
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.bert import BERT
 from t5x_lite.interop.deberta import DEBERTA
-from t5x_lite.interop.encoder_families import MODEL_TYPES, family_of, with_family
-from t5x_lite.models.bert import BertConfig
-from t5x_lite.models.encoder import EncoderConfig, is_encoder
-from t5x_lite.models.presets import t5_small
+from t5x_lite.interop.encoder_checkpoints import MODEL_TYPES, family_of, with_family
+from t5x_lite.models.encoder import BertConfig, EncoderConfig, is_encoder
+from t5x_lite.models.published import t5_small
 
 SIZES = {"vocab_size": 9, "d_model": 4, "d_ff": 6, "num_heads": 2, "num_layers": 1}
 

@@ -5,19 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.choice import Choice
-from t5x_lite.heads.classifier import Classifier
-from t5x_lite.heads.mlm import Mlm
-from t5x_lite.heads.span import Span
-from t5x_lite.heads.token import Token
-from t5x_lite.interop.encoder_heads import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop.encoders import (
     check_activation,
     labels_of,
     task_config,
     task_head,
     task_rules,
 )
+from t5x_lite.models.heads import Choice, Classifier, Span, Token
+from t5x_lite.models.pretraining_heads import Mlm
 
 WHERE = Path("config.json")
 OPTIONS = {"kinds": {"classifier": "roberta", "choice": "bert"}, "dropout": "classifier_dropout"}

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.interop.hf_config import Output, from_model, output, read_config, to_model
-from t5x_lite.models.presets import t5_1_1_small, t5_small
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop.hf import Output, from_model, output, read_config, to_model
+from t5x_lite.models.published import t5_1_1_small, t5_small
 
 # google-t5/t5-small and google/t5-v1_1-small, without their task_specific_params.
 T5_SMALL = {

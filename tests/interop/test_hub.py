@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop import hub
 
 COMMIT, OTHER = "0fc9ddf78a1e988dac52e2dac162b0ede4fd74ab", "1" * 40

@@ -5,18 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.dense import Dense
-from t5x_lite.heads.lexical import Lexical
-from t5x_lite.heads.multi_vector import MultiVector
-from t5x_lite.interop.m3 import flag_embedding, flag_tokenizer, m3_files, read_m3
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import LazyArray
+from t5x_lite.interop.retrievers import flag_embedding, flag_tokenizer, m3_files, read_m3
 from t5x_lite.interop.tensor_files import write_safetensors
-from t5x_lite.interop.torch_files import read_torch
-from t5x_lite.interop.torch_writing import write_torch
+from t5x_lite.interop.torch_files import read_torch, write_torch
+from t5x_lite.models.vector_heads import Dense, Lexical, MultiVector
 from t5x_lite.objectives.m3 import m3
-from t5x_lite.trees import LazyArray
-from tests.heads.modules import MODEL
 from tests.interop.torch_writer import archive, state_dict, tensor
+from tests.models.modules import MODEL
 
 SPECIALS = (0, 1, 2, 3)
 

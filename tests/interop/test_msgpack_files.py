@@ -5,10 +5,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.interop import msgpack_files
-from t5x_lite.interop.msgpack_files import read_msgpack
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop import tensor_files
 from t5x_lite.interop.rules import LazyArray
+from t5x_lite.interop.tensor_files import read_msgpack
 
 TREE = {
     "shared": {"embedding": np.arange(6, dtype=np.float32).reshape(2, 3)},
@@ -106,7 +106,7 @@ def test_sizes_that_are_said_and_not_so(tmp_path, content, reason):
 
 
 def test_more_values_than_a_model_has(tmp_path, monkeypatch):
-    monkeypatch.setattr(msgpack_files, "_MOST_VALUES", 1000)
+    monkeypatch.setattr(tensor_files, "_MOST_VALUES", 1000)
     path = tmp_path / "f.msgpack"
     path.write_bytes(b"\x81\xa1a\xdd\xff\xff\xff\xff" + bytes(1 << 21))
     with pytest.raises(InputError, match="more than 1000 values"):

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
-from t5x_lite.errors import InputError
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from t5x_lite.interop.peft import read_peft
-from t5x_lite.learner import Learner
 from t5x_lite.objectives.base import NoLoss
-from t5x_lite.trees import flatten
+from t5x_lite.objectives.learner import Learner
 from tests.interop.peft_files import (
     IA3,
     LORA,

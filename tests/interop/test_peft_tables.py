@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.interop.peft_tables import read_table
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop.peft_prompts import read_table
 from t5x_lite.interop.tensor_files import write_safetensors
 from tests.interop.peft_files import lazy
 

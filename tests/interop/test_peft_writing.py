@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from t5x_lite.adapters.bottleneck import seq_bn
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
+from t5x_lite.adapters.lora import Ia3
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from t5x_lite.objectives.base import NoLoss
-from t5x_lite.trees import flatten
+from t5x_lite.objectives.learner import Learner
 from tests.interop.peft_files import (
     IA3,
     LORA,

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.dense import Dense
-from t5x_lite.interop.pooler import read_pooler
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop.retrievers import read_pooler
+from t5x_lite.models.vector_heads import Dense
 from tests.interop.torch_writer import archive, state_dict, tensor
 
 BIASES = {"linear_q": np.float32([1, 2, 3]), "linear_p": np.float32([4, 5, 6])}

@@ -5,15 +5,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.interop.rules import (
-    LazyArray,
-    Rule,
-    check_finite,
-    check_names,
-    check_shape,
-    pieces,
-)
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop.rules import LazyArray, Rule, check_finite, check_names, check_shape, pieces
 
 
 def test_a_rule_with_layers_is_one_piece_for_each():

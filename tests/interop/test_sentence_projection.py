@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from t5x_lite import trees
-from t5x_lite.errors import InputError
-from t5x_lite.heads.dense import Dense
-from t5x_lite.interop.sentence_projection import read_projection
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.sentence_transformers import (
     projection_of,
+    read_projection,
     read_sentences,
     sentence_files,
 )
 from t5x_lite.interop.tensor_files import write_safetensors
+from t5x_lite.models.vector_heads import Dense
 
 
 def directory_of(head, tmp_path, **tensors):

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.dense import Dense
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.sentence_transformers import read_sentences, sentence_files
+from t5x_lite.models.vector_heads import Dense
 
 
 @pytest.mark.parametrize("normalize", [True, False])

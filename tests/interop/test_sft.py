@@ -5,10 +5,10 @@ import struct
 import numpy as np
 import pytest
 
-from t5x_lite.deltas.parts import Sparse
-from t5x_lite.errors import InputError
-from t5x_lite.heads.classifier import Classifier
+from t5x_lite.adapters.delta_parts import Sparse
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.sft import FILE, read_sft, table_of, write_sft
+from t5x_lite.models.heads import Classifier
 from tests.adapters.hosts import HOSTS
 from tests.interop.torch_writer import archive, number, numbers, tensor, text
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import trees
-from t5x_lite.errors import InputError
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.t5x import read_t5x
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, shapes

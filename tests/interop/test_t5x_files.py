@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from flax import serialization
 
-from t5x_lite.errors import InputError
-from t5x_lite.interop import t5x_files
-from t5x_lite.interop.t5x_files import find_checkpoint, read_target
+from t5x_lite.core.errors import InputError
+from t5x_lite.interop import t5x
+from t5x_lite.interop.t5x import find_checkpoint, read_target
 from tests.interop.t5x_writer import (
     write_index,
     write_legacy,
@@ -145,7 +145,7 @@ def test_no_such_directory(tmp_path):
 def test_a_bucket_is_read_by_tensorstore():
     assert find_checkpoint("gs://t5-data/small/checkpoint_7/") == "gs://t5-data/small/checkpoint_7"
     assert find_checkpoint("gs://t5-data/small", step=7) == "gs://t5-data/small/checkpoint_7"
-    assert t5x_files._kvstore("gs://t5-data/small/checkpoint_7") == {
+    assert t5x._kvstore("gs://t5-data/small/checkpoint_7") == {
         "driver": "gcs",
         "bucket": "t5-data",
         "path": "small/checkpoint_7/",
@@ -269,7 +269,7 @@ def test_a_shape_that_is_more_than_its_files_hold(tmp_path, changes):
 
 
 def test_a_shape_that_is_more_than_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(t5x_files, "_MOST_COMPRESSED", {"gzip": 1 << 60})
+    monkeypatch.setattr(t5x, "_MOST_COMPRESSED", {"gzip": 1 << 60})
     text = message(rewritten(tmp_path, shape=[1 << 45, 3, 4]))
     assert f"makes {12 * 4 << 45} bytes, and this machine's memory has" in text
 

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import (
     read_safetensors,

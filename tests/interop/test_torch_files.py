@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.interop.torch_files import read_torch, read_tree
 from tests.interop.torch_writer import archive, number, state_dict, storage, tensor, text
 

@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.metrics.answers import first_answer, has_answer, tokens, top_k
+from t5x_lite.metrics.text import first_answer, has_answer, tokens, top_k
 
 
 @pytest.mark.parametrize(

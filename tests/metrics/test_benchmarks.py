@@ -2,13 +2,7 @@
 
 import pytest
 
-from t5x_lite.metrics.benchmarks import (
-    BENCHMARKS,
-    GLUE,
-    GLUE_WITHOUT_WNLI,
-    SUPER_GLUE,
-    task_score,
-)
+from t5x_lite.metrics.benchmarks import BENCHMARKS, GLUE, GLUE_WITHOUT_WNLI, SUPER_GLUE, task_score
 
 # BERT-large on GLUE's leaderboard, and on SuperGLUE's (Wang et al. 2019, table 3).
 BERT_GLUE = {

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5x_lite.metrics.correlation import pearson, spearman
+from t5x_lite.metrics.classification import pearson, spearman
 
 PAIRS = st.lists(
     st.tuples(st.integers(-4, 4).map(float), st.floats(-1e3, 1e3, width=32)),

@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.metrics.entities import entities, entity_f1, tag_accuracy
+from t5x_lite.metrics.classification import entities, entity_f1, tag_accuracy
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5x_lite.errors import InputError
-from t5x_lite.metrics.generation import bleu, rouge
+from t5x_lite.core.errors import InputError
+from t5x_lite.metrics.text import bleu, rouge
 
 WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", ".", "Das", "„gut“", "1.5"])).map(
     " ".join

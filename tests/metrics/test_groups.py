@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.metrics.groups import multirc_exact_match, multirc_f1, record
+from t5x_lite.metrics.text import multirc_exact_match, multirc_f1, record
 
 
 def members(*pairs):

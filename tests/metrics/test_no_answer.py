@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5x_lite.metrics.benchmarks import task_score
-from t5x_lite.metrics.no_answer import best_threshold, squad_v2
+from t5x_lite.metrics.text import best_threshold, squad_v2
 
 
 def answer(value, null_odds=0.0):

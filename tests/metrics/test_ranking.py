@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.metrics import ranking
 
 

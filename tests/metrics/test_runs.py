@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.metrics.runs import DEFAULT, means, metric, per_query
 
 SCORES = {"a": 3, "b": 0, "c": 1, "d": 2}

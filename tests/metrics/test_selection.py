@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.metrics.selection import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.metrics.benchmarks import (
     best_step,
     contradiction,
     described,

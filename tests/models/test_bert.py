@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.core.errors import InputError
+from t5x_lite.models.encoder import BertConfig
+from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.bind import bind, cast, shapes
-from t5x_lite.nn.pattern import Pattern
-from t5x_lite.nn.post_norm import PostNormLayer
+from t5x_lite.nn.layers import PostNormLayer
 
 CONFIG = BertConfig(
     vocab_size=13,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from t5x_lite import trees
-from t5x_lite.errors import InputError
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.optim.config import decays

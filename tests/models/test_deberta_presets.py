@@ -3,7 +3,7 @@ import math
 import jax
 import pytest
 
-from t5x_lite.models import deberta_presets as presets
+from t5x_lite.models import published as presets
 from t5x_lite.nn.bind import shapes
 
 

@@ -3,9 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.models.bert import BertConfig
-from t5x_lite.models.encoder import EncoderConfig, EncoderModel
+from t5x_lite.core.errors import InputError
+from t5x_lite.models.encoder import BertConfig, EncoderConfig, EncoderModel
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.nn.positions import document_positions
 
@@ -199,8 +198,7 @@ def test_the_layer_has_the_models_sizes():
 
 
 def test_the_head_that_a_family_is_published_with():
-    from t5x_lite.models.deberta_presets import deberta_v3_base
-    from t5x_lite.models.encoder_presets import bert_base, roberta_base
+    from t5x_lite.models.published import bert_base, deberta_v3_base, roberta_base
 
     kinds = [make().classifier_kind for make in (bert_base, roberta_base, deberta_v3_base)]
     assert kinds == ["bert", "roberta", "deberta"]

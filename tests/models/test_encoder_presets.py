@@ -1,8 +1,8 @@
 import pytest
 
-from t5x_lite.models import encoder_presets
+from t5x_lite.core.trees import count_parameters
+from t5x_lite.models import published
 from t5x_lite.nn.bind import shapes
-from t5x_lite.trees import count_parameters
 
 # d_model, heads, layers, d_ff, vocabulary, and the parameters of the released encoders without
 # their poolers.
@@ -21,7 +21,7 @@ SIZES = {
 
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes(name):
-    config = getattr(encoder_presets, name)()
+    config = getattr(published, name)()
     sizes = (config.d_model, config.num_heads, config.num_layers, config.d_ff, config.vocab_size)
     assert sizes == SIZES[name][:5]
     roberta = name.startswith(("roberta", "xlm_r"))
@@ -32,14 +32,14 @@ def test_sizes(name):
 
 @pytest.mark.parametrize("name", SIZES)
 def test_parameters_are_those_of_the_release(name):
-    config = getattr(encoder_presets, name)()
+    config = getattr(published, name)()
     _, abstract, _ = shapes(lambda rngs: config.build(rngs=rngs))
     assert count_parameters(abstract) == SIZES[name][5]
 
 
 def test_fields_replace_the_presets():
-    assert encoder_presets.bert_base(vocab_size=28996).vocab_size == 28996
-    assert encoder_presets.xlm_r_large(dropout_rate=0.0).dropout_rate == 0.0
+    assert published.bert_base(vocab_size=28996).vocab_size == 28996
+    assert published.xlm_r_large(dropout_rate=0.0).dropout_rate == 0.0
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_fields_replace_the_presets():
     ],
 )
 def test_generators(name, expected):
-    config = encoder_presets.electra_generator(getattr(encoder_presets, name)())
+    config = published.electra_generator(getattr(published, name)())
     assert (
         config.d_model,
         config.num_heads,

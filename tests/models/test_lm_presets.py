@@ -1,8 +1,8 @@
 import pytest
 
-from t5x_lite.models import lm_presets
+from t5x_lite.core.trees import count_parameters
+from t5x_lite.models import published
 from t5x_lite.nn.bind import shapes
-from t5x_lite.trees import count_parameters
 
 # d_model, heads, layers, d_ff, and the parameters: t5x's own counts (134,307,072 for base, in
 # base.gin, and 4,762,357,760 for xxl, in xxl.gin) are of models with a bias table for each layer,
@@ -23,7 +23,7 @@ def parameters(config):
 
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes(name):
-    config = getattr(lm_presets, name)()
+    config = getattr(published, name)()
     sizes = (config.d_model, config.num_heads, config.num_layers, config.d_ff)
     assert (*sizes, parameters(config)) == SIZES[name]
     assert (config.vocab_size, config.d_kv, config.tie_embeddings) == (32128, 64, True)
@@ -33,10 +33,10 @@ def test_sizes(name):
 
 def test_the_counts_of_t5x():
     own = {"relative_bias_per_layer": True}
-    assert parameters(lm_presets.lm_base(tie_embeddings=False, **own)) == 134_307_072
-    assert parameters(lm_presets.lm_xxl(**own)) == 4_762_357_760
+    assert parameters(published.lm_base(tie_embeddings=False, **own)) == 134_307_072
+    assert parameters(published.lm_xxl(**own)) == 4_762_357_760
 
 
 def test_fields_replace_those_of_the_preset():
-    config = lm_presets.lm_v1(prefix=True, num_layers=2, feed_forward="gated-gelu")
+    config = published.lm_v1(prefix=True, num_layers=2, feed_forward="gated-gelu")
     assert (config.prefix, config.num_layers, config.feed_forward) == (True, 2, "gated-gelu")

@@ -2,8 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.models.pooling import check_pooling, pool
+from t5x_lite.core.errors import InputError
+from t5x_lite.models.towers import check_pooling, pool
 
 HIDDEN = jnp.array([[[1.0, 2.0], [3.0, 6.0], [100.0, 100.0]], [[5.0, 7.0], [9.0, 9.0], [9.0, 9.0]]])
 MASK = jnp.array([[True, True, False], [False, False, False]])

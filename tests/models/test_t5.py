@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import views
-from t5x_lite.errors import InputError
+from t5x_lite.core import tied_parameters
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten, unflatten
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, cast, init, shapes
 from t5x_lite.nn.positions import bucket_starts
-from t5x_lite.nn.scan import Running
-from t5x_lite.trees import flatten, unflatten
+from t5x_lite.nn.stack import Running
 
 T5_1_1 = T5Config(
     vocab_size=19,
@@ -41,7 +41,7 @@ DECODER_INPUTS = jnp.array([[0, 12, 13, 14, 1], [0, 15, 16, 17, 18]])
 def filled(config):
     """The model's structure and random parameters as they are stored, made by NumPy."""
     graphdef, seen, axes = shapes(lambda rngs: config.build(rngs=rngs))
-    abstract, _ = views.stored(config.views(), seen, axes)
+    abstract, _ = tied_parameters.stored(config.views(), seen, axes)
     rng = np.random.default_rng(0)
 
     def fill(leaf):
@@ -136,7 +136,7 @@ def compiled(config, method="__call__"):
     graphdef, _ = filled(config)
 
     def call(params, *arguments, **options):
-        model = bind(graphdef, views.read(config.views(), params))
+        model = bind(graphdef, tied_parameters.read(config.views(), params))
         return getattr(model, method)(*arguments, **options)
 
     return jax.jit(call)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import views
+from t5x_lite.core import tied_parameters
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, cast, shapes
 
@@ -55,7 +55,9 @@ def filled(config):
         return jnp.asarray(rng.normal(size=leaf.shape, scale=scale).astype(np.float32))
 
     params = jax.tree.map(fill, abstract)
-    return graphdef, views.read(config.views(), views.write(config.views(), params))
+    return graphdef, tied_parameters.read(
+        config.views(), tied_parameters.write(config.views(), params)
+    )
 
 
 @functools.cache

@@ -3,11 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.models.t5 import T5Config
-from t5x_lite.models.t5_encoder import T5EncoderConfig
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
+from t5x_lite.models.t5 import T5Config, T5EncoderConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.trees import flatten
 
 SIZES = {"vocab_size": 19, "d_model": 8, "d_kv": 3, "d_ff": 12, "num_heads": 2}
 ENCODER = T5EncoderConfig(num_layers=2, dropout_rate=0.0, **SIZES)

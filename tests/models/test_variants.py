@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import views
+from t5x_lite.core import tied_parameters
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.models.t5 import T5Config
-from t5x_lite.models.t5_encoder import T5EncoderConfig
+from t5x_lite.models.t5 import T5Config, T5EncoderConfig
 from t5x_lite.nn.bind import bind, shapes
 
 SIZES = {
@@ -49,7 +48,9 @@ def filled(config):
         lambda leaf: jnp.asarray(rng.normal(size=leaf.shape, scale=0.5).astype(np.float32)),
         abstract,
     )
-    return graphdef, views.read(config.views(), views.write(config.views(), params))
+    return graphdef, tied_parameters.read(
+        config.views(), tied_parameters.write(config.views(), params)
+    )
 
 
 @pytest.mark.parametrize("config", [TIED, T5, LM], ids=["tied", "untied", "language model"])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
 
-from t5x_lite.nn import products
-from t5x_lite.nn.activations import activate, activated, gated
+from t5x_lite.nn import dense
+from t5x_lite.nn.dense import activate, activated, gated
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_where_bytes_cost_more_the_activation_is_computed_again(monkeypatch, cap
         return activated(first, "gelu", dtype=dtype) + second
 
     out, pullback = jax.vjp(hidden, first, second)
-    monkeypatch.setattr(products, "traced_kind", lambda: "NVIDIA H200")
+    monkeypatch.setattr(dense, "traced_kind", lambda: "NVIDIA H200")
     again, pullback_again = jax.vjp(hidden, first, second)
     np.testing.assert_array_equal(again, out)
     for got, wanted in zip(pullback_again(g), pullback(g), strict=True):

@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 from jax.test_util import check_grads
 
+from t5x_lite.core.sharding import MeshConfig, make_mesh, partition_spec
 from t5x_lite.nn import attention as attention_module
 from t5x_lite.nn import masks
 from t5x_lite.nn.attention import (
@@ -16,11 +17,10 @@ from t5x_lite.nn.attention import (
     headwise_attention,
     softmax_attention,
 )
+from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.bind import bind, cast, shapes, split
 from t5x_lite.nn.cache import to_blocks
 from t5x_lite.nn.dropout import WeightDropout
-from t5x_lite.nn.pattern import Pattern
-from t5x_lite.sharding import MeshConfig, make_mesh, partition_spec
 
 B, T, S, H, K = 2, 4, 5, 3, 6
 

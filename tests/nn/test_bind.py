@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.core.trees import flatten
 from t5x_lite.nn.bind import bind, cast, init, shapes, split, stacked
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.norms import RMSNorm
-from t5x_lite.trees import flatten
+from t5x_lite.nn.dropout import RMSNorm
 
 
 class Block(nnx.Module):

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.nn.block import residual
+from t5x_lite.nn.layers import residual
 
 X, Y = jnp.ones((1, 2, 3)), jnp.full((1, 2, 3), 4.0)
 

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn import attention, cudnn_attention
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
+from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.nn.cudnn_attention import check, check_sizes
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.positions import RelativeTable
-from t5x_lite.sharding import MeshConfig, make_mesh
 from tests.nn.test_pallas_attention import CASES, MAX_DISTANCE, operands, plain
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -288,7 +288,7 @@ def test_a_length_that_is_split_is_refused(monkeypatch):
 MESH = """
 import dataclasses
 import jax, numpy as np
-from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.core.sharding import MeshConfig, make_mesh
 from tests.nn import test_cudnn_attention as ours, test_pallas_attention as cases
 
 for case in ("decoder, packed", "decoder", "across, packed"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.bind import bind, split
 from t5x_lite.nn.disentangled import (
     DisentangledAttention,
@@ -13,9 +14,8 @@ from t5x_lite.nn.disentangled import (
     RelativePositions,
     log_buckets,
 )
+from t5x_lite.nn.layers import PostNormConfig
 from t5x_lite.nn.masks import Visibility, segments
-from t5x_lite.nn.pattern import Pattern
-from t5x_lite.nn.post_norm import PostNormConfig
 
 CONFIG = PostNormConfig(d_model=12, d_ff=20, num_heads=3, norm_epsilon=1e-7)
 LENGTH = 7

@@ -3,7 +3,7 @@ import numpy as np
 from flax import nnx
 
 from t5x_lite.nn.bind import split
-from t5x_lite.nn.embedding import Embedding
+from t5x_lite.nn.dense import Embedding
 
 
 def test_embedding_looks_tokens_up():

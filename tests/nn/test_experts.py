@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.nn.dense import MLP
 from t5x_lite.nn.experts import ExpertWeights, through_experts
-from t5x_lite.nn.mlp import MLP
 
 NUM, WIDTH, HIDDEN = 4, 8, 12
 
@@ -114,7 +114,7 @@ sys.path.insert(0, sys.argv[1])
 import jax
 import numpy as np
 import test_experts as cases
-from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.core.sharding import MeshConfig, make_mesh
 
 given = cases.operands()
 expected = jax.tree.leaves(cases.gradients(given))

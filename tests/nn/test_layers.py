@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.core.trees import flatten, unflatten
 from t5x_lite.nn import masks
+from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
-from t5x_lite.nn.pattern import Pattern
-from t5x_lite.trees import flatten, unflatten
 
 SMALL = LayerConfig(
     d_model=8,

@@ -5,7 +5,7 @@ import pytest
 from flax import nnx
 
 from t5x_lite.nn.bind import bind, cast, split
-from t5x_lite.nn.mlp import MLP
+from t5x_lite.nn.dense import MLP
 
 
 def mlp(feed_forward, *, d_model=6, d_ff=10, dropout_rate=0.0):

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite.nn.bind import split
-from t5x_lite.nn.norms import LayerNorm, RMSNorm
+from t5x_lite.nn.dropout import LayerNorm, RMSNorm
 
 
 def norm(scale, **options):

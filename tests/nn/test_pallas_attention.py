@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.errors import InputError
-from t5x_lite.nn import masks, pallas_vmem
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.nn import masks
 from t5x_lite.nn import pallas_attention as pallas
+from t5x_lite.nn import pallas_attention as pallas_vmem
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
+from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.blocked_attention import blocked_attention
 from t5x_lite.nn.dropout import WeightDropout, kept_keys
 from t5x_lite.nn.pallas_attention import costs, pallas_attention
-from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.positions import RelativeBias, RelativeTable
-from t5x_lite.sharding import MeshConfig, make_mesh
 
 B, H, K = 2, 2, 4
 BUCKETS, MAX_DISTANCE = 8, 6
@@ -212,7 +213,7 @@ def test_costs_of_one_row_of_base():
 MESH = """
 import dataclasses, sys
 import jax, numpy as np
-from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.core.sharding import MeshConfig, make_mesh
 sys.path.insert(0, sys.argv[1])
 import test_pallas_attention as cases
 

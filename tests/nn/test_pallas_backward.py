@@ -4,9 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.nn.pallas_backward import backward_kernel
-from t5x_lite.nn.pallas_blocks import Layout
-from t5x_lite.nn.pallas_forward import forward_kernel
+from t5x_lite.nn.pallas_kernels import Layout, backward_kernel, forward_kernel
 from t5x_lite.nn.positions import relative_position_bucket
 
 LAYOUT = Layout(

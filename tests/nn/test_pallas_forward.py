@@ -2,8 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.nn.pallas_blocks import Layout
-from t5x_lite.nn.pallas_forward import forward_kernel
+from t5x_lite.nn.pallas_kernels import Layout, forward_kernel
 
 LAYOUT = Layout(
     num_queries=8, num_keys=12, num_heads=2, d_kv=4, query_block=8, key_block=8,

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
-from t5x_lite.learner import Learner
+from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.core.trees import flatten
 from t5x_lite.nn import pallas_attention as pallas
-from t5x_lite.trees import flatten
+from t5x_lite.objectives.learner import Learner
 from tests.adapters.hosts import HOSTS, outputs, random
 
 PROJECTIONS = (".*attention/(query|key|value)",)

@@ -66,7 +66,7 @@ def first_row(case):
 )
 def test_two_cores_share_the_heads_without_a_race(case, capfd, monkeypatch):
     monkeypatch.setitem(CASES, case, first_row(case))
-    monkeypatch.setattr("t5x_lite.nn.pallas_blocks.LANES", 4)  # a head of 4 fills them: two groups
+    monkeypatch.setattr("t5x_lite.nn.pallas_kernels.LANES", 4)  # a head of 4 fills them: two groups
     compare(case, capfd, heads=2)
 
 

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.nn import pallas_vmem
-from t5x_lite.nn.pallas_blocks import Layout
-from t5x_lite.nn.pallas_vmem import fitting
+from t5x_lite.core.errors import InputError
+from t5x_lite.nn import pallas_attention
+from t5x_lite.nn.pallas_attention import fitting
+from t5x_lite.nn.pallas_kernels import Layout
 
 BASE = Layout(
     num_queries=2048, num_keys=2048, num_heads=12, d_kv=64, query_block=0, key_block=0,
@@ -19,7 +19,7 @@ BASE = Layout(
 
 @pytest.fixture(autouse=True)
 def fresh():
-    pallas_vmem.tell.cache_clear()
+    pallas_attention.tell.cache_clear()
 
 
 def block(asked, *, kind, length=2048):
@@ -78,7 +78,7 @@ from t5x_lite.nn import masks
 from t5x_lite.nn.pallas_attention import pallas_attention
 from t5x_lite.nn.positions import RelativeTable
 from t5x_lite.plan.topologies import topology_devices
-from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.core.sharding import MeshConfig, make_mesh
 
 mesh = make_mesh(MeshConfig(), devices=topology_devices("v4:2x2x1"))
 rows = NamedSharding(mesh, PartitionSpec("data"))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.bind import bind, cast, shapes, split
+from t5x_lite.nn.layers import PostNormConfig, PostNormLayer
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.pattern import Pattern
-from t5x_lite.nn.post_norm import PostNormConfig, PostNormLayer
 
 CONFIG = PostNormConfig(
     d_model=12, d_ff=20, num_heads=3, dropout_rate=0.5, attention_dropout_rate=0.5

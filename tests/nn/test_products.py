@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from t5x_lite.nn import products
-from t5x_lite.nn.products import einsum, rounded_einsum
+from t5x_lite.nn import dense
+from t5x_lite.nn.dense import einsum, rounded_einsum
 
 # Every product of nn/, with small sizes of its operands: the backward pass of each adds two more.
 SIZES = dict(zip("ABCEIOTSHKDV", (2, 3, 4, 2, 6, 5, 3, 4, 2, 6, 6, 7), strict=True))
@@ -86,7 +86,7 @@ def test_einsum_has_the_gradients_of_finite_differences(spec):
 @pytest.mark.parametrize("kind", ["cpu", "NVIDIA H100 80GB HBM3"])
 @pytest.mark.parametrize("spec", ["ABI,IO->ABO", "BTHK,BSHK->BHTS"])
 def test_a_rounded_product_is_rounded_once(monkeypatch, kind, spec):
-    monkeypatch.setattr(products, "traced_kind", lambda: kind)
+    monkeypatch.setattr(dense, "traced_kind", lambda: kind)
     a, b, g = operands(spec, jnp.bfloat16)
 
     def run(a, b, g):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
 
-from t5x_lite.errors import InputError
-from t5x_lite.nn.remat import POLICIES, check_remat, rematerialise
+from t5x_lite.core.errors import InputError
+from t5x_lite.nn.stack import POLICIES, check_remat, rematerialise
 
 KERNELS = jnp.ones((2, 3, 5)), jnp.ones((5, 3))
 

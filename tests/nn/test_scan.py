@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.nn.bind import bind, shapes, stacked
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.scan import Running, scan_layers
+from t5x_lite.nn.stack import Running, scan_layers
 
 
 class Layer(nnx.Module):

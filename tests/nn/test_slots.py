@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.nn.block import residual
 from t5x_lite.nn.dense import Dense, FusedDense
+from t5x_lite.nn.layers import residual
 from t5x_lite.nn.slots import named
 from tests.adapters.hosts import HOSTS
 

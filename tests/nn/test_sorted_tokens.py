@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.nn.sorted_tokens import in_blocks, over_blocks
+from t5x_lite.nn.experts import in_blocks, over_blocks
 
 
 @pytest.mark.parametrize("total", [1, 7, 300])

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.core.trees import flatten, unflatten
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
+from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.bind import bind, shapes, split
 from t5x_lite.nn.layers import LayerConfig
-from t5x_lite.nn.pattern import Pattern
-from t5x_lite.nn.scan import Running
-from t5x_lite.nn.stack import Decoder, Encoder
-from t5x_lite.trees import flatten, unflatten
+from t5x_lite.nn.stack import Decoder, Encoder, Running
 
 SMALL = LayerConfig(
     d_model=8,

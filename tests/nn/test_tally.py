@@ -3,26 +3,26 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from t5x_lite.nn import tally
+from t5x_lite.nn import experts
 from t5x_lite.nn.bind import stacked
-from t5x_lite.nn.scan import Running, scan_layers
+from t5x_lite.nn.stack import Running, scan_layers
 
 
 def test_what_is_said_is_added_up_where_something_collects():
-    tally.add("a", jnp.ones(2))
-    assert not tally.is_collected()
-    with tally.collecting() as found:
-        tally.add("a", jnp.ones(2))
-        with tally.collecting() as inner:
-            tally.add("a", 5 * jnp.ones(2))
-        tally.add("a", 2 * jnp.ones(2))
-        tally.add("b", jnp.float32(7))
-        assert tally.is_collected()
+    experts.add("a", jnp.ones(2))
+    assert not experts.is_collected()
+    with experts.collecting() as found:
+        experts.add("a", jnp.ones(2))
+        with experts.collecting() as inner:
+            experts.add("a", 5 * jnp.ones(2))
+        experts.add("a", 2 * jnp.ones(2))
+        experts.add("b", jnp.float32(7))
+        assert experts.is_collected()
     assert {name: x.tolist() for name, x in found.items()} == {"a": [3.0, 3.0], "b": 7.0}
     assert inner["a"].tolist() == [5.0, 5.0]
-    with pytest.raises(RuntimeError), tally.collecting():
+    with pytest.raises(RuntimeError), experts.collecting():
         raise RuntimeError
-    assert not tally.is_collected()
+    assert not experts.is_collected()
 
 
 class Layer(nnx.Module):
@@ -32,7 +32,7 @@ class Layer(nnx.Module):
         self.factor = nnx.Param(rngs.params.uniform(()), logical=())
 
     def __call__(self, x):
-        tally.add("sum", jnp.sum(x))
+        experts.add("sum", jnp.sum(x))
         return x * self.factor[...]
 
 
@@ -48,7 +48,7 @@ def test_layers_of_a_scan_say_it_to_what_is_around(unroll, remat):
         return scan_layers(layers, lambda layer, x, _: (layer(x), None), x, running=running)
 
     def said(x):
-        with tally.collecting() as found:
+        with experts.collecting() as found:
             y, none = run(x)
         assert none is None
         return found["sum"], y

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.learner import Bound
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.objectives.learner import Bound
 
 VOCAB, LENGTH = 50, 12
 CLS, SEP, MASK = 1, 2, 3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from t5x_lite.objectives.bag_of_words import bag_losses, bag_scores, largest
+from t5x_lite.objectives.retromae import bag_losses, bag_scores, largest
 
 B, S, E, V = 3, 5, 4, 7
 RNG = np.random.default_rng(0)

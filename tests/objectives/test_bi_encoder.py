@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import trees
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import by_name
-from t5x_lite.heads.dense import Dense
-from t5x_lite.learner import Learner
-from t5x_lite.models.t5_encoder import T5EncoderConfig
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.models.heads import by_name
+from t5x_lite.models.t5 import T5EncoderConfig
 from t5x_lite.models.towers import as_model, in_tower, tower_of
+from t5x_lite.models.vector_heads import Dense
 from t5x_lite.objectives.contrastive import Contrastive, dpr
+from t5x_lite.objectives.learner import Learner
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, groups, random

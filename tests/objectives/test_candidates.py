@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5x_lite.objectives.candidates import asking, candidates, others, text_keys
+from t5x_lite.objectives.contrastive import asking, candidates, others, text_keys
 from tests.objectives.encoder_rows import CLS, SEP, groups
 
 QUERY, OTHER = [CLS, 10, SEP], [CLS, 11, SEP]

@@ -3,12 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.nn.bind import bind
-from t5x_lite.objectives.choose import Choose
-from t5x_lite.trees import flatten
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.task_heads import Choose
 
 MODEL = BertConfig(
     vocab_size=32, d_model=8, d_ff=16, num_heads=2, num_layers=1, max_positions=8, token_types=2,

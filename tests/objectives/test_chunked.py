@@ -7,8 +7,7 @@ import pytest
 from jax.test_util import check_grads
 
 from t5x_lite.models.base import Output
-from t5x_lite.objectives.chunked import token_losses
-from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.objectives.likelihood import cross_entropy, token_losses
 
 B, T, D, V = 2, 7, 4, 11
 TIED, UNTIED = ("vocab", "embed"), ("embed", "vocab")

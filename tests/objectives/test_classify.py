@@ -10,22 +10,22 @@ import pytest
 
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.config.json import from_json, to_json
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.heads.classifier import Classifier
-from t5x_lite.heads.mlm import Mlm
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.learner import Bound
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
+from t5x_lite.models.heads import Classifier
 from t5x_lite.models.lm import LMConfig
+from t5x_lite.models.pretraining_heads import Mlm
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.classify import Classify
+from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.objectives.task_heads import Classify
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.trees import flatten
 from tests import tokenizer_files
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, learner, loss_of
 
@@ -164,7 +164,7 @@ def glue(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pretrained(glue, tmp_path_factory, compile_once):
     """Two steps of masked language modelling, with its head."""
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     root = tmp_path_factory.mktemp("pretrained")
     vocabulary = tokenizer_files.write_wordpiece(root)
@@ -218,8 +218,8 @@ def tuned(pretrained, glue, workdir, *, task, num_classes, **fields):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_pair_s_entailment_is_learned_and_measured(pretrained, glue, tmp_path, capsys):
-    from t5x_lite.run.measuring import evaluate
-    from t5x_lite.run.training import train
+    from t5x_lite.train.measuring import evaluate
+    from t5x_lite.train.training import train
 
     experiment = tuned(pretrained, glue, tmp_path / "rte", task="tasks.glue:rte", num_classes=2)
     train(experiment)
@@ -257,8 +257,8 @@ def test_a_pair_s_entailment_is_learned_and_measured(pretrained, glue, tmp_path,
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_score_is_learned_and_measured(pretrained, glue, tmp_path, capsys):
-    from t5x_lite.run.measuring import evaluate
-    from t5x_lite.run.training import train
+    from t5x_lite.train.measuring import evaluate
+    from t5x_lite.train.training import train
 
     experiment = tuned(pretrained, glue, tmp_path / "stsb", task="tasks.glue:stsb", num_classes=1)
     train(experiment)

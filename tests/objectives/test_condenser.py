@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.dense import Dense
-from t5x_lite.learner import heads_of
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.models.vector_heads import Dense
 from t5x_lite.nn.bind import bind, split
-from t5x_lite.objectives import masking
+from t5x_lite.objectives import masked_lm
 from t5x_lite.objectives.condenser import Condenser, head_layer
+from t5x_lite.objectives.learner import heads_of
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.trees import flatten
 from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, VOCAB, learner, loss_of, rows
 
 BATCH = rows()
@@ -93,11 +93,13 @@ def test_the_late_loss_is_that_of_a_masked_language_model():
     @jax.jit
     def both(params, key):
         bound, config = bind(graphdef, params), objective()
-        noise, _ = masking.noise_and_dropout(key)
+        noise, _ = masked_lm.noise_and_dropout(key)
         inputs, slots = config.draw(BATCH, vocab_size=VOCAB, pad_id=0, key=noise)
         states = bound.model(inputs, segment_ids=BATCH["encoder_segment_ids"])
-        logits = bound.heads["mlm"](masking.at_slots(states, slots), bound.model.tables()["token"])
-        targets = masking.at_slots(BATCH["encoder_input_tokens"], slots)
+        logits = bound.heads["mlm"](
+            masked_lm.at_slots(states, slots), bound.model.tables()["token"]
+        )
+        targets = masked_lm.at_slots(BATCH["encoder_input_tokens"], slots)
         own = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
         return -jnp.sum(own * slots.used), loss_of(graphdef, params, BATCH, key)
 
@@ -207,7 +209,7 @@ def test_flops_count_the_heads_layers_and_two_reads_of_the_table():
     more = dataclasses.replace(config, head_layers=3).forward_flops(DEEP, shapes)
     assert more - config.forward_flops(DEEP, shapes) == DEEP.layer_flops(LENGTH)
     alone = MaskedLM(mask_id=MASK).forward_flops(DEEP, shapes)
-    slots = masking.most(LENGTH, config.ratio)
+    slots = masked_lm.most(LENGTH, config.ratio)
     expected = alone + 2 * DEEP.layer_flops(LENGTH) + DEEP.masked_lm_head_flops(slots)
     assert config.forward_flops(DEEP, shapes) == expected
 

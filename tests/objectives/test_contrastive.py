@@ -12,22 +12,21 @@ import optax
 import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.config.json import from_json, to_json
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Bound, Learner
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.base import Objective
 from t5x_lite.objectives.contrastive import Contrastive, bge, dpr, retromae
+from t5x_lite.objectives.learner import Bound, Learner
 from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.partial import Update
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.optim.updates import Update
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.state import TrainState, state_shardings
-from t5x_lite.train.step import make_train_step
+from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, groups, learner, loss_of, random
 
 BATCH = groups(
@@ -311,7 +310,7 @@ def test_trains_on_pairs_and_goes_on_exactly(
     tiny_vocabulary, english_lines, compile_once, tmp_path
 ):
     """Through `t5x-lite train`, from {query, pos, neg}; stopped and resumed it is the same run."""
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     def pairs(lines):
         return "\n".join(

@@ -8,19 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.config.json import from_json, to_json
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.core.trees import flatten
 from t5x_lite.models.deberta import DebertaConfig
-from t5x_lite.objectives import masking
+from t5x_lite.objectives import masked_lm
 from t5x_lite.objectives.electra import Electra, draw
+from t5x_lite.objectives.learner import Learner
 from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.partial import joint_optimizer
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.state import init_state, state_shardings
-from t5x_lite.train.step import make_train_step
-from t5x_lite.trees import flatten
+from t5x_lite.train.step import init_state, make_train_step, state_shardings
 from tests.objectives.encoder_rows import MASK, MODEL, VOCAB, random, rows
 
 DISCRIMINATOR = MODEL.replace(embedding_size=8, dropout_rate=0.1)
@@ -199,10 +198,10 @@ def test_losses_by_hand(made):
         rtd = module.objective
         mask_key, draw_key = jax.random.split(jax.random.key(0))
         inputs, slots = rtd.config.draw(BATCH, vocab_size=VOCAB, pad_id=0, key=mask_key)
-        states = masking.at_slots(rtd.generator(inputs, **ids), slots)
+        states = masked_lm.at_slots(rtd.generator(inputs, **ids), slots)
         logits = rtd.generator_head(states, params["objective"]["generator"]["embedding"]["token"])
         sampled = draw(logits, draw_key, temperature=1.0)
-        drawn = masking.put_at_slots(BATCH["encoder_input_tokens"], slots, sampled)
+        drawn = masked_lm.put_at_slots(BATCH["encoder_input_tokens"], slots, sampled)
         hidden = module.model(drawn, **ids)
         found = inputs, slots, jax.nn.log_softmax(logits), drawn, module.heads.rtd(hidden)
         return module(BATCH), found

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.objectives.graded import CosineRegression, Triplets
+from t5x_lite.core.errors import InputError
+from t5x_lite.objectives.contrastive import CosineRegression, Triplets
+from t5x_lite.objectives.learner import Learner
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, groups, random
 
 NAN = float("nan")

@@ -9,16 +9,15 @@ from flax import nnx
 
 from t5x_lite.checkpoints.reading import saved_steps
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Bound
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.language_model import LanguageModel
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.learner import Bound
+from t5x_lite.objectives.likelihood import LanguageModel, Seq2Seq
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.trees import flatten
 
 MODEL = LMConfig(
     vocab_size=400,
@@ -97,7 +96,7 @@ def experiment(tiny_experiment, tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_prefix_language_model_trains(experiment, tmp_path):
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     train(experiment)
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -136,7 +135,7 @@ def test_a_prefix_language_model_trains(experiment, tmp_path):
 def test_parts_that_do_not_go_together_are_refused_before_training(
     experiment, part, message, tmp_path
 ):
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     changes = dict(part)
     layout = changes.pop("layout", experiment.data.layout)

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Bound
+from t5x_lite.core.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.language_model import LanguageModel
-from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.objectives.learner import Bound
+from t5x_lite.objectives.likelihood import LanguageModel, Seq2Seq
 
 SIZES = {"vocab_size": 3, "d_model": 4, "d_kv": 2, "d_ff": 8, "num_heads": 2}
 T5 = T5Config(**SIZES, num_encoder_layers=1, num_decoder_layers=1)

@@ -7,13 +7,12 @@ import pytest
 from flax import nnx
 from jax.test_util import check_grads
 
-from t5x_lite.heads.span import SpanHead
-from t5x_lite.objectives import classify, electra, likelihood, m3, masked_lm, spans
-from t5x_lite.objectives.contrastive import of_scores
-from t5x_lite.objectives.graded import Triplets
-from t5x_lite.objectives.losses import correct, cross_entropy
+from t5x_lite.models.heads import SpanHead
+from t5x_lite.objectives import electra, likelihood, m3, masked_lm, task_heads
+from t5x_lite.objectives.base import Roc
+from t5x_lite.objectives.contrastive import Triplets, of_scores
+from t5x_lite.objectives.likelihood import correct, cross_entropy
 from t5x_lite.objectives.ranker import Ranker, RankerLoss
-from t5x_lite.objectives.roc import Roc
 
 LOG3 = math.log(3.0)
 
@@ -145,7 +144,7 @@ DEAD = {
     # The metric of four equal scores, as a sum over one row.
     "contrastive": lambda: of_scores(FOUR, ALL, ONE)["accuracy"][0],
     "m3": lambda: m3._accuracy(FOUR, ALL, ONE, 1),
-    "classes": lambda: classify.loss_of_classes(FOUR, jnp.array([3])).metrics["accuracy"][0],
+    "classes": lambda: task_heads.loss_of_classes(FOUR, jnp.array([3])).metrics["accuracy"][0],
     "tokens": lambda: masked_lm.sums(FOUR, jnp.array([3]), ONE)[1],
     "ranker": lambda: RankerLoss(Ranker()).of_logits(FOUR, PASSAGES).metrics["accuracy"][0],
     "decoder": lambda: likelihood._of_logits(FOUR[None], jnp.array([[2]])).correct[0, 0],
@@ -165,7 +164,7 @@ def test_candidates_that_are_left_out_are_not_tied():
 def test_a_dead_span_head_has_the_accuracy_of_two_random_choices():
     head = SpanHead(4, rngs=nnx.Rngs(0))
     batch = {"labels": jnp.array([[2, 3]]), "encoder_segment_ids": jnp.ones((1, 4), jnp.int32)}
-    loss = spans.loss_of_spans(head, jnp.zeros((1, 4, 4)), batch)
+    loss = task_heads.loss_of_spans(head, jnp.zeros((1, 4, 4)), batch)
     assert float(loss.metrics["accuracy"][0]) == 1 / 16
 
 

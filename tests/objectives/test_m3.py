@@ -9,18 +9,14 @@ import numpy as np
 import optax
 import pytest
 
-from t5x_lite.config.json import from_json, to_json
-from t5x_lite.errors import InputError
-from t5x_lite.heads.dense import Dense
-from t5x_lite.heads.lexical import Lexical
-from t5x_lite.heads.multi_vector import MultiVector
-from t5x_lite.learner import Learner
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig, Parts, make_mesh
+from t5x_lite.models.vector_heads import Dense, Lexical, MultiVector
+from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.m3 import M3, m3, m3_v1
-from t5x_lite.optim.updates import Update
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.microbatches import Parts
-from t5x_lite.train.state import TrainState, state_shardings
-from t5x_lite.train.step import make_train_step
+from t5x_lite.optim.partial import Update
+from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 from tests.objectives.encoder_rows import MODEL, VOCAB, groups, random
 
 CLS, SEP = 1, 2

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation
-from t5x_lite.config.json import from_json, to_json
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Bound
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives import masking
+from t5x_lite.objectives import masked_lm
 from t5x_lite.objectives.electra import Electra
+from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.trees import flatten
 from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, VOCAB, learner, rows
 
 OBJECTIVE = MaskedLM(mask_id=MASK, ratio=0.3, whole_word=True)
@@ -41,7 +41,7 @@ def test_the_loss_is_that_of_all_logits_at_the_masked_positions(made):
     loss = jax.jit(lambda params: bind(graphdef, params)(BATCH))(params)
 
     module = bind(graphdef, params)
-    noise, _ = masking.noise_and_dropout(None)
+    noise, _ = masked_lm.noise_and_dropout(None)
     inputs, slots = OBJECTIVE.draw(BATCH, vocab_size=VOCAB, pad_id=0, key=noise)
     ids = {name: BATCH[f"encoder_{name}"] for name in ("segment_ids", "positions")}
     hidden = module.model(inputs, **ids)
@@ -99,7 +99,7 @@ def test_there_are_never_the_logits_of_all_positions(made):
     graphdef, params, _ = made
     text = jax.jit(lambda params: bind(graphdef, params)(BATCH).value()).lower(params).as_text()
     sizes = {int(n) for n in re.findall(rf"tensor<3x(\d+)x{VOCAB}xf32>", text)}
-    assert sizes == {masking.most(LENGTH, 0.3)} == {4}
+    assert sizes == {masked_lm.most(LENGTH, 0.3)} == {4}
 
 
 def test_configs_are_saved():
@@ -153,7 +153,7 @@ OF_THE_TINY_VOCABULARY = BertConfig(
 @pytest.mark.slow
 def test_encoders_train_on_text(objective, pack, tiny_experiment, tmp_path):
     """Through `t5x-lite train`, and on from its checkpoint."""
-    from t5x_lite.run.training import train
+    from t5x_lite.train.training import train
 
     experiment = dataclasses.replace(
         tiny_experiment,

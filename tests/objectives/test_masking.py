@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.objectives import masking
+from t5x_lite.objectives import masked_lm
 
 # [CLS] un ##aff ##able men [SEP] [PAD]; and two packed documents of one word and two.
 WORD_IDS = jnp.array([[0, 1, 1, 1, 2, 0, 0], [0, 1, 0, 0, 2, 3, 0]])
@@ -16,7 +16,7 @@ def key(seed=0):
 
 
 def units(word_ids=WORD_IDS, **options):
-    return masking.units(word_ids, **{"whole_word": True, "key": key(), **options})
+    return masked_lm.units(word_ids, **{"whole_word": True, "key": key(), **options})
 
 
 def test_units_are_words_or_tokens():
@@ -50,13 +50,13 @@ def test_ngrams_hold_whole_words_and_end_at_special_tokens(seed):
 def test_counts_are_rounded_and_at_least_one():
     real = jnp.arange(40)[None] < jnp.array([0, 1, 10, 30, 37])[:, None]
     # 0.15 * (0, 1, 10, 30, 37) = 0, 0.15, 1.5, 4.5, 5.55: halves go to the even number.
-    assert masking.counts(real, 0.15).tolist() == [0, 1, 2, 4, 6]
-    assert masking.most(40, 0.15) == 6
-    assert masking.most(2, 0.15) == 1
+    assert masked_lm.counts(real, 0.15).tolist() == [0, 1, 2, 4, 6]
+    assert masked_lm.most(40, 0.15) == 6
+    assert masked_lm.most(2, 0.15) == 1
 
 
 def chosen_of(what, counts, seed=0):
-    return np.asarray(masking.choose(jnp.asarray(what), jnp.asarray(counts), key=key(seed)))
+    return np.asarray(masked_lm.choose(jnp.asarray(what), jnp.asarray(counts), key=key(seed)))
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_rows_without_what_can_be_masked():
 @pytest.mark.slow
 def test_several_masks_of_a_row():
     what = jnp.broadcast_to(units()[:, None], (2, 16, 7))
-    chosen = np.asarray(masking.choose(what, jnp.full((2, 16), 3), key=key()))
+    chosen = np.asarray(masked_lm.choose(what, jnp.full((2, 16), 3), key=key()))
     # Of the first row either the long word or the short one; of the second all three.
     assert {tuple(row) for row in chosen[0].tolist()} == {
         (False, True, True, True, False, False, False),
@@ -114,7 +114,7 @@ def test_fates_of_the_chosen():
     tokens = jnp.full((200, 100), 7)
     chosen = jnp.tile(jnp.arange(100) % 2 == 0, (200, 1))
     new = np.asarray(
-        masking.replaced(tokens, chosen, mask_id=3, vocab_size=1000, key=key(), mask=0.8)
+        masked_lm.replaced(tokens, chosen, mask_id=3, vocab_size=1000, key=key(), mask=0.8)
     )
     assert np.all(new[:, 1::2] == 7)
     inside = new[:, ::2]
@@ -129,27 +129,27 @@ def test_fates_of_the_chosen():
 def test_other_fractions(mask, random, kinds):
     tokens = jnp.full((50, 50), 7)
     options = {"mask_id": 3, "vocab_size": 1000, "mask": mask, "random": random}
-    new = masking.replaced(tokens, jnp.ones((50, 50), bool), key=key(), **options)
+    new = masked_lm.replaced(tokens, jnp.ones((50, 50), bool), key=key(), **options)
     assert set(np.asarray(new).ravel().tolist()) == kinds
     np.testing.assert_allclose(np.mean(np.asarray(new) == 3), mask, atol=0.02)
 
 
 def test_slots_are_the_chosen_positions_in_their_order():
     chosen = jnp.array([[True, False, True, True], [False, False, False, True], [False] * 4])
-    found = masking.slots(chosen, 3)
+    found = masked_lm.slots(chosen, 3)
     assert found.positions.tolist() == [[0, 2, 3], [3, 0, 0], [0, 0, 0]]
     assert found.used.tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
     tokens = jnp.arange(12).reshape(3, 4)
-    assert masking.at_slots(tokens, found).tolist() == [[0, 2, 3], [7, 4, 4], [8, 8, 8]]
+    assert masked_lm.at_slots(tokens, found).tolist() == [[0, 2, 3], [7, 4, 4], [8, 8, 8]]
     vectors = jnp.stack([tokens, -tokens], axis=-1)
-    assert masking.at_slots(vectors, found)[1].tolist() == [[7, -7], [4, -4], [4, -4]]
-    put = masking.put_at_slots(tokens, found, jnp.full((3, 3), 99))
+    assert masked_lm.at_slots(vectors, found)[1].tolist() == [[7, -7], [4, -4], [4, -4]]
+    put = masked_lm.put_at_slots(tokens, found, jnp.full((3, 3), 99))
     assert put.tolist() == [[99, 1, 99, 99], [4, 5, 6, 99], [8, 9, 10, 11]]
 
 
 def test_keys():
-    noise, dropout = masking.noise_and_dropout(None)
+    noise, dropout = masked_lm.noise_and_dropout(None)
     assert dropout is None
     assert noise == key(0)
-    noise, dropout = masking.noise_and_dropout(key(0))
+    noise, dropout = masked_lm.noise_and_dropout(key(0))
     assert len({str(jax.random.key_data(k)) for k in (noise, dropout, key(0))}) == 3

@@ -1,16 +1,10 @@
 import pytest
 
-from t5x_lite.heads.classifier import Classifier
-from t5x_lite.heads.mlm import Mlm
-from t5x_lite.heads.rtd import Rtd
-from t5x_lite.heads.span import Span
-from t5x_lite.heads.token import Token
+from t5x_lite.models.heads import Classifier, Span, Token
+from t5x_lite.models.pretraining_heads import Mlm, Rtd
 from t5x_lite.objectives.base import NoLoss
-from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.objectives.of_heads import objective_for
-from t5x_lite.objectives.spans import Spans
-from t5x_lite.objectives.tag_tokens import TagTokens
+from t5x_lite.objectives.task_heads import Classify, Spans, TagTokens, objective_for
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import trees
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import by_name
-from t5x_lite.heads.classifier import Classifier
-from t5x_lite.learner import Learner
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.models.heads import Classifier, by_name
+from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.ranker import Ranker, RankerLoss
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, random
 

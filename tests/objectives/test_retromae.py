@@ -8,13 +8,13 @@ import numpy as np
 import optax
 import pytest
 
-from t5x_lite.config.json import from_json, to_json
-from t5x_lite.errors import InputError
-from t5x_lite.learner import Bound
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives import masking
+from t5x_lite.objectives import masked_lm
+from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.retromae import Documents, RetroMAE
-from t5x_lite.trees import flatten
 from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, VOCAB, learner, rows
 
 BATCH = rows()
@@ -152,10 +152,10 @@ def visible_reference(config, batch, key):
     """The definition, position by position: real, not itself, special or not masked for i."""
     unit_key, choice_key, pick_key = jax.random.split(key, 3)
     word_ids, segments = (np.asarray(batch[f"encoder_{n}"]) for n in ("word_ids", "segment_ids"))
-    what = masking.units(jnp.asarray(word_ids), whole_word=True, key=unit_key)
+    what = masked_lm.units(jnp.asarray(word_ids), whole_word=True, key=unit_key)
     size, pool = len(word_ids), min(LENGTH, config.mask_pool)
-    number = masking.counts(jnp.asarray(segments > 0), config.ratio_of_decoder)
-    masks = masking.choose(
+    number = masked_lm.counts(jnp.asarray(segments > 0), config.ratio_of_decoder)
+    masks = masked_lm.choose(
         jnp.broadcast_to(what[:, None], (size, pool, LENGTH)),
         jnp.broadcast_to(number[:, None], (size, pool)),
         key=choice_key,

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.objectives.roc import BINS, LARGEST, Roc
+from t5x_lite.objectives.base import BINS, LARGEST, Roc
 
 
 def exact(logits, labels):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.learner import Bound
+from t5x_lite.core.trees import flatten
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.seq2seq import Seq2Seq
-from t5x_lite.trees import flatten
+from t5x_lite.objectives.learner import Bound
+from t5x_lite.objectives.likelihood import Seq2Seq
 
 MODEL = T5Config(
     vocab_size=3,

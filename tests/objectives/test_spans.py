@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.config.json import from_json, to_json
-from t5x_lite.errors import InputError
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import flatten
 from t5x_lite.nn.bind import bind
-from t5x_lite.objectives.spans import Spans, span_logits
-from t5x_lite.trees import flatten
+from t5x_lite.objectives.task_heads import Spans, span_logits
 from tests.objectives.encoder_rows import CLS, SEP, learner, loss_of
 
 TOKENS = jnp.array([[CLS, 10, SEP, 20, 21, 22, SEP, 0], [CLS, 11, SEP, 23, SEP, 0, 0, 0]])

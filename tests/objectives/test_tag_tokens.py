@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.config.json import from_json, to_json
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import LazyArray, flatten
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.heads.token import Token
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
-from t5x_lite.learner import Bound
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
+from t5x_lite.models.heads import Token
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.tag_tokens import TagTokens
+from t5x_lite.objectives.learner import Bound
+from t5x_lite.objectives.task_heads import TagTokens
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.trees import LazyArray, flatten
 from tests import tokenizer_files
 from tests.objectives.encoder_rows import MODEL, learner, loss_of, rows
 
@@ -166,8 +166,8 @@ def test_from_files_to_f1_and_through_transformers_form(
     experiment, files, tmp_path, capsys, caplog
 ):
     from t5x_lite.commands.weights import export_hf, import_hf
-    from t5x_lite.run.measuring import evaluate
-    from t5x_lite.run.training import train
+    from t5x_lite.train.measuring import evaluate
+    from t5x_lite.train.training import train
 
     train(experiment)
     out = tmp_path / "out"

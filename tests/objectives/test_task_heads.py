@@ -7,16 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.adapters.grammar import parse_trees
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.use import parse_trees
-from t5x_lite.config.json import from_json, to_json
-from t5x_lite.errors import InputError
-from t5x_lite.heads.classifier import Classifier
-from t5x_lite.heads.span import Span
-from t5x_lite.learner import Learner
-from t5x_lite.objectives.classify import Classify
-from t5x_lite.objectives.spans import Spans
-from t5x_lite.objectives.task_heads import TaskHeads
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
+from t5x_lite.models.heads import Classifier, Span
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.objectives.task_heads import Classify, Spans, TaskHeads
 from tests.adapters.hosts import random
 from tests.config_files import saved
 from tests.objectives.encoder_rows import MODEL
@@ -130,8 +127,8 @@ def test_its_heads_and_what_is_refused():
 @pytest.mark.slow
 def test_two_tasks_are_learned_and_each_is_measured_by_its_head(pretrained, glue, tmp_path):  # noqa: F811
     from t5x_lite.commands.texts import cache
-    from t5x_lite.run.measuring import evaluate
-    from t5x_lite.run.training import train
+    from t5x_lite.train.measuring import evaluate
+    from t5x_lite.train.training import train
 
     caches = []
     for name, num_classes in (("rte", 2), ("stsb", 1)):

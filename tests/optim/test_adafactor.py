@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from t5x_lite import trees
+from t5x_lite.core import trees
 from t5x_lite.optim import adafactor
 
 STEPS = 5

@@ -7,8 +7,8 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 
-from t5x_lite import trees
-from t5x_lite.errors import InputError
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from t5x_lite.optim.config import Adafactor, AdamW, decays
 from t5x_lite.optim.schedules import Constant, InverseSquareRoot, Linear, Warmup
 

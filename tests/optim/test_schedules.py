@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.optim.schedules import (
     Constant,
     Cosine,

@@ -8,11 +8,10 @@ import numpy as np
 import optax
 import pytest
 
+from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.objectives.base import Loss, Term
-from t5x_lite.optim.updates import Update, check_updates, joint_optimizer
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.state import init_state, state_shardings
-from t5x_lite.train.step import make_train_step
+from t5x_lite.optim.partial import Update, check_updates, joint_optimizer
+from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
 PARAMS = {"a": {"w": np.float32(2)}, "b": {"w": np.float32(3), "v": np.float32(1)}}
 AXES = {"a": {"w": ()}, "b": {"w": (), "v": ()}}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from scripts import encoder_goldens as goldens
-from t5x_lite.checkpoints.orbax_params import lazy_params
+from t5x_lite.checkpoints.items import lazy_params
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.inference.loading import Loaded
 

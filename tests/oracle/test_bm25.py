@@ -6,8 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from t5x_lite.retrieval.bm25 import BM25
-from t5x_lite.retrieval.bm25_index import InvertedIndex, build
+from t5x_lite.retrieval.bm25 import BM25, InvertedIndex, build
 
 bm25s = pytest.importorskip("bm25s")
 pytestmark = pytest.mark.oracle

@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 from scripts import encoder_goldens as goldens
-from t5x_lite import trees
 from t5x_lite.commands.weights import export_hf, import_hf
+from t5x_lite.core import trees
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.bert import BERT
-from t5x_lite.interop.condenser import SAFETENSORS, read_condenser
 from t5x_lite.interop.encoders import learner_shapes
+from t5x_lite.interop.retrievers import SAFETENSORS, read_condenser
 from t5x_lite.interop.rules import pieces
 from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.objectives import masking
-from t5x_lite.objectives.cocondenser import CoCondenser
-from t5x_lite.objectives.condenser import Condenser
+from t5x_lite.objectives import masked_lm
+from t5x_lite.objectives.condenser import CoCondenser, Condenser
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")
@@ -123,7 +122,7 @@ def test_losses_and_gradients_of_all_parameters(imported, objective, skip):
     loaded = Loaded.from_checkpoint(str(directory / "ours"), step=None)
     learner = type(loaded.learner).of(loaded.learner.model, config)
     key, batch = jax.random.key(0), rows(6)
-    noise, _ = masking.noise_and_dropout(key)
+    noise, _ = masked_lm.noise_and_dropout(key)
     inputs, slots = config.draw(batch, vocab_size=CONFIG["vocab_size"], pad_id=0, key=noise)
     chosen = np.zeros((6, LENGTH), bool)
     for row, (positions, used) in enumerate(zip(slots.positions, slots.used, strict=True)):

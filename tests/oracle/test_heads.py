@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.heads.classifier import Classifier
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
+from t5x_lite.models.heads import Classifier
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from scripts import goldens
-from t5x_lite.checkpoints.orbax_params import lazy_params
+from t5x_lite.checkpoints.items import lazy_params
 from t5x_lite.commands.weights import export_hf, import_hf
+from t5x_lite.data.vocabularies.byte_level import Bytes
+from t5x_lite.data.vocabularies.loading import SentencePiece
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.interop.tokenizer import write_tokenizer
-from t5x_lite.learner import Bound
+from t5x_lite.interop.tokenizers import write_tokenizer
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.seq2seq import Seq2Seq
-from t5x_lite.vocabulary.byte_level import Bytes
-from t5x_lite.vocabulary.loading import SentencePiece
+from t5x_lite.objectives.learner import Bound
+from t5x_lite.objectives.likelihood import Seq2Seq
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")

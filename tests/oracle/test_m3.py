@@ -12,9 +12,8 @@ import pytest
 from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.commands.weights import export_hf
 from t5x_lite.data.layouts import Groups
-from t5x_lite.heads.lexical import Lexical
-from t5x_lite.heads.multi_vector import MultiVector
-from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import BertConfig
+from t5x_lite.models.vector_heads import Lexical, MultiVector
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.m3 import m3, m3_v1
 from tests.encoder_checkpoint import write_ranker

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from scripts import encoder_goldens, goldens
-from t5x_lite import trees
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.cli import main
 from t5x_lite.commands.deltas import compose
 from t5x_lite.commands.weights import export_adapter, export_hf, import_adapter, import_hf
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
-from t5x_lite.errors import InputError
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.interop.tensor_files import read_safetensors
-from tests.run.delta_directories import write_step
+from tests.adapters.delta_directories import write_step
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")

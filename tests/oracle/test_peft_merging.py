@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from t5x_lite.deltas.delta import Delta
-from t5x_lite.deltas.merging import Linear, PeftLinear, Svd, merge
-from t5x_lite.deltas.parts import Dense, LowRank
-from t5x_lite.deltas.ties import Ties
+from t5x_lite.adapters.delta import Delta
+from t5x_lite.adapters.delta_merging import Linear, PeftLinear, Svd, Ties, merge
+from t5x_lite.adapters.delta_parts import Dense, LowRank
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")

@@ -16,16 +16,16 @@ from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.config.evaluation import Retrieval
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.measuring import evaluate
-from t5x_lite.run.training import train
+from t5x_lite.train.measuring import evaluate
+from t5x_lite.train.training import train
 
 pytestmark = pytest.mark.oracle
 pytest.importorskip("torch")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from t5x_lite.deltas.parts import Sparse
+from t5x_lite.adapters.delta_parts import Sparse
 from t5x_lite.interop.sft import FILE, read_sft, table_of, write_sft
 from tests.adapters.hosts import HOSTS
 

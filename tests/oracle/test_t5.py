@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.learner import Bound
+from t5x_lite.core.trees import difference, flatten, unflatten
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.seq2seq import Seq2Seq
-from t5x_lite.trees import difference, flatten, unflatten
+from t5x_lite.objectives.learner import Bound
+from t5x_lite.objectives.likelihood import Seq2Seq
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")

@@ -9,17 +9,12 @@ import pytest
 
 from scripts import encoder_goldens as goldens
 from t5x_lite.commands.weights import export_hf, import_hf
-from t5x_lite.data.tasks.tokens import encode
-from t5x_lite.heads.base import by_name
-from t5x_lite.heads.choice import Choice
-from t5x_lite.heads.classes import with_labels
-from t5x_lite.heads.classifier import Classifier
-from t5x_lite.heads.span import Span
-from t5x_lite.heads.token import Token
+from t5x_lite.data.tasks.labelled import encode
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.objectives.tag_tokens import TagTokens
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.models.heads import Choice, Classifier, Span, Token, by_name, with_labels
+from t5x_lite.objectives.task_heads import TagTokens
 from tests import tokenizer_files
 
 pytestmark = pytest.mark.oracle

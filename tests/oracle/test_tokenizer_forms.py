@@ -2,8 +2,8 @@
 
 Each case writes a directory by a class of transformers, with tokens added by a user; the ids are
 compared as read, after they were kept in a checkpoint, and after export. A spiece.model or
-spm.model alone is read as the SentencePiece library reads it (tests/vocabulary), as transformers'
-former Python tokenizers did; the fast ones cut a few texts otherwise.
+spm.model alone is read as the SentencePiece library reads it (tests/data/vocabularies), as
+transformers' former Python tokenizers did; the fast ones cut a few texts otherwise.
 """
 
 import itertools
@@ -12,9 +12,14 @@ import shutil
 
 import pytest
 
-from t5x_lite.interop.encoder_tokenizer import kept_files, read_encoder_tokenizer, tokenizer_files
-from t5x_lite.interop.tokenizer import read_tokenizer, write_tokenizer
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
+from t5x_lite.interop.tokenizers import (
+    kept_files,
+    read_encoder_tokenizer,
+    read_tokenizer,
+    tokenizer_files,
+    write_tokenizer,
+)
 from tests import tokenizer_files as made
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
 pytestmark = pytest.mark.oracle

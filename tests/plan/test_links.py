@@ -2,8 +2,7 @@
 
 import pytest
 
-from t5x_lite.plan.hlo import Collective
-from t5x_lite.plan.links import Moved, RingTime, lines, moved, ring_bytes, ring_time
+from t5x_lite.plan.hlo import Collective, Moved, RingTime, lines, moved, ring_bytes, ring_time
 
 TRAFFIC = (
     Collective("all-reduce", 2, 64_000_000, 4, looped=True, gathered=16_000_000),

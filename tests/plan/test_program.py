@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from t5x_lite.core.sharding import MeshConfig, batch_sharding, make_mesh, replicated
 from t5x_lite.plan import program
 from t5x_lite.plan.program import OutOfMemory, bytes_on_device, compile_step, read_overflow
-from t5x_lite.sharding import MeshConfig, batch_sharding, make_mesh, replicated
-from t5x_lite.train.state import TrainState
+from t5x_lite.train.step import TrainState
 
 GIB = 2**30
 

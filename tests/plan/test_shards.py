@@ -3,8 +3,8 @@
 import jax
 import pytest
 
-from t5x_lite.plan.shards import narrow_shards, widest, widest_fsdp
-from t5x_lite.sharding import MESH_AXES
+from t5x_lite.core.sharding import MESH_AXES
+from t5x_lite.plan.program import narrow_shards, widest, widest_fsdp
 
 AXES = {"kernel": ("layers", "embed", "mlp"), "scale": ("embed",)}
 

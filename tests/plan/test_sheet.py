@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from t5x_lite.chips import Chip
+from t5x_lite.core.accelerators import Chip
 from t5x_lite.plan.hlo import Collective, Kernel, Operation, Reading, Traffic
 from t5x_lite.plan.program import Memory
 from t5x_lite.plan.sheet import Estimate, Sheet, Sheets

@@ -5,8 +5,7 @@ import sys
 import jax
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.extras import install_command
+from t5x_lite.core.errors import InputError, install_command
 from t5x_lite.plan import topologies
 from t5x_lite.plan.topologies import TOPOLOGIES, cpu_devices, topology_devices
 
@@ -34,7 +33,7 @@ def test_without_libtpu_the_extra_is_named(monkeypatch):
 
 PROGRAM = """
 import sys
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.plan.topologies import TOPOLOGIES, topology_devices
 for generation, shapes in TOPOLOGIES.items():
     for shape in shapes:

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from t5x_lite.c4.config import SOURCES
 from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.c4.rules import SOURCES
 from t5x_lite.report import c4 as c4_report
 
 ABOUT = {"preset": "released", "variant": "en", "cleaning": {"min_words": 5}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from t5x_lite.commands.runs import report
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.report.compare import compare, compare_seeds, short_names
 
 

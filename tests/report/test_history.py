@@ -2,7 +2,7 @@
 
 import json
 
-from t5x_lite.report.history import read_run
+from t5x_lite.report.runs import read_run
 
 
 def write(directory, records, config=None):

@@ -4,7 +4,7 @@ import html.parser
 
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.report.retrieval import Measured, write_page
 
 HOSTILE = '<script>alert("1")</script>'

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.report.runs import write_report
 
 VOID = {"meta", "input", "br"}

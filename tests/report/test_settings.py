@@ -1,13 +1,13 @@
 """Tests of a config by the names of its options."""
 
-from t5x_lite.report.settings import option_lines, settings
+from t5x_lite.report.runs import option_lines, settings
 
 CONFIG = {
     "type": "t5x_lite.config.experiment:Experiment",
     "steps": 20,
     "model": {"type": "t5x_lite.models.t5:T5Config", "d_model": 64, "tied": True},
     "train": ["heads/mlm", "a b"],
-    "heads": [{"type": "t5x_lite.heads.mlm:Mlm", "name": "mlm"}],
+    "heads": [{"type": "t5x_lite.models.pretraining_heads:Mlm", "name": "mlm"}],
     "stop_early": {"metric": None},
     "workdir": "",
 }

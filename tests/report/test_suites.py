@@ -1,7 +1,7 @@
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.report.suites import write_suite_page
+from t5x_lite.core.errors import InputError
+from t5x_lite.report.page import write_suite_page
 
 
 def test_all_numbers_are_on_the_page(tmp_path):

@@ -3,7 +3,7 @@ import types
 
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.retrieval.analyzers import SNOWBALL, STOP_WORDS, analyzer
 
 

@@ -7,9 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.retrieval.bm25 import BM25, in_one_byte
-from t5x_lite.retrieval.bm25_index import InvertedIndex, build
+from t5x_lite.core.errors import InputError
+from t5x_lite.retrieval.bm25 import BM25, InvertedIndex, build, in_one_byte
 
 
 def made(tmp_path, texts, **options):

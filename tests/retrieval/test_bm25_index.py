@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.retrieval import bm25_index
-from t5x_lite.retrieval.bm25_index import InvertedIndex, build
+from t5x_lite.core.errors import InputError
+from t5x_lite.retrieval import bm25
+from t5x_lite.retrieval.bm25 import InvertedIndex, build
 
 TEXTS = [("d0", "a b a"), ("d1", "b c"), ("d2", ""), ("d3", "a c c d"), ("d4", "é b")]
 
@@ -43,7 +43,7 @@ def test_postings(tmp_path):
 @pytest.mark.parametrize("postings", [1, 3, 100])
 def test_blocks_change_nothing(tmp_path, monkeypatch, postings):
     made(tmp_path, name="whole")
-    monkeypatch.setattr(bm25_index, "BLOCK_POSTINGS", postings)
+    monkeypatch.setattr(bm25, "BLOCK_POSTINGS", postings)
     made(tmp_path, name="parts")
     assert content(tmp_path / "parts") == content(tmp_path / "whole")
 
@@ -62,7 +62,7 @@ def test_two_builds_of_one_index_at_a_time(tmp_path):
 @pytest.mark.parametrize("killed", range(5))
 def test_a_killed_build_goes_on(tmp_path, monkeypatch, killed):
     made(tmp_path, name="whole")
-    monkeypatch.setattr(bm25_index, "BLOCK_POSTINGS", 2)
+    monkeypatch.setattr(bm25, "BLOCK_POSTINGS", 2)
 
     def dying():
         yield from TEXTS[:killed]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from t5x_lite.commands.search import recall
-from t5x_lite.errors import InputError
-from t5x_lite.records.vector_shards import VectorShards
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.vectors import VectorShards
 from t5x_lite.retrieval import faiss_index
-from t5x_lite.retrieval.exact_runs import search_shards
+from t5x_lite.retrieval.exact import search_shards
 from t5x_lite.retrieval.faiss_index import FaissIndex, Settings, build, library, usual_kind
 from tests.full_disk import full_disk
 

@@ -1,7 +1,7 @@
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.records.run_files import Ranked, ranked
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.rankings import Ranked, ranked
 from t5x_lite.retrieval.fusion import fuse
 
 DENSE = {"q": ranked([("a", 9.0), ("b", 5.0), ("c", 1.0)]), "r": ranked([("x", 2.0), ("y", 2.0)])}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t5x_lite.retrieval.host_best import better
+from t5x_lite.retrieval.exact import better
 
 
 def found(product, sizes, *, depth, own=None):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from t5x_lite.config.evaluation import NAMES, Ways
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.inference.pairs import late_score
-from t5x_lite.retrieval.hybrid import Finder
+from t5x_lite.retrieval.fusion import Finder
 
 RNG = np.random.default_rng(0)
 

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.retrieval.mining_inputs import read_inputs
-from t5x_lite.retrieval.pool import digest
+from t5x_lite.core.errors import InputError
+from t5x_lite.retrieval.mining_inputs import digest, read_inputs
 
 
 def write(path, *records):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.retrieval.pair_filters import Filters, Sieve, plain
-from t5x_lite.retrieval.pair_rules import Raw
+from t5x_lite.core.errors import InputError
+from t5x_lite.retrieval.pair_rules import Filters, Raw, Sieve, plain
 
 TEN = "one two three four five six seven eight nine ten"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.retrieval.porter import stem
+from t5x_lite.retrieval.analyzers import stem
 
 
 @pytest.mark.parametrize(

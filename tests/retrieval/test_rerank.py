@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5x_lite.records.run_files import Ranking, ranked
-from t5x_lite.retrieval.rerank import reranked
+from t5x_lite.data.formats.rankings import Ranking, ranked
+from t5x_lite.retrieval.fusion import reranked
 
 
 def shown(ranking):

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
-from t5x_lite.retrieval import search as searching
-from t5x_lite.retrieval.search import ExactSearch
-from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.retrieval import exact as searching
+from t5x_lite.retrieval.exact import ExactSearch
 
 QUERIES = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
 DOCUMENTS = np.array([[1, 2], [3, 0], [1, 2], [0, 5], [2, 1]], np.float32)

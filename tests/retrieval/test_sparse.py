@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from t5x_lite.retrieval.sparse import TermIndex, best
+from t5x_lite.retrieval.fusion import TermIndex, best
 
 
 def test_scores_are_sums_over_common_tokens():

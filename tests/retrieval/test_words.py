@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from t5x_lite.retrieval.words import words
+from t5x_lite.retrieval.analyzers import words
 
 
 @pytest.mark.parametrize(

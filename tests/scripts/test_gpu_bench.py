@@ -86,7 +86,7 @@ def pretraining(monkeypatch):
 
 def test_rows_of_an_encoder_on_the_device_are_those_of_the_layout(pretraining):
     from t5x_lite.data.layouts import Encoder
-    from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
+    from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
 
     kinds = np.array([0, 3, 0, 0, 0, 1, 1, 2, 2, 1], np.uint8)
     special = EncoderTokens(cls_id=2, sep_id=3, mask_id=4, pad_id=0, unk_id=1, kinds=kinds)
@@ -111,7 +111,7 @@ def test_rows_of_an_encoder_on_the_device_are_those_of_the_layout(pretraining):
 def test_spans_cut_on_the_device_are_those_of_the_recipe(pretraining):
     import jax
 
-    from t5x_lite.data.corruption.replacement import replace_spans
+    from t5x_lite.data.denoising import replace_spans
 
     tokens = np.arange(10, 10 + 3 * 47).reshape(3, 47).astype(np.uint16)
     info = {"sentinel_start": 999, "eos": 1}

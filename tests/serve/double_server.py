@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from scripts.bench import serve_load
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.serve import requests, server
 from t5x_lite.serve.app import Service
 from t5x_lite.serve.batching import Batcher, Row
-from t5x_lite.serve.counts import Counts
-from t5x_lite.serve.limits import Limits, Refused
+from t5x_lite.serve.requests import Limits, Refused
+from t5x_lite.serve.server import Counts
 
 
 class Double:

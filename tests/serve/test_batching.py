@@ -7,7 +7,7 @@ import time
 import pytest
 
 from t5x_lite.serve.batching import Batcher, Row
-from t5x_lite.serve.limits import Refused
+from t5x_lite.serve.requests import Refused
 
 
 class Recorder:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from t5x_lite.serve.connections import RESERVE
+from t5x_lite.serve.server import RESERVE
 from tests.serve.double_server import serving
 
 

@@ -1,4 +1,4 @@
-from t5x_lite.serve.counts import CONTENT_TYPE, Counts
+from t5x_lite.serve.server import CONTENT_TYPE, Counts
 
 
 def test_the_text_of_prometheus():

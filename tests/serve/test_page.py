@@ -3,7 +3,7 @@ import hashlib
 import html.parser
 import re
 
-from t5x_lite.serve.page import PAGE_HEADERS, page
+from t5x_lite.serve.app import PAGE_HEADERS, page
 
 EXAMPLES = {
     "predict": {"inputs": ["a", "b </script>"]},

@@ -1,7 +1,7 @@
 import pytest
 
 from t5x_lite.serve import requests
-from t5x_lite.serve.limits import Refused
+from t5x_lite.serve.requests import Refused
 
 
 def test_an_object_with_known_fields():

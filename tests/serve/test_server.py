@@ -10,9 +10,9 @@ import time
 import pytest
 
 from scripts.bench.serve_load import request, steady
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 from t5x_lite.serve import server
-from t5x_lite.serve.limits import Limits
+from t5x_lite.serve.requests import Limits
 from tests.serve.double_server import serving
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.serve import shapes
+from t5x_lite.serve import batching
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from t5x_lite.serve import shapes
     ],
 )
 def test_sizes(largest, expected):
-    assert shapes.sizes(largest) == expected
+    assert batching.sizes(largest) == expected
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ def test_sizes(largest, expected):
     [(1, (16,)), (32, (32,)), (64, (16, 64)), (65, (32, 128)), (512, (32, 128, 512))],
 )
 def test_lengths(longest, expected):
-    assert shapes.lengths(longest) == expected
+    assert batching.lengths(longest) == expected
 
 
 def test_fit_takes_the_least_that_holds_it():
     choices = (32, 128, 512)
-    assert [shapes.fit(choices, n) for n in (1, 32, 33, 512, 513)] == [32, 32, 128, 512, 512]
+    assert [batching.fit(choices, n) for n in (1, 32, 33, 512, 513)] == [32, 32, 128, 512, 512]

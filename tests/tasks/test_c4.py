@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 PAGES = {
     "train": [f"Page number {i} of the web.\nIt has a second line." for i in range(40)],
@@ -22,7 +22,7 @@ def c4():
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
@@ -275,9 +275,9 @@ def of_languages(directory, *languages, **options):
 
 
 def test_languages_are_a_mixture_whose_rates_follow_the_temperature(tmp_path, vocabulary):
-    from t5x_lite.data.live import members, pipeline
+    from t5x_lite.data.live import pipeline, tasks
+    from t5x_lite.data.mixing import Mixing
     from t5x_lite.data.mixtures import find_mixture
-    from t5x_lite.data.rates import Mixing
 
     directory = write_mc4(tmp_path / "mc4")
     sizes = {
@@ -290,8 +290,8 @@ def test_languages_are_a_mixture_whose_rates_follow_the_temperature(tmp_path, vo
     assert [one.name for one in mixture.members] == [
         f"c4_c4_v220_span_corruption_{name}" for name in sizes
     ]
-    trained = members.trained_members(data, vocabulary)
-    rates = members.rates_of(data, trained, anew=True)
+    trained = tasks.trained_members(data, vocabulary)
+    rates = tasks.rates_of(data, trained, anew=True)
     np.testing.assert_allclose(rates, [size**0.3 for size in sizes.values()])
     # Resumed in between, the batches are those of a run that was not.
     batches = pipeline.train_batches(data, vocabulary, seed=0)

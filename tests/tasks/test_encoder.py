@@ -15,7 +15,7 @@ Dogs."""
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 

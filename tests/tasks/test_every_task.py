@@ -20,7 +20,7 @@ import pytest
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from tests import tokenizer_files
-from tests.records import test_released_files as released
+from tests.data.formats import test_released_files as released
 from tests.tasks import benchmark_directory
 
 BY_DEFAULT = {
@@ -85,14 +85,14 @@ def marked(tasks):
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
 
 @pytest.fixture(scope="module")
 def wordpiece(tmp_path_factory):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("wordpiece")))
 

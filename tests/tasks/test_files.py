@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.columns import Columns
-from t5x_lite.errors import InputError
 
 REVIEWS = Columns(inputs="review: {text}", targets="{stars}", labels=("1=bad", "5=good"))
 
@@ -18,7 +18,7 @@ def files():
 @pytest.fixture
 def arguments(tmp_path, tiny_vocabulary):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     (tmp_path / "train.csv").write_text('text,stars\n"Fine, fine",5\nNo,1\n')
     (tmp_path / "dev.tsv").write_text("stars\ttext\n1\tOh\n")

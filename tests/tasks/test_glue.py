@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 FILES = {
     "train.tsv": "sentence\tlabel\nit 's \" charming \t1\nflat \t0\n",
@@ -19,7 +19,7 @@ def glue():
 @pytest.fixture
 def arguments(tmp_path, tiny_vocabulary):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     folder = tmp_path / "SST-2"
     folder.mkdir()

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from t5x_lite.data.rates import Mixing
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.tasks.names import find_task
-from t5x_lite.errors import InputError
 
 RECIPES = (
     "glue",

@@ -3,14 +3,14 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import elements
-from t5x_lite.errors import InputError
 from tests import tokenizer_files
 
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 
@@ -96,7 +96,7 @@ def test_questions_of_dpr_that_are_given_twice(texts, tmp_path):
 
 
 def test_a_line_that_is_no_pair_is_named(texts, tmp_path):
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     write(tmp_path / "a.jsonl", {"query": "The dog", "pos": ["run"]}, {"query": "The dog"})
     write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["dogs"]})

@@ -22,7 +22,7 @@ def python_docs(monkeypatch):
 @pytest.fixture
 def arguments(tiny_vocabulary):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return TaskArguments(
         vocabulary=load_vocabulary(tiny_vocabulary),

@@ -3,10 +3,10 @@ import json
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
 from tests import tokenizer_files
-from tests.records import test_released_files as released
+from tests.data.formats import test_released_files as released
 
 
 def question(number, *answers):
@@ -23,7 +23,7 @@ def write(directory, name, *questions):
 @pytest.fixture
 def arguments(tmp_path, tiny_vocabulary):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     write(tmp_path, "train-v1.1.json", question(0, "Rain"))
     write(tmp_path, "dev-v1.1.json", question(1, "Rain", "a lot"), question(2, "(a lot)"))
@@ -71,7 +71,7 @@ def test_the_best_of_all_answers_counts(arguments):
 
 def test_squad_v2_is_for_a_head_on_an_encoder(arguments, tmp_path):
     from t5x_lite.data.tasks.labelled import task_form
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
     from tasks import squad
 
     for name in ("train-v2.0.json", "dev-v2.0.json"):
@@ -132,7 +132,7 @@ def test_trivia_qa_reads_a_question_with_each_page(trivia):
 
 
 def test_trivia_qa_for_a_head_on_an_encoder(trivia, tmp_path):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
     from tasks import squad
 
     path = tokenizer_files.write_wordpiece(tmp_path)

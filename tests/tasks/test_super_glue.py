@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
 FILES = {
@@ -70,7 +70,7 @@ def wordpiece(tmp_path_factory):
 @pytest.fixture
 def arguments(tmp_path, tiny_vocabulary):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     for name, record in FILES.items():
         (tmp_path / name).parent.mkdir()
@@ -236,15 +236,15 @@ def test_an_encoder_trains_wsc_on_both_labels(super_glue, arguments, wordpiece):
 
 def test_the_words_of_a_task_are_those_of_its_examples(super_glue):
     """What data.prefix and data.template replace one at a time is the text that T5 has."""
-    from t5x_lite.data import preprocess
+    from t5x_lite.data import preprocessors
     from tasks import squad
 
     for benchmark, function in [
-        (super_glue.MULTIRC, preprocess.multirc),
-        (super_glue.RECORD, preprocess.record),
-        (super_glue.WSC, preprocess.wsc_simple),
-        (super_glue.DPR, preprocess.definite_pronoun_resolution),
-        (squad.SQUAD, preprocess.squad),
+        (super_glue.MULTIRC, preprocessors.multirc),
+        (super_glue.RECORD, preprocessors.record),
+        (super_glue.WSC, preprocessors.wsc_simple),
+        (super_glue.DPR, preprocessors.definite_pronoun_resolution),
+        (squad.SQUAD, preprocessors.squad),
     ]:
         assert benchmark.wording.inputs == inspect.signature(function).parameters["inputs"].default
     assert squad.CLOSED_BOOK.wording.inputs == "squad trivia question: {question}"

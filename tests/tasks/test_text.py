@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def text():
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
@@ -143,8 +143,7 @@ def test_lengths_that_hold_no_chunk_are_refused(text, arguments, name, message):
 )
 @pytest.mark.slow
 def test_a_cache_gives_the_same_examples(text, arguments, name):
-    from t5x_lite.data.cache.recipe import Recipe
-    from t5x_lite.data.cache.task_recipe import recipe_of
+    from t5x_lite.data.cache.recipe import Recipe, recipe_of
     from t5x_lite.data.config import Data
 
     lengths = {"inputs": 32, "targets": 40}

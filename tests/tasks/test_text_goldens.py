@@ -20,7 +20,7 @@ DIRECTORIES = {"glue": "T5X_LITE_GLUE", "super_glue": "T5X_LITE_SUPERGLUE"}
 @pytest.mark.parametrize("name", DIGESTS)
 def test_every_example_has_t5s_text(name, tiny_vocabulary):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     family, task, split = name.split("/")
     directory = os.environ.get(DIRECTORIES[family], "")

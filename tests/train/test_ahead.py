@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.ahead import Ahead
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.train.loop import Ahead
 
 
 class Batches:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from t5x_lite.train.display import Bar, Lines, evaluation, line, open_display
+from t5x_lite.train.track import Bar, Lines, evaluation, line, open_display
 
 
 def test_a_line_of_training():

@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.train.goodput import Goodput
+from t5x_lite.train.track import Goodput
 
 
 class Clock:

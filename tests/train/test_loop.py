@@ -9,21 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.chips import Chip
-from t5x_lite.errors import Interrupted
-from t5x_lite.processes import Ended, ending
-from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.config.run_options import Capture, EarlyStopping, Patience, Profile
+from t5x_lite.core.accelerators import Chip
+from t5x_lite.core.errors import Interrupted
+from t5x_lite.core.sharding import Ended, MeshConfig, ending, make_mesh
 from t5x_lite.train import loop
-from t5x_lite.train.early_stopping import EarlyStopping, Patience
-from t5x_lite.train.goodput import FIELDS, Goodput
 from t5x_lite.train.loop import Periods, count_tokens, fit
-from t5x_lite.train.profiling import Capture, Profile
-from t5x_lite.train.save_clock import SaveClock
-from t5x_lite.train.state import TrainState
-from t5x_lite.train.stop import StopSignals
-from t5x_lite.train.track import Tracker
-from t5x_lite.train.watchdog import Watchdog
-from t5x_lite.train.window import NonFiniteLoss
+from t5x_lite.train.step import TrainState
+from t5x_lite.train.stopping import SaveClock, StopSignals, Watchdog
+from t5x_lite.train.throughput import NonFiniteLoss
+from t5x_lite.train.track import FIELDS, Goodput, Tracker
 
 BATCH = {
     "encoder_input_tokens": np.array([[5, 6, 0], [7, 0, 0]], np.int32),

@@ -6,9 +6,9 @@ import types
 
 import pytest
 
-from t5x_lite.train.mlflow_tracker import MLflow
+from t5x_lite.core.tracking import KnownIds, RunTracker, TrackedRun
 from t5x_lite.train.track import Tracker
-from t5x_lite.train.tracking import KnownIds, RunTracker, TrackedRun
+from t5x_lite.train.trackers import MLflow
 
 
 @pytest.fixture

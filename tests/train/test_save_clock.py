@@ -3,9 +3,9 @@
 import jax
 import pytest
 
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train import save_clock
-from t5x_lite.train.save_clock import SaveClock
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.train import stopping
+from t5x_lite.train.stopping import SaveClock
 
 
 class Clock:
@@ -75,4 +75,4 @@ def test_nothing_is_asked_between_the_eighth_steps(mesh, monkeypatch):
     saves = SaveClock(1.0)
     for step in range(1, 81):
         saves.due(step, mesh)
-    assert len(asked) == 80 // save_clock._EVERY
+    assert len(asked) == 80 // stopping._EVERY

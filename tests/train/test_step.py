@@ -6,12 +6,10 @@ import numpy as np
 import optax
 import pytest
 
+from t5x_lite.core.sharding import MeshConfig, Parts, make_mesh
 from t5x_lite.objectives.base import Loss, Term
-from t5x_lite.optim.updates import Update
-from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.microbatches import Parts
-from t5x_lite.train.state import init_state, state_shardings
-from t5x_lite.train.step import make_train_step
+from t5x_lite.optim.partial import Update
+from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
 BATCH = {"x": np.array([[1.0], [2.0], [5.0]], np.float32)}
 

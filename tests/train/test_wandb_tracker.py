@@ -5,9 +5,9 @@ import types
 
 import pytest
 
+from t5x_lite.core.tracking import KnownIds, RunTracker, TrackedRun
 from t5x_lite.train.track import Tracker
-from t5x_lite.train.tracking import KnownIds, RunTracker, TrackedRun
-from t5x_lite.train.wandb_tracker import WandB
+from t5x_lite.train.trackers import WandB
 
 
 @pytest.fixture

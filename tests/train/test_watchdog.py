@@ -6,16 +6,16 @@ import time
 
 import pytest
 
-from t5x_lite.train.goodput import Goodput
-from t5x_lite.train.watchdog import Watchdog
+from t5x_lite.train.stopping import Watchdog
+from t5x_lite.train.track import Goodput
 
 PROGRAM = """
 import ctypes, sys, threading, time
-from t5x_lite.train import watchdog
-from t5x_lite.train.goodput import Goodput
-from t5x_lite.train.watchdog import Watchdog
+from t5x_lite.train import stopping
+from t5x_lite.train.track import Goodput
+from t5x_lite.train.stopping import Watchdog
 
-watchdog._LATER = 1.0
+stopping._LATER = 1.0
 spent = Goodput()
 directory, what = sys.argv[1:]
 

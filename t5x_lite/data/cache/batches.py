@@ -21,16 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.data import shapes
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.workers import Prefetch
+from t5x_lite.data import config
 from t5x_lite.data.cache.files import Cache
-from t5x_lite.data.cache.grouped import Grouped, Made, OneShape
-from t5x_lite.data.cache.mixture import mixed_sources
 from t5x_lite.data.cache.refreshes import Refreshes
-from t5x_lite.data.cache.scheduled import Scheduled
-from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream
-from t5x_lite.data.cache.truncation import truncated
+from t5x_lite.data.cache.scheduled import Grouped, Made, OneShape, Scheduled, mixed_sources
+from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream, truncated
 from t5x_lite.data.config import Data, lengths_of, words_of_inputs
-from t5x_lite.data.mixing import split_rate
+from t5x_lite.data.mixing import Epoch, Mixing, split_rate
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import (
     FROM_CACHE,
@@ -40,11 +39,8 @@ from t5x_lite.data.positions import (
     share_of_batch,
     unseal,
 )
-from t5x_lite.data.rates import Epoch, Mixing
-from t5x_lite.errors import InputError
-from t5x_lite.records.prefetch import Prefetch
-from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
-from t5x_lite.vocabulary.tokenizer import Tokenizer
+from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
@@ -193,7 +189,7 @@ def train_batches(
         "packing": f"first fit in {WINDOW}",
     }
     batches = _global_batches(stream, data)
-    if isinstance(data.batches, shapes.Scheduled):
+    if isinstance(data.batches, config.Scheduled):
         batches = Scheduled(stream, data, seed=seed, natural=_is_natural(data))
         if process_index == 0:
             for line in batches.report():
@@ -372,7 +368,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
         tokens=data.layout.encoder_tokens(vocabulary),
     )
     total = sum(source.size for source in sources)
-    if isinstance(data.batches, shapes.Scheduled):
+    if isinstance(data.batches, config.Scheduled):
         groups = Scheduled(stream, data, seed=seed, natural=_is_natural(data)).groups
         return Epoch(total, float(sum(Fraction(group.full) * group.repeats for group in groups)))
     if not data.pack and not data.batches.buckets():

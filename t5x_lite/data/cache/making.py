@@ -10,42 +10,422 @@ One process runs a task over all of its source at once, in its own order. Severa
 raw examples each; their results are written in order. For a task whose preprocessors before the
 placeholder look at one raw example at a time, or at groups of 128 as `stages.chunk_documents` does,
 the cache is the same. `making_beam` runs a task on a cluster, file by file.
+
+A task whose tokens are written: what one process and the workers of a cluster do alike.
+
+job = load_job(data, vocabulary, splits=None, seed=0, bake=False)
+dataset = job.task.preprocess_precache(raw, seed=job.seed)
+for features in stored_examples(job, dataset): ...
+index = index_of(job, {"train": written})
+
+Writing the files of a cache: records, lengths, and the index that makes them one.
+
+    with new_cache("caches/prose") as directory:
+        writer = SplitWriter(directory, "train", num_features=1, dtype="uint16")
+        for example in examples:
+            writer.add([example["tokens"]])
+        ...
+        write_index(directory, index, vocabulary)
+
+The directory has another name, hidden, until the block has ended well and all of it is on the disk.
+The cache of a bucket is written to a temporary directory and copied then, its index last.
 """
 
+import array
 import collections
 import concurrent.futures
 import contextlib
+import errno
 import itertools
+import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from t5x_lite import project
-from t5x_lite.data.cache.files import Index, SplitIndex
-from t5x_lite.data.cache.job import (
-    Job,
-    as_stored,
-    features_of,
-    goes_without,
-    index_of,
-    load_job,
-    longest_of,
-    stored_examples,
+from t5x_lite.core import project
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import reason, sync_to_disk, unfinished, write_atomically
+from t5x_lite.core.object_store import BucketPath, data_path, files_in, remove, upload
+from t5x_lite.core.progress import counting
+from t5x_lite.core.workers import WorkerContext, end_with_parent
+from t5x_lite.data.cache.files import (
+    DTYPES,
+    INDEX_NAME,
+    LENGTHS_DTYPE,
+    VOCABULARY_DIRECTORY,
+    File,
+    Index,
+    SplitIndex,
+    file_digest,
 )
-from t5x_lite.data.cache.task_recipe import recipe_of
-from t5x_lite.data.cache.writer import SHARD_BYTES, SplitWriter, new_cache, write_index
-from t5x_lite.data.config import Data, trimmed_lengths
-from t5x_lite.errors import InputError
-from t5x_lite.files import unfinished
-from t5x_lite.progress import counting
-from t5x_lite.records.worker_processes import WorkerContext, end_with_parent
-from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
+from t5x_lite.data.cache.recipe import Recipe, as_numbers, recipe_of
+from t5x_lite.data.config import Data, trimmed_lengths, words_of_inputs
+from t5x_lite.data.layouts.base import Layout, longest_joined
+from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A task that is run once.
+
+    Attributes:
+      data: the data config.
+      vocabulary: of inputs and targets.
+      task: the seqio.Task.
+      recipe: what the records hold.
+      seed: of randomness before the placeholder and, baked, of the corruption.
+      bake: whether whole examples are written.
+    """
+
+    data: Data
+    vocabulary: Vocabulary
+    task: Any
+    recipe: Recipe
+    seed: int
+    bake: bool
+
+    @property
+    def dtype(self) -> str:
+        """Of the tokens on the disk."""
+        return DTYPES[0] if self.vocabulary.size <= 1 << 16 else DTYPES[1]
+
+
+def load_job(
+    data: Data, vocabulary: Vocabulary, *, splits: Sequence[str] | None, seed: int, bake: bool
+) -> Job:
+    """Loads the task, and looks whether it can be cached.
+
+    Args:
+      data: the data config; task, directory and lengths are used.
+      vocabulary: of inputs and targets.
+      splits: those to write; None for those of the task.
+      seed: of randomness before the placeholder and, baked, of the corruption.
+      bake: whether whole examples are written.
+
+    Raises:
+      InputError: the task or a split is wrong, or the task cannot be cached so.
+    """
+    # Now, because TensorFlow takes seconds.
+    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.live.rows import truncated
+
+    if not data.task:
+        raise InputError("which task is cached? give --data.task module:function")
+    task = live_tasks.load_task(data, vocabulary, seed=seed)
+    for split in splits or ():
+        live_tasks.check_split(data, task, split=split)
+    recipe = recipe_of(data, vocabulary, task, bake=bake)
+    task = truncated(data, task, seed=seed)
+    return Job(data=data, vocabulary=vocabulary, task=task, recipe=recipe, seed=seed, bake=bake)
+
+
+def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
+    """The stored features of the examples that a task gives at its placeholder or, baked, ends in.
+
+    Raises:
+      InputError: they are no sequences of token ids, or lost their order behind `stages.number`.
+    """
+    from t5x_lite.data import elements
+
+    names = features_of(dataset, job.recipe, job.data.task)
+    needed = [name for name in dataset.element_spec if name in (*names, "index")]
+    dataset = dataset.map(lambda example: {name: example[name] for name in needed})
+    for number, example in enumerate(elements.as_numpy(elements.deterministic(dataset))):
+        if example.get("index", number) != number:
+            raise InputError(
+                f"data.task {job.data.task!r} drops or reorders examples behind stages.number, "
+                "which must come right before the CacheDatasetPlaceholder"
+            )
+        yield [as_stored(example[name]) for name in names]
+
+
+def as_stored(values: np.ndarray) -> np.ndarray:
+    """A feature as a record holds it: whole numbers."""
+    return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
+
+
+def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
+    """The stored features, after a look whether they are sequences of token ids."""
+    there = dataset.element_spec
+    for name in recipe.stored:
+        if name not in there:
+            raise InputError(
+                f"data.task {task!r} gives {', '.join(there)} at its CacheDatasetPlaceholder, and "
+                f"not {name}: put the placeholder after its tokenization"
+            )
+        is_float = name in recipe.floats
+        right = there[name].dtype.is_floating if is_float else there[name].dtype.is_integer
+        if not right or there[name].shape.rank != 1:
+            raise InputError(
+                f"data.task {task!r}: {name} must be a sequence of token ids at the "
+                f"CacheDatasetPlaceholder, and is {there[name].dtype.name} of shape "
+                f"{there[name].shape}"
+            )
+    return recipe.stored
+
+
+def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
+    """Tokens of the longest text of an example, where a row has several (`SplitWriter`)."""
+    if not layout.joined or recipe.corruption:
+        return None
+    return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))
+
+
+def goes_without(job: Job, split: str, *, asked: bool) -> None:
+    """Says that a cache goes without a split that has no example.
+
+    Raises:
+      InputError: it was asked for, or is "train".
+    """
+    if asked or split == "train":
+        where = f" in {job.data.directory}" if job.data.directory else ""
+        raise InputError(f"data.task {job.data.task!r} found no example for split {split!r}{where}")
+    _logger.warning("split %s has no example: the cache goes without it", split)
+
+
+def index_of(job: Job, splits: Mapping[str, SplitIndex]) -> Index:
+    """The index of the splits that were written."""
+    return Index(
+        task=job.data.task,
+        vocabulary={
+            "digest": job.vocabulary.digest,
+            "extra_ids": job.vocabulary.extra_ids,
+            "size": job.vocabulary.size,
+        },
+        dtype=job.dtype,
+        recipe=job.recipe,
+        splits=splits,
+        has_metrics=bool(job.task.predict_metric_fns),
+        baked=job.seed if job.bake else None,
+        documents=job.data.first_documents,
+        wording=words_of_inputs(job.data),
+    )
+
+
+SHARD_BYTES = 1 << 28
+"""Bytes of tokens in a shard: a file that can be copied and replaced by itself."""
+
+
+@contextlib.contextmanager
+def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
+    """A directory that takes the name `output` when the block ends well, and is removed if not.
+
+    Raises:
+      InputError: `output` is there and is not an empty directory, or cannot be made.
+      BucketError: it is in a bucket that stays away.
+    """
+    where = data_path(output)
+    if isinstance(where, BucketPath):
+        with _new_in_bucket(where) as directory:
+            yield directory
+        return
+    target = Path(os.path.abspath(output))
+    if target.is_dir() and not any(target.iterdir()):
+        pass  # os.replace puts a directory in the place of an empty one
+    elif target.exists():
+        raise InputError(f"--output {output} is there already: give a new directory, or remove it")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    for left in target.parent.glob(f".{target.name}.[0-9]*"):
+        _logger.warning("%s belongs to a run that was interrupted or is still running", left)
+    try:
+        temporary.mkdir(parents=True)
+        with unfinished(temporary):
+            yield temporary
+        for path in temporary.rglob("*"):
+            sync_to_disk(path)
+        sync_to_disk(temporary)
+        temporary.replace(target)
+        sync_to_disk(target.parent)
+    except OSError as error:
+        if not is_about(error, temporary):
+            raise  # a file that the task reads
+        raise InputError(f"--output {output} cannot be written: {reason(error)}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
+    """A temporary directory, which is copied to a bucket when the block ends well."""
+    if files_in(target):
+        raise InputError(f"--output {target} is there already: give a new directory, or remove it")
+    with (
+        tempfile.TemporaryDirectory(prefix="t5x_lite_cache_") as temporary,
+        unfinished(temporary),
+    ):
+        yield Path(temporary)
+        files = [path for path in sorted(Path(temporary).rglob("*")) if path.is_file()]
+        copied: list[str] = []
+        try:
+            for path in sorted(files, key=lambda path: path.name == INDEX_NAME):
+                copied.append(f"{target}/{path.relative_to(temporary).as_posix()}")
+                upload(path, copied[-1])
+        except BaseException:
+            with contextlib.suppress(Exception):  # the one that is raised says enough
+                for url in copied:
+                    remove(url)
+            raise
+
+
+def is_about(error: OSError, directory: Path) -> bool:
+    """Whether an error is about a directory or what is in it; that of a full disk names none."""
+    if error.filename is None:
+        return True
+    path = Path(os.path.abspath(os.fsdecode(error.filename)))
+    return path.is_relative_to(directory) or directory.is_relative_to(path)
+
+
+def write_index(directory: Path, index: Index, vocabulary: Vocabulary) -> None:
+    """Writes the vocabulary and, last, the index."""
+    vocabulary.save(directory / VOCABULARY_DIRECTORY)
+    write_atomically(directory / INDEX_NAME, index.to_json())
+
+
+class SplitWriter:
+    """Writes the examples of a split, in order.
+
+    Attributes:
+      examples: those written.
+      tokens: of all their features.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        split: str,
+        *,
+        num_features: int,
+        dtype: str,
+        shard_bytes: int = SHARD_BYTES,
+        longest: Callable[[Sequence[np.ndarray]], int] | None = None,
+    ):
+        """Begins a split.
+
+        Args:
+          directory: the cache's.
+          split: its name.
+          num_features: token sequences of an example.
+          dtype: of the tokens on the disk.
+          shard_bytes: a shard ends with the example that fills it.
+          longest: tokens of an example's longest text, where the cache is to hold them.
+        """
+        self._directory, self._split = directory, split
+        self._num_features, self._dtype = num_features, np.dtype(dtype).newbyteorder("<")
+        self._largest = np.iinfo(self._dtype).max
+        self._shard_bytes = shard_bytes
+        self._shards: list[File] = []
+        self._lengths_name = lengths_name(split)
+        self._lengths = (directory / self._lengths_name).open("wb")
+        self._longest, self._longest_of = array.array("I"), longest
+        self._records = None
+        self._in_shard = self._bytes = 0
+        self.examples = self.tokens = 0
+
+    def add(self, features: Sequence[np.ndarray]) -> None:
+        """Writes one example: int token ids [_] of each feature.
+
+        Raises:
+          InputError: a token id does not fit the dtype.
+        """
+        if len(features) != self._num_features:
+            raise ValueError(f"an example has {self._num_features} features, got {len(features)}")
+        tokens = np.concatenate(features)
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() <= self._largest:
+            raise InputError(
+                f"the task gives token ids from {tokens.min()} to {tokens.max()}, and its "
+                f"vocabulary has ids from 0 to {self._largest} at most"
+            )
+        record = tokens.astype(self._dtype).tobytes()
+        try:
+            self._writer().write(record)
+        except RuntimeError as error:
+            raise _os_error(error, self._path()) from error
+        self._lengths.write(np.array([len(f) for f in features], LENGTHS_DTYPE).tobytes())
+        if self._longest_of is not None:
+            self._longest.append(self._longest_of(features))
+        self._in_shard += 1
+        self._bytes += len(record)
+        self.examples += 1
+        self.tokens += len(tokens)
+        if self._bytes >= self._shard_bytes:
+            self._end_shard()
+
+    def _path(self) -> Path:
+        return self._directory / shard_name(self._split, len(self._shards))
+
+    def _writer(self):
+        if self._records is None:
+            from array_record.python.array_record_module import ArrayRecordWriter
+
+            # One record a group: examples are read one by one, in any order.
+            self._records = ArrayRecordWriter(str(self._path()), "group_size:1")
+        return self._records
+
+    def _end_shard(self) -> None:
+        if self._records is not None:
+            try:
+                self._records.close()
+            except RuntimeError as error:
+                raise _os_error(error, self._path()) from error
+            self._shards.append(described(self._path(), examples=self._in_shard))
+        self._records, self._in_shard, self._bytes = None, 0, 0
+
+    def finish(self) -> SplitIndex:
+        """Closes the files, and gives what the index says of them."""
+        self._end_shard()
+        self._lengths.close()
+        longest = self._directory / f"{self._split}.longest"
+        if self._longest_of is not None:
+            longest.write_bytes(np.asarray(self._longest, LENGTHS_DTYPE).tobytes())
+        return SplitIndex(
+            examples=self.examples,
+            tokens=self.tokens,
+            shards=tuple(self._shards),
+            lengths=described(self._directory / self._lengths_name, examples=self.examples),
+            longest=(
+                None if self._longest_of is None else described(longest, examples=self.examples)
+            ),
+        )
+
+    def close(self) -> None:
+        """Closes the files of a split that is given up; does nothing after `finish`."""
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+        self._lengths.close()
+
+
+def _os_error(error: RuntimeError, path: Path) -> OSError:
+    """The error of a file that ArrayRecord could not write, with the system's words."""
+    return OSError(errno.EIO, str(error).partition(";")[0], str(path))
+
+
+def shard_name(split: str, number: int) -> str:
+    """The name of a file of records."""
+    return f"{split}-{number:05d}.array_record"
+
+
+def lengths_name(split: str) -> str:
+    """The name of a file of lengths."""
+    return f"{split}.lengths"
+
+
+def described(path: Path, *, examples: int) -> File:
+    """What the index says of a file."""
+    return File(
+        name=path.name, size=path.stat().st_size, sha256=file_digest(path), examples=examples
+    )
+
 
 BLOCK = 4096
 """Raw examples that a worker gets at a time: whole groups of `stages.DOCUMENTS_PER_GROUP`."""
@@ -238,7 +618,7 @@ def _start_worker(
 def _run_block(block: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of all stored features of the examples of a block, and their lengths [n, F]."""
     from t5x_lite.data import elements
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     columns: Any = dict(block)
     raw = tf.data.Dataset.from_tensor_slices(columns)

@@ -27,17 +27,23 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PValue
 
+from t5x_lite.core.beam import pipeline_options
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import write_atomically
+from t5x_lite.core.project import safe_path
 from t5x_lite.data.cache.files import Index, check_local
-from t5x_lite.data.cache.job import Job, goes_without, index_of, load_job
-from t5x_lite.data.cache.parts import Part, PartWriter, UnsharedError, join
-from t5x_lite.data.cache.source_shards import check_shards, shards_of
-from t5x_lite.data.cache.writer import SHARD_BYTES, new_cache, write_index
+from t5x_lite.data.cache.making import (
+    SHARD_BYTES,
+    Job,
+    goes_without,
+    index_of,
+    load_job,
+    new_cache,
+    write_index,
+)
+from t5x_lite.data.cache.parts import Part, PartWriter, UnsharedError, check_shards, join, shards_of
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.files import write_atomically
-from t5x_lite.project import safe_path
-from t5x_lite.records.beam_runner import pipeline_options
-from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.data.vocabularies.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, UInt64
 
-from t5x_lite.data.refresh import Refresh
-from t5x_lite.errors import InputError
-from t5x_lite.files import open_atomically, write_atomically
-from t5x_lite.processes import Ended, ending
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import open_atomically, write_atomically
+from t5x_lite.core.sharding import Ended, ending
+from t5x_lite.data.config import Refresh
 
 POLL_SECONDS = 1.0
 _TELL_SECONDS = 60.0

@@ -1,4 +1,6 @@
-"""The rows of a run over offline caches, at any position, by arithmetic.
+"""The rows of a run over caches, at any position, by arithmetic.
+
+The rows of a run over offline caches, at any position, by arithmetic.
 
     stream = Stream(data, sources, seed=0, shuffle=True, repeat=True)
     spans = stream.spans(Position(), 4)
@@ -9,8 +11,18 @@ Example number g of the run comes from the cache, the epoch and the index that `
 `permutation.order` say; its corruption is a function of (seed, epoch, index), the same that the
 task has on the fly. 1024 examples are a window, which is packed into rows from the examples'
 lengths alone: what a row holds is known before any of its examples is read.
+
+The first documents or tokens of a cache, to be repeated (Raffel et al. 2020, table 9).
+
+    data = Data(cache="caches/c4", first_tokens=2**23, ...)
+    (source,) = truncated(data, open_sources(data, vocabulary, split="train"))
+    source.size                                          # 16416 examples of 511 tokens
+
+The examples of a cache have the order of the task's, so these are the ones that the task has on the
+fly (`live.truncation`). Every epoch permutes them as a whole, by arithmetic.
 """
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +31,7 @@ from fractions import Fraction
 import numpy as np
 from jaxtyping import Int
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache.files import Cache, Split
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.cache.refreshes import Negatives
@@ -31,21 +44,20 @@ from t5x_lite.data.config import (
     names_of,
     own_negative_caches,
     trimmed_lengths,
+    truncation_of,
 )
-from t5x_lite.data.layouts import packing
+from t5x_lite.data.layouts import base
 from t5x_lite.data.layouts.base import KEY, Layout, longest_joined
-from t5x_lite.data.mixing import Schedule
-from t5x_lite.data.permutation import order
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
+from t5x_lite.data.mixing import Schedule, order
+from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
+
+_logger = logging.getLogger(__name__)
 
 WINDOW = 1024
 """Examples that are packed together."""
 _SOURCE_SEED = 1 << 48
 _READ_AT_A_TIME = 64
 _NO_LIMIT = 1 << 62
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +203,7 @@ class Stream:
             for k in range(len(self.sources)):
                 of = sources == k
                 lengths[of] = self._example_lengths(k, epochs[of], indices[of])
-            taken = packing.first_fit(
+            taken = base.first_fit(
                 self._layout.packed_lengths(lengths), capacity=self._layout.capacity(self._lengths)
             )
         return Window(
@@ -490,3 +502,62 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
                 "features, as one of an earlier version without scores: write it again"
             )
     return layout
+
+
+def truncated(data: Data, sources: list[Source]) -> list[Source]:
+    """The caches of training examples, of which the first alone are read.
+
+    Args:
+      data: the data config; where it sets neither first_documents nor first_tokens, nothing
+        changes.
+      sources: its caches.
+
+    Raises:
+      InputError: there are several; or it does not know documents; or the first example has more
+        tokens.
+    """
+    for name, number in truncation_of(data).items():
+        if len(sources) > 1:
+            raise InputError(
+                f"data.{name} leaves the first of one task's data, and data.cache mixes several: "
+                "give one, or unset it"
+            )
+        (source,) = sources
+        first = _documents(source, number) if name == "first_documents" else _tokens(source, number)
+        return [dataclasses.replace(source, first=first)]
+    return sources
+
+
+def _documents(source: Source, number: int) -> int:
+    index = source.cache.index
+    if index.documents == number:
+        return source.split.size
+    if index.recipe.corruption or index.recipe.lengths is not None or index.baked is not None:
+        raise InputError(
+            f"cache {source.cache.directory} does not say which of its examples are of the first "
+            f"{number} documents: write one of them with t5x-lite cache ... --data.first-documents "
+            f"{number}, or set --data.first-tokens"
+        )
+    there = source.split.size
+    if number > there:
+        _logger.warning("data.first_documents is %d, and there are %d", number, there)
+    return min(number, there)
+
+
+def _tokens(source: Source, number: int) -> int:
+    first = source.split.first_with(number, floats=source.recipe.floats)
+    if not first:
+        raise InputError(
+            f"data.first_tokens {number} is less than the first example of cache "
+            f"{source.cache.directory} has"
+        )
+    there = source.cache.index.splits["train"].tokens
+    if first == source.split.size and number >= there + _longest(source):
+        _logger.warning("data.first_tokens is %d, and the cache has %d", number, there)
+    return first
+
+
+def _longest(source: Source) -> int:
+    """Tokens of the longest of some examples: a cache that was cut off lacks fewer."""
+    some = np.arange(min(source.split.size, 1000))
+    return int(source.split.counts(some).sum(1).max())

@@ -1,4 +1,6 @@
-"""A layout makes the rows of a batch of a task's examples.
+"""What a layout is, and how rows are packed and padded.
+
+A layout makes the rows of a batch of a task's examples.
 
 A layout is a frozen config, and the only place that knows what its rows are. tf.data, caches, plans
 and checks of configs call the same object:
@@ -11,6 +13,20 @@ and checks of configs call the same object:
 A new layout is a new file with a subclass; a config names it, `Data(layout=Mine())`, and nothing
 else changes. Features of a batch that hold token ids end in "_tokens": these are padded with the
 vocabulary's padding and counted. The others are padded with 0, or NaN where they are floats.
+
+Sequences of tokens in the rows of a batch, without TensorFlow: what layouts are made of.
+
+Rows are equal to those of seqio's feature converters, names, segments and positions included. Which
+examples share a row is decided before (`packing.first_fit`).
+
+Which examples share a row: first fit, from their lengths alone.
+
+    first_fit([[4, 3], [9, 2], [5, 2]], capacity=(10, 7))   -> [0, 1, 0]
+
+An example goes to the first row that has room for all of its features, and opens a new one where
+none has. seqio's packing looks at the last row only; it leaves more padding where examples are of
+about a third of a row's length or more. The rule sees no tokens, so that every host can work out
+all rows of a batch and read the examples of its own ones only.
 """
 
 import dataclasses
@@ -18,11 +34,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Int, Int32, Shaped
 
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.encoder_tokens import EncoderTokens, encoder_tokens
-from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens, encoder_tokens
+from t5x_lite.data.vocabularies.loading import Vocabulary
 
 Example = Mapping[str, np.ndarray]
 
@@ -303,3 +319,148 @@ def _layouts(base: type[Layout] = Layout) -> Iterator[type[Layout]]:
         if layout.__module__.startswith("t5x_lite.") and layout.features:
             yield layout
         yield from _layouts(layout)
+
+
+ENCODER_FEATURES = (
+    "encoder_input_tokens",
+    "encoder_segment_ids",
+    "encoder_positions",
+    "encoder_word_ids",
+)
+"""Of the rows of an encoder alone."""
+
+
+class Rows:
+    """One sequence of tokens in each row, of examples that are ordered by their rows."""
+
+    def __init__(self, rows: Int[np.ndarray, " n"], *, num_rows: int, pack: bool):
+        self._rows, self._num_rows, self._pack = rows, num_rows, pack
+        first = np.searchsorted(rows, rows)  # the first example of the same row
+        self._first = first
+        self._segments = np.arange(len(rows)) - first + 1
+
+    @classmethod
+    def of(
+        cls,
+        examples: Sequence[Mapping[str, np.ndarray]],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+        pack: bool,
+    ) -> "tuple[Rows, list[Mapping[str, np.ndarray]]]":
+        """The rows of examples in any order, and the examples in the order of their rows."""
+        order = np.argsort(rows, kind="stable")
+        return cls(rows[order], num_rows=num_rows, pack=pack), [examples[i] for i in order]
+
+    def encoder(
+        self, parts: Sequence[np.ndarray], length: int
+    ) -> dict[str, Int32[np.ndarray, "B _"]]:
+        tokens, segments, positions = self._place(parts, length)
+        found = {"encoder_input_tokens": tokens}
+        if self._pack:
+            found |= {"encoder_segment_ids": segments, "encoder_positions": positions}
+        return found
+
+    def encoder_alone(
+        self, parts: Sequence[np.ndarray], length: int, special: EncoderTokens | None
+    ) -> dict[str, Int32[np.ndarray, "B _"]]:
+        """Any id may be padding's, and 0 may be [CLS]."""
+        tokens, _, positions = self._place(parts, length)
+        segments, words = np.zeros_like(tokens), np.zeros_like(tokens)
+        segments.flat[self._places] = np.repeat(self._segments, self._sizes)
+        if special is not None:
+            words = special.word_ids(tokens) * (segments > 0)
+            tokens[segments == 0] = special.pad_id
+        return dict(zip(ENCODER_FEATURES, (tokens, segments, positions, words), strict=True))
+
+    def numbers(self, parts: Sequence[np.ndarray], length: int) -> Int32[np.ndarray, "B _"]:
+        """Whole numbers in the places of as many tokens, and 0 elsewhere."""
+        return self._place(parts, length)[0]
+
+    def decoder(
+        self, parts: Sequence[np.ndarray], length: int
+    ) -> dict[str, Int32[np.ndarray, "B _"]]:
+        tokens, segments, positions = self._place(parts, length)
+        shifted = np.zeros_like(tokens)
+        shifted[:, 1:] = tokens[:, :-1]
+        if self._pack:  # an example begins with 0, not with the EOS of the one before
+            shifted[:, 1:] *= segments[:, 1:] == segments[:, :-1]
+        found = {
+            "decoder_target_tokens": tokens,
+            "decoder_input_tokens": shifted,
+            "decoder_loss_weights": (tokens != 0).astype(np.int32),
+        }
+        if self._pack:
+            found |= {"decoder_segment_ids": segments, "decoder_positions": positions}
+        return found
+
+    def prefix(
+        self, widths: Int[np.ndarray, " n"], weights: Int32[np.ndarray, "B T"]
+    ) -> dict[str, Int32[np.ndarray, "B T"]]:
+        """Loss on targets only, and which positions read the inputs; after `decoder`."""
+        widths = np.repeat(widths, self._sizes)
+        reading, learned = np.zeros_like(weights), np.zeros_like(weights)
+        reading.flat[self._places] = self._offsets <= widths
+        learned.flat[self._places] = self._offsets >= widths
+        return {"decoder_loss_weights": learned * weights, "decoder_causal_attention": reading}
+
+    def _place(
+        self, parts: Sequence[np.ndarray], length: int
+    ) -> tuple[Int32[np.ndarray, "B T"], Int32[np.ndarray, "B T"], Int32[np.ndarray, "B T"]]:
+        """Tokens, segment ids and positions of the rows."""
+        sizes = np.array([len(part) for part in parts], np.int64)
+        starts = np.cumsum(sizes) - sizes
+        before = starts - starts[self._first]  # tokens of the same row that come before
+        if (before + sizes > length).any():
+            raise ValueError(f"the examples of a row have more than its {length} tokens")
+        self._sizes = sizes
+        self._offsets = np.arange(sizes.sum()) - np.repeat(starts, sizes)
+        self._places = np.repeat(self._rows * length + before, sizes) + self._offsets
+        tokens, segments, positions = (
+            np.zeros((self._num_rows, length), np.int32) for _ in range(3)
+        )
+        if len(parts):
+            tokens.flat[self._places] = np.concatenate(parts)
+        segments.flat[self._places] = np.repeat(self._segments, sizes)
+        positions.flat[self._places] = self._offsets
+        # As in seqio, a 0 inside an example is padding and of no segment.
+        return tokens, segments * (tokens != 0), positions
+
+
+def first_fit(lengths: Int[np.ndarray, "n F"], *, capacity: Sequence[int]) -> Int[np.ndarray, " n"]:
+    """The row of each example.
+
+    Args:
+      lengths: of the features that are packed, each at most its capacity.
+      capacity: tokens of a row, for each feature.
+
+    Returns:
+      Row numbers, int64, without gaps, in the order of the rows' first examples.
+
+    Raises:
+      ValueError: an example is longer than a row.
+    """
+    if len(lengths) and (lengths > np.asarray(capacity)).any():
+        raise ValueError(f"an example of lengths {lengths.max(0)} does not fit in {capacity}")
+    rows = np.empty(len(lengths), np.int64)
+    # Rows that can take nothing more are not looked at again: what is left of the others.
+    free = np.zeros((len(capacity), len(lengths)), np.int64)
+    numbers = np.zeros(len(lengths), np.int64)
+    smallest = lengths.min(0).tolist() if len(lengths) else []
+    count = num_open = 0
+    for example, size in enumerate(lengths.tolist()):
+        fits = np.ones(num_open, bool)
+        for column, need in zip(free, size, strict=True):
+            fits &= column[:num_open] >= need
+        place = int(fits.argmax()) if num_open else 0
+        if place == num_open or not fits[place]:
+            place, num_open = num_open, num_open + 1
+            free[:, place], numbers[place] = capacity, count
+            count += 1
+        free[:, place] -= size
+        rows[example] = numbers[place]
+        if any(left < need for left, need in zip(free[:, place].tolist(), smallest, strict=True)):
+            free[:, place : num_open - 1] = free[:, place + 1 : num_open]
+            numbers[place : num_open - 1] = numbers[place + 1 : num_open]
+            num_open -= 1
+    return rows

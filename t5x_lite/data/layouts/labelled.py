@@ -1,7 +1,22 @@
-"""Rows for a head on an encoder, of a task whose texts have labels.
+"""Rows with labels: of a text, of its tokens, of spans, of choices.
 
-"inputs" are [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and "labels" two whole numbers (`data.labels`:
-0 is none). One example a row:
+Rows for a head that chooses: a question with each of its choices, side by side.
+
+"choices" are the texts of an example, one behind the other, each [CLS] question [SEP] choice [SEP],
+and "labels" the choice that is right (`data.layouts.labelled`: 0 is none). One example a row:
+
+    {"choices": [2 5 3 6 3 2 5 3 7 3], "labels": [2 0]}
+
+    encoder_input_tokens  [[2 5 3 6 3 0] [2 5 3 7 3 0]]        labels  2 0
+    encoder_segment_ids   [[1 1 1 1 1 0] [1 1 1 1 1 0]]
+    encoder_token_types   [[0 0 0 1 1 0] [0 0 0 1 1 0]]
+
+Choices that an example lacks are padding, and are never chosen.
+
+Rows for a head on an encoder, of a task whose texts have labels.
+
+"inputs" are [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and "labels" two whole numbers
+(`data.layouts.labelled`: 0 is none). One example a row:
 
     {"inputs": [2 5 3 6 4 3], "labels": [1 0]}
 
@@ -11,20 +26,127 @@
 
 A task of regression has "scores" besides, float32 [1]; a row's "scores" is one number, NaN where
 there is none.
+
+Rows for a head that labels each token: names of things, parts of speech.
+
+"inputs" are the pieces of a sentence's words, [CLS] ... [SEP], and "token_labels" a whole number
+for each of them: the class + 1 of a word at its first piece, and 0 elsewhere, at [CLS], [SEP] and
+the further pieces of a word (`data.layouts.labelled`: 0 is none). With [CLS] 2, [SEP] 3, padding 0,
+and 7 a piece that goes on with a word:
+
+    {"inputs": [2 5 7 6 3], "token_labels": [0 4 0 1 0]},
+    {"inputs": [2 4 3],     "token_labels": [0 1 0]}
+
+    encoder_input_tokens  2 5 7 6 3 2 4 3 0 0
+    encoder_segment_ids   1 1 1 1 1 2 2 2 0 0
+    token_labels          0 4 0 1 0 0 1 0 0 0
+
+Sentences that share a row do not see each other, and each begins at position 0.
+
+Rows for a head that finds an answer in a text, which is divided into windows where it is long.
+
+Each window is an example and a row of its own, [CLS] question [SEP] window [SEP] (Devlin et al.
+2019; google-research/bert run_squad.py). With rows of 9 tokens, a question of one token and
+doc_stride 3, a context of 8 tokens, 11 to 18, whose answer is 15 16, has two windows:
+
+    {"inputs": [2 5 3 11 12 13 14 15 3], "labels": [1 1], "window": [0]}
+    {"inputs": [2 5 3 14 15 16 17 18 3], "labels": [5 6], "window": [1]}
+
+A window that does not hold the whole answer has the label [CLS], which is no answer. Rows are those
+of `Labelled`. "window" is the number of a window of its context: a task's metrics need all windows
+of a question together.
+
+Labels as whole numbers, as a row of the layout Labelled() has two of them.
+
+    of_class(2)       (3, 0)        of_span(7, 9)      (8, 10)
+    of_class(-1)      (0, 0)
+
+0 is no label: rows of padding have none, and neither have those of a test split. A score is no
+label but a float of its own; caches that an earlier version wrote have it here, in thousandths.
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int, Int32, Shaped
 
-from t5x_lite.data.labels import WIDTH
-from t5x_lite.data.layouts.base import Example, Layout
-from t5x_lite.data.layouts.rows import Rows
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.layouts.base import Example, Layout, Rows, separate
+from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tokens(Layout):
+    """Sentences with a label for each token."""
+
+    name: ClassVar[str] = "tokens"
+    task: ClassVar[str] = "tasks.tokens:conll"
+    features: ClassVar[tuple[str, ...]] = ("inputs", "token_labels")
+    of_encoder: ClassVar[bool] = True
+    grouped: ClassVar[str] = "inputs_length"
+
+    @property
+    def answered_by_head(self) -> bool:
+        """See `Layout.answered_by_head`."""
+        return True
+
+    def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
+        """See `Layout.lengths`."""
+        del targets
+        return {"inputs": inputs, "token_labels": inputs}
+
+    def lay_out(
+        self,
+        examples: Sequence[Example],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+        lengths: Mapping[str, int],
+        pack: bool,
+        tokens: EncoderTokens | None = None,
+    ) -> dict[str, Int32[np.ndarray, "B S"]]:
+        """See `Layout.lay_out`.
+
+        Raises:
+          InputError: an example has not as many labels as tokens.
+        """
+        for example in examples:
+            sizes = [len(example[name]) for name in self.features]
+            if sizes[0] != sizes[1]:
+                raise InputError(
+                    f"an example has {sizes[0]} inputs and {sizes[1]} token_labels: a task of "
+                    "data.layout tokens gives a label for each token, [CLS] and [SEP] included"
+                )
+        stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
+        inputs, labels = ([e[name] for e in ordered] for name in self.features)
+        found = stream.encoder_alone(inputs, lengths["inputs"], tokens)
+        return {
+            "encoder_input_tokens": found["encoder_input_tokens"],
+            "encoder_segment_ids": found["encoder_segment_ids"],
+            "token_labels": stream.numbers(labels, lengths["inputs"]),
+        }
+
+
+Label = tuple[int, int]
+
+NONE: Label = (0, 0)
+"""No label."""
+PARTS_OF_SCORE = 1000
+"""A score of 1 is so many, in caches of earlier versions."""
+WIDTH = 2
+"""Numbers of a label."""
+
+
+def of_class(index: int) -> Label:
+    """A class by its index; -1 is none."""
+    return (index + 1, 0)
+
+
+def of_span(first: int, last: int) -> Label:
+    """The places of a span's first and last token in their row."""
+    return (first + 1, last + 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,3 +222,146 @@ def token_types(ids: Int[np.ndarray, "B S"], *, sep_id: int) -> Int32[np.ndarray
     """0 for a row's first text, [CLS] and [SEP] included, and 1 for what comes behind it."""
     ends = ids == sep_id
     return (np.cumsum(ends, axis=1) > ends).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choices(Layout):
+    """A question a row, with its choices, and which one is right.
+
+    Attributes:
+      num: choices of a question at most.
+    """
+
+    num: int = 2
+
+    name: ClassVar[str] = "choices"
+    task: ClassVar[str] = "tasks.super_glue:copa"
+    features: ClassVar[tuple[str, ...]] = ("choices", "labels")
+    joined: ClassVar[tuple[str, ...]] = ("choices",)
+    of_encoder: ClassVar[bool] = True
+    grouped: ClassVar[str] = "inputs_length"
+    packs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.num < 2:
+            raise InputError(f"data.layout.num must be at least 2 choices, got {self.num}")
+
+    def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
+        """See `Layout.lengths`."""
+        del targets
+        return {"choices": inputs, "labels": WIDTH}
+
+    def longest(self, example: Example) -> int:
+        """See `Layout.longest`."""
+        return max((len(text) for text in separate(example["choices"])), default=0)
+
+    def lay_out(
+        self,
+        examples: Sequence[Example],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+        lengths: Mapping[str, int],
+        pack: bool,
+        tokens: EncoderTokens | None = None,
+    ) -> dict[str, Int32[np.ndarray, "B *_"]]:
+        """See `Layout.lay_out`.
+
+        Raises:
+          InputError: an example has more choices than `num`.
+        """
+        size = lengths["choices"]
+        texts, places = [], []
+        labels = np.zeros((num_rows, WIDTH), np.int32)
+        order = np.argsort(rows, kind="stable")
+        for row, example in zip(rows[order].tolist(), [examples[i] for i in order], strict=True):
+            choices = separate(example["choices"])
+            if len(choices) > self.num:
+                raise InputError(
+                    f"an example has {len(choices)} choices: set --data.layout.num {len(choices)}"
+                )
+            texts += choices
+            places += [row * self.num + place for place in range(len(choices))]
+            labels[row] = example["labels"]
+        stream = Rows(np.array(places, np.int64), num_rows=num_rows * self.num, pack=False)
+        found = stream.encoder_alone(texts, size, tokens)
+        ids, segments = found["encoder_input_tokens"], found["encoder_segment_ids"]
+        types = np.zeros_like(ids)
+        if tokens is not None:
+            types = token_types(ids, sep_id=tokens.sep_id) * (segments > 0)
+        shape = (num_rows, self.num, size)
+        return {
+            "encoder_input_tokens": ids.reshape(shape),
+            "encoder_segment_ids": segments.reshape(shape),
+            "encoder_token_types": types.reshape(shape),
+            "labels": labels,
+        }
+
+
+WINDOW = "window"
+"""A feature, int32 [1]: the number of an example among the windows of its question, from 0."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Windows(Layout):
+    """A question and a window of its context a row, and where the answer is.
+
+    Attributes:
+      doc_stride: tokens from the beginning of one window to that of the next, as in BERT;
+        transformers calls so the tokens that two windows share.
+      query_length: tokens of a question at most; BERT's max_query_length.
+    """
+
+    doc_stride: int = 128
+    query_length: int = 64
+
+    name: ClassVar[str] = "windows"
+    task: ClassVar[str] = "tasks.squad:squad"
+    features: ClassVar[tuple[str, ...]] = ("inputs", "labels", WINDOW)
+    of_encoder: ClassVar[bool] = True
+    grouped: ClassVar[str] = "inputs_length"
+    packs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for field in ("doc_stride", "query_length"):
+            value = getattr(self, field)
+            if value < 1:
+                raise InputError(f"data.layout.{field} must be at least 1, got {value}")
+
+    def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
+        """See `Layout.lengths`."""
+        rows = Labelled().lengths(inputs=inputs, targets=targets)
+        return {"inputs": rows["inputs"], "labels": rows["labels"], WINDOW: 1}
+
+    def fixed(self) -> dict[str, Any]:
+        """See `Layout.fixed`."""
+        return dataclasses.asdict(self)
+
+    def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """See `Layout.whole`; "inputs" are all windows of a question, one behind the other."""
+        first: dict[str, Any] = {}
+        parts: list[np.ndarray] = []
+        for example in examples:
+            if parts and example[WINDOW][0] == 0:
+                yield {**first, "inputs": np.concatenate(parts)}
+                parts = []
+            if not parts:
+                first = example
+            parts.append(example["inputs"])
+        if parts:
+            yield {**first, "inputs": np.concatenate(parts)}
+
+    def lay_out(
+        self,
+        examples: Sequence[Example],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+        lengths: Mapping[str, int],
+        pack: bool,
+        tokens: EncoderTokens | None = None,
+    ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
+        """See `Layout.lay_out`; rows do not say which window they are."""
+        return Labelled().lay_out(
+            examples, rows, num_rows=num_rows, lengths=lengths, pack=pack, tokens=tokens
+        )

@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.data.augment import Augment
-from t5x_lite.data.elements import as_numpy, deterministic
-from t5x_lite.data.preprocess.templates import fill
-from t5x_lite.data.quiet_tensorflow import seqio, tf
-from t5x_lite.data.tasks import labelled, shuffling, stages, wording
-from t5x_lite.errors import InputError
-from t5x_lite.records.passages import read_passages
-from t5x_lite.records.run_files import read_run
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens, separators, without_special
-from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.config import Augment
+from t5x_lite.data.elements import as_numpy, deterministic, seqio, tf
+from t5x_lite.data.formats.passages import read_passages
+from t5x_lite.data.formats.rankings import read_run
+from t5x_lite.data.preprocessors import fill
+from t5x_lite.data.tasks import labelled, names, shuffling, stages
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, separators, without_special
+from t5x_lite.data.vocabularies.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
 
@@ -64,8 +63,8 @@ def augmented(
         source=_Source(task, _Join(task, augment)),
         preprocessors=[partial(_compose, augment=augment, room=room), *task.preprocessors],
     )
-    if wording.is_marked(task):
-        made = wording.mark(made)
+    if names.is_marked(task):
+        made = names.mark(made)
     return made if form is None else labelled.with_form(made, form)
 
 

@@ -1,4 +1,6 @@
-"""From the name of a task, or of a mixture of tasks, to batches: the only way from text to a step.
+"""From the name of a task to batches, whose position can be saved.
+
+From the name of a task, or of a mixture of tasks, to batches: the only way from text to a step.
 
     vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
     batches = train_batches(data, vocabulary, seed=0)
@@ -13,44 +15,200 @@ A task is a mixture of one. Of several, each gives its own examples, tokenised, 
 shuffled; for each place a task is drawn at random by its rate, and what is drawn is packed
 together. It is what seqio.Mixture does (tf.data.Dataset.sample_from_datasets), so that equal seeds
 draw the same.
+
+Training batches whose position can be saved, and gone back to in another process.
+
+    batches = Batches(dataset, identity={"task": "tasks.text:span_corruption", "seed": 0})
+    batch = next(batches)                          # {"decoder_target_tokens": int32 [B, T], ...}
+    position = batches.state()                     # bytes for the checkpoint: after that batch
+    Batches(dataset, identity=...).restore(position)     # goes on with the next one
+
+A position is what tf.data saves of its iterator, buffers included, in one string of bytes that says
+whose it is.
+
+Examples of a task as text, to be shown in front of its questions (`data.few_shot`).
+
+demonstrations(data, vocabulary, split="train", pool=None)
+# [Demonstration(inputs="sst2 sentence: a gem", targets="positive"), ...]
 """
 
 import itertools
+import json
 import logging
+import tempfile
+import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from t5x_lite.data import shapes
-from t5x_lite.data.config import Data, lengths_of, shapes_of
-from t5x_lite.data.elements import as_numpy, deterministic
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import BucketError
+from t5x_lite.data import config, elements
+from t5x_lite.data.config import Data, Refresh, lengths_of, shapes_of
+from t5x_lite.data.elements import as_numpy, closed_at_exit, deterministic, seqio, tf
 from t5x_lite.data.layouts.base import KEY
-from t5x_lite.data.live import epochs
+from t5x_lite.data.live import rows
 from t5x_lite.data.live import rows as live
-from t5x_lite.data.live.batches import Batches
-from t5x_lite.data.live.members import Present, held_out_members, rates_of, trained_members
 from t5x_lite.data.live.tasks import (
+    Present,
     examples_of,
     held_out_examples,
+    held_out_members,
     load_task,
     not_empty,
+    rates_of,
+    trained_members,
     training_examples,
     training_passes,
 )
+from t5x_lite.data.mixing import Epoch, UnknownSize
 from t5x_lite.data.mixtures import find_mixture
-from t5x_lite.data.positions import identity_of, share_of_batch
-from t5x_lite.data.quiet_tensorflow import seqio, tf
-from t5x_lite.data.rates import Epoch, UnknownSize
-from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.positions import (
+    FORMER_LAYOUTS,
+    ON_THE_FLY,
+    ON_THE_FLY_1,
+    check_identity,
+    identity_of,
+    seal,
+    share_of_batch,
+    unseal,
+)
+from t5x_lite.data.preprocessors import UNKNOWN
 from t5x_lite.data.tasks import stages
-from t5x_lite.data.tasks.candidates import questions
 from t5x_lite.data.tasks.labelled import task_form
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.data.tasks.questions import questions
+from t5x_lite.data.vocabularies.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
+
+
+class Batches(Iterator[dict[str, np.ndarray]]):
+    """An endless iterator of batches whose position can be saved.
+
+    Nothing is prefetched in Python: what tf.data holds in its buffers is part of the saved state,
+    so the position is that after the last batch which next() handed out.
+
+    Attributes:
+      epoch: how often all data were read before the latest example that was handed out; None where
+        that is not known.
+    """
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        *,
+        identity: dict[str, Any],
+        epoch: int | None = None,
+        tells: str | None = None,
+    ):
+        """Starts at the first batch.
+
+        Args:
+          dataset: batches as dicts of tensors.
+          identity: what must be equal for a saved position to fit, as JSON.
+          epoch: 0 where tokens are marked with the epochs of their examples (`epochs.mark`).
+          tells: what the data are called when it is told that they repeat; None does not tell it.
+        """
+        self.epoch = epoch
+        self._tells = tells
+        self._identity = json.loads(json.dumps(identity))
+        self._iterator: Any = iter(dataset)
+        self._checkpoint: Any = tf.train.Checkpoint(iterator=self._iterator)
+        closed_at_exit(self)
+
+    def close(self) -> None:
+        """Lets go of what is read ahead; no batch comes after it."""
+        self._iterator, self._checkpoint = iter(()), None
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        try:
+            batch = next(self._iterator)
+        except tf.errors.OpError as error:
+            found = elements.let_go(error)
+            if isinstance(found, BucketError):
+                self.close()
+            raise found from error
+        batch = {name: value.numpy() for name, value in batch.items()}
+        if self.epoch is None:
+            return batch
+        batch, epoch = rows.unmark(batch)
+        if self._tells is not None and epoch > self.epoch == 0:
+            _logger.warning("epoch 2 begins: the data repeats (%s)", self._tells)
+        self.epoch = max(epoch, self.epoch)
+        return batch
+
+    def state(self) -> bytes:
+        """The position after the last batch that next() handed out."""
+        with tempfile.TemporaryDirectory() as directory:
+            self._checkpoint.write(f"{directory}/position")
+            files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
+        sizes = {name: len(content) for name, content in files.items()}
+        saved = {"identity": self._identity, "epoch": self.epoch, "files": sizes}
+        header = json.dumps(saved).encode() + b"\n"
+        return seal(ON_THE_FLY, zlib.compress(header + b"".join(files.values()), level=1))
+
+    def restore(self, state: bytes) -> None:
+        """Goes to a position that `state` gave, in this process or another.
+
+        Of what an earlier version saved, in an order that is not made any more, nothing is used:
+        the batches stay where they are, at their beginning, and a warning says so.
+
+        Raises:
+          InputError: if the state is damaged, or is that of other data (which ones is said).
+        """
+        kind = ON_THE_FLY_1 if state.startswith(ON_THE_FLY_1) else ON_THE_FLY
+        saved = _header(kind, state)[0]["identity"]
+        layout = saved.get("layout")
+        without_scores = "scores" in self._identity and "scores" not in saved
+        if kind == ON_THE_FLY_1 or layout in FORMER_LAYOUTS or without_scores:
+            self._stay_at_the_beginning({**saved, "layout": FORMER_LAYOUTS.get(layout, layout)})
+            return
+        epoch, files = self._unpack(state)
+        with tempfile.TemporaryDirectory() as directory:
+            for name, content in files.items():
+                Path(directory, name).write_bytes(content)
+            try:
+                self._checkpoint.read(f"{directory}/position").assert_consumed()
+            except (tf.errors.OpError, AssertionError) as error:
+                raise InputError(
+                    f"the saved data position does not fit this task: {str(error).splitlines()[0]}"
+                ) from error
+        self.epoch = epoch
+
+    def _stay_at_the_beginning(self, saved: dict[str, Any]) -> None:
+        """Of an earlier version's position, when its identity is of these data."""
+        check_identity(saved, {name: self._identity.get(name) for name in saved})
+        if not self._identity.get("process_index"):
+            _logger.warning(
+                "the position in the data was saved by an earlier version, whose order is not made "
+                "any more: the data start over, in the new order"
+            )
+
+    def _unpack(self, state: bytes) -> tuple[int | None, dict[str, bytes]]:
+        """The epoch and the checkpoint files in a state, which must be whole and ours."""
+        saved, content = _header(ON_THE_FLY, state)
+        check_identity(_with_size(saved["identity"], self._identity), self._identity)
+        files = {}
+        for name, size in saved["files"].items():
+            files[name], content = content[:size], content[size:]
+        return saved["epoch"], files
+
+
+def _with_size(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+    """An identity with the size of files, which earlier versions did not know of a bucket's."""
+    if saved.get("size", 0) is None and isinstance(current.get("size"), str):
+        return {**saved, "size": current["size"]}
+    return saved
+
+
+def _header(kind: bytes, state: bytes) -> tuple[dict[str, Any], bytes]:
+    """What a state says of itself, and the files behind it."""
+    header, _, content = zlib.decompress(unseal(kind, state)).partition(b"\n")
+    return json.loads(header), content
+
 
 _EVAL_SEED = 42
 """seqio's, where nothing is shuffled."""
@@ -105,7 +263,7 @@ def train_batches(
     def examples(place: int) -> tf.data.Dataset:
         task = trained[place].task
         # How often the data were read is told of one task alone.
-        counted = epochs.counting(task) if is_one else task
+        counted = rows.counting(task) if is_one else task
         return training_examples(data, counted, passes[place], seed=seed, shard_info=shard)
 
     drawn = _drawn(data, trained, rates, draw_seed=seed, examples=examples)
@@ -123,7 +281,7 @@ def train_batches(
         "process_count": process_count,
     }
     spec: Any = drawn.element_spec
-    counted = epochs.FIELD in spec
+    counted = rows.FIELD in spec
     dataset = batched(
         data, vocabulary, drawn, features=features, part=(process_index, process_count)
     )
@@ -132,13 +290,13 @@ def train_batches(
     return Batches(dataset.prefetch(1), identity=identity, epoch=epoch, tells=shown_name)
 
 
-def _check_needs_no_cache(batches: shapes.Batches, refresh: Refresh) -> None:
+def _check_needs_no_cache(batches: config.Batches, refresh: Refresh) -> None:
     """Refuses what is read of caches alone.
 
     Raises:
       InputError: naming the field.
     """
-    if isinstance(batches, shapes.Scheduled):
+    if isinstance(batches, config.Scheduled):
         raise InputError(
             "data.batches Scheduled knows the lengths of all examples, which caches alone have: "
             "write one with `t5x-lite cache` and give --data.cache, or use Bucketed"
@@ -426,3 +584,48 @@ def text_of(name: str, raw: dict[str, Any], vocabulary: Vocabulary) -> str:
     if f"{name}_pretokenized" in raw:
         return raw[f"{name}_pretokenized"]
     return vocabulary.decode(raw[name].tolist()) if name in raw else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """An example with its answer, whole, as the task writes both."""
+
+    inputs: str
+    targets: str
+
+
+def demonstrations(
+    data: Data, vocabulary: Vocabulary, *, split: str, pool: int | None
+) -> list[Demonstration]:
+    """The examples of a split with different inputs and known answers, in the split's order.
+
+    Args:
+      data: the config of one task.
+      vocabulary: its decoding stands in where a task has tokens only.
+      split: the task's split.
+      pool: how many of its first examples are read; None is all. A line says if there are more.
+
+    Raises:
+      InputError: there is no such split, its file is missing or wrong, or no answer is known.
+    """
+    task = load_task(data, vocabulary)
+    examples = examples_of(data, task, split=split)
+    found: dict[str, Demonstration] = {}
+    for fields in itertools.islice(examples, pool):
+        raw: dict[str, Any] = {
+            k: v.decode() if isinstance(v, bytes) else v for k, v in fields.items()
+        }
+        inputs, targets = (text_of(name, raw, vocabulary) for name in ("inputs", "targets"))
+        if targets != UNKNOWN:
+            found.setdefault(inputs, Demonstration(inputs, targets))
+    if not found:
+        raise InputError(f"data.task {data.task!r} has no labels in split {split!r} to be shown")
+    if pool is not None and next(examples, None) is not None:
+        _logger.info(
+            "examples of %s are drawn from the first %s of its split %s; "
+            "--evaluation.few-shot.pool changes it",
+            task.name,
+            f"{pool:,}",
+            split,
+        )
+    return list(found.values())

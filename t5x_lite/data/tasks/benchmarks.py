@@ -35,21 +35,16 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.buckets.asking import not_installed
-from t5x_lite.buckets.objects import can_read
-from t5x_lite.buckets.paths import DataPath, data_path, files_among
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import DataPath, can_read, data_path, files_among, not_installed
+from t5x_lite.core.remote import is_remote
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.layouts.windows import Windows
-from t5x_lite.data.tasks.candidates import expanded
-from t5x_lite.data.tasks.choices import choice_task
-from t5x_lite.data.tasks.labelled import Labelled, labelled_task
+from t5x_lite.data.formats.lines import read_lines
+from t5x_lite.data.layouts.labelled import Windows
+from t5x_lite.data.tasks.labelled import Labelled, SpanText, labelled_task
 from t5x_lite.data.tasks.labelled import extras as labelled_extras
-from t5x_lite.data.tasks.spans import SpanText
-from t5x_lite.data.tasks.windows import window_task
-from t5x_lite.data.tasks.wording import Wording, mark
-from t5x_lite.errors import InputError
-from t5x_lite.records.lines import read_lines
-from t5x_lite.remote import is_remote
+from t5x_lite.data.tasks.names import Wording, mark
+from t5x_lite.data.tasks.questions import choice_task, expanded, window_task
 
 Record = Mapping[str, Any]
 Example = Mapping[str, Any]
@@ -100,7 +95,7 @@ def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
       InputError: data.directory holds neither the official files nor what TFDS made. What is wrong
         with a file is raised when its split is read.
     """
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 
     if "labels" in arguments.layout.features:
@@ -197,7 +192,7 @@ def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:
 
 def _from_file(benchmark: Benchmark, file: DataPath, split: str) -> Any:
     """A tf.data.Dataset of the examples of an official file."""
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     records = benchmark.read(file, split)
     if isinstance(records, tf.data.Dataset):
@@ -245,7 +240,7 @@ def _tfds_directory(benchmark: Benchmark, directory: str) -> str | None:
 
 def in_memory(examples: Sequence[Example], extras: Mapping[str, type]) -> Any:
     """A tf.data.Dataset of "inputs", "targets" and the fields of `extras`, in their order."""
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     kinds = {"inputs": str, "targets": str, **extras}
     columns: Any = {}
@@ -299,7 +294,7 @@ def parallel_lines(files: Mapping[str, DataPath]) -> Any:
       A tf.data.Dataset of {language: line}, and of {"ended": ..} where one file is shorter than
       another, which `map_records` refuses.
     """
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     for file in files.values():
         if is_remote(file):
@@ -343,7 +338,7 @@ def from_tfds(benchmark: Benchmark, split: str, *, data_dir: str) -> Any:
     if name not in builder.info.splits:
         there = ", ".join(builder.info.splits)
         raise InputError(f"TFDS's {benchmark.tfds} has no split {name!r}: there are {there}")
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
 
     tfds = seqio.utils.tfds  # seqio stands on it; imported here it would have to be kept quiet
     # A cache in memory is not part of what a saved iterator holds.
@@ -357,7 +352,7 @@ def from_tfds(benchmark: Benchmark, split: str, *, data_dir: str) -> Any:
 
 
 def _prepared(name: str, data_dir: str) -> Any:
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
 
     tfds: Any = seqio.utils.tfds
     where = data_dir or tfds.core.constants.DATA_DIR
@@ -413,7 +408,7 @@ def map_records(
         equally many texts in a field that is a list.
       extras: the fields of an example beside inputs and targets.
     """
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
     kinds = {"inputs": str, "targets": str, **extras}

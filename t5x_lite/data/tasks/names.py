@@ -1,24 +1,38 @@
-"""From a task's name, "module:function", to the function; without TensorFlow.
+"""From a task's name to its function, and the words of its inputs.
+
+From a task's name, "module:function", to the function; without TensorFlow.
 
 "seqio:module:name" is of seqio's registry (seqio_registry.py).
 
 What does not look like a task function, a function of one TaskArguments, is refused by its name
 and its signature, before it is called.
+
+The words of a task's inputs, a hyperparameter (Raffel et al. 2020, section 2.4).
+
+    mnli = Wording(prefix="mnli", template="hypothesis: {hypothesis} premise: {premise}")
+    mnli.changed(arguments)     # with --data.template "{premise} So {hypothesis}?"
+    # Wording(prefix="mnli", template="{premise} So {hypothesis}?", ...)
+
+A task that takes data.template and data.prefix says so by `mark`; others are refused where they are
+set (`live.tasks.load_task`), a task function of a user's own as well.
 """
 
+import dataclasses
 import inspect
 import pkgutil
 import sys
 import typing
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from t5x_lite import project, renames
+from t5x_lite.core import project, renames
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.signals import quiet_import
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.errors import InputError
-from t5x_lite.options import did_you_mean
-from t5x_lite.records.log_lines import quiet_import
+from t5x_lite.data.preprocessors import fill, places
 
 SEQIO = "seqio"
 """What stands before the name of a task of seqio's registry."""
@@ -141,3 +155,59 @@ def _module_names(parent: str) -> list[str]:
         return project.module_names()
     path = getattr(sys.modules[parent], "__path__", [])
     return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(path)]
+
+
+_MARK = "t5x_lite_is_worded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wording:
+    """What stands around the columns of a record.
+
+    Attributes:
+      prefix: what the text begins with, before a space; "" is nothing.
+      template: the text behind it, with columns in braces.
+      columns: those that a template may name; () are those of this template, and None any.
+    """
+
+    prefix: str
+    template: str
+    columns: tuple[str, ...] | None = ()
+
+    @property
+    def inputs(self) -> str:
+        """The template of the whole text."""
+        if not self.prefix:
+            return self.template
+        literal = self.prefix.replace("{", "{{").replace("}", "}}")
+        return f"{literal} {self.template}"
+
+    def changed(self, arguments: TaskArguments) -> "Wording":
+        """The words that a config asks for; those that it leaves alone are the task's own.
+
+        Raises:
+          InputError: data.template has a single brace, or names no column or an unknown one.
+        """
+        known = places(self.template) if self.columns == () else self.columns
+        prefix = self.prefix if arguments.prefix is None else arguments.prefix
+        template = arguments.template or self.template
+        named = places(template)
+        fill(template, dict.fromkeys(named, ""))  # whether its braces are right
+        listed = "" if known is None else f"; the task's columns are {', '.join(known)}"
+        if arguments.template and not named:
+            raise InputError(f"data.template {template!r} names no column in braces{listed}")
+        unknown = [name for name in named if known is not None and name not in known]
+        if unknown:
+            raise InputError(f"data.template {template!r} names {unknown[0]!r}{listed}")
+        return dataclasses.replace(self, prefix=prefix, template=template, columns=known)
+
+
+def mark(task: Any) -> Any:
+    """The same seqio.Task, which says that data.template and data.prefix reach it."""
+    setattr(task, _MARK, True)
+    return task
+
+
+def is_marked(task: Any) -> bool:
+    """Whether data.template and data.prefix reach a task."""
+    return getattr(task, _MARK, False)

@@ -26,18 +26,14 @@ from typing import Any
 
 import numpy as np
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.formats.pairs import Answers, Pairs, from_json, without_answers
 from t5x_lite.data.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
 from t5x_lite.data.tasks import shuffling, text_source
 from t5x_lite.data.tasks.encoder import check_lengths
-from t5x_lite.errors import InputError
-from t5x_lite.records.pairs import Answers, Pairs, from_json, without_answers
-from t5x_lite.vocabulary.encoder_tokens import (
-    EncoderTokens,
-    encoder_tokens,
-    without_special,
-)
-from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens, encoder_tokens, without_special
+from t5x_lite.data.vocabularies.loading import Vocabulary
 
 MORE = "more_positives"
 """Feature with the positives that are never drawn: those behind the first `MOST_POSITIVES`."""
@@ -79,7 +75,7 @@ def pair_task(
       InputError: the layout shows no groups, the rows are too short, or the vocabulary has no
         [CLS].
     """
-    from t5x_lite.data.quiet_tensorflow import seqio, tf
+    from t5x_lite.data.elements import seqio, tf
     from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
     from t5x_lite.data.tasks import stages
 
@@ -241,7 +237,7 @@ def _cut_texts(
     features: Sequence[str],
 ) -> Any:
     """Examples of the features of `cut`."""
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
     def rows(block: Mapping[str, np.ndarray]) -> Mapping[str, Any]:

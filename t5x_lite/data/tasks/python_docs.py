@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from t5x_lite.records.json_lines import read_examples, writer
+from t5x_lite.data.formats.lines import read_examples, writer
 
 MAX_BYTES = 10_000_000
 """All documents together, in bytes of UTF-8."""

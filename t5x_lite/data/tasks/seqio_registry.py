@@ -23,12 +23,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import did_you_mean
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
 from t5x_lite.data.tasks.names import SEQIO, import_tasks, parts_of
-from t5x_lite.errors import InputError
-from t5x_lite.options import did_you_mean
-from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.data.vocabularies.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def find_registered(name: str) -> Callable[[TaskArguments], Any]:
             f"registry, as seqio:my_package.tasks:my_task; got {name!r}"
         )
     import_tasks(module)
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
 
     if registered in seqio.MixtureRegistry.names():
         return _mixture(seqio.MixtureRegistry.get(registered), module)
@@ -136,7 +136,7 @@ def check_vocabularies(task: Any, vocabulary: Vocabulary) -> None:
     Raises:
       OtherVocabulary: naming both, and the options that take that of the task.
     """
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
 
     theirs = {
         name: feature.vocabulary
@@ -161,7 +161,7 @@ def check_vocabularies(task: Any, vocabulary: Vocabulary) -> None:
 
 def _same(task: Any, one: Any, other: Any) -> bool:
     """Whether two vocabularies of seqio give every text the same ids."""
-    from t5x_lite.data.quiet_tensorflow import seqio, tf
+    from t5x_lite.data.elements import seqio, tf
 
     if isinstance(one, seqio.SentencePieceVocabulary) and type(one) is type(other):
         try:
@@ -176,7 +176,7 @@ def _same(task: Any, one: Any, other: Any) -> bool:
 
 
 def _shown(vocabulary: Any) -> str:
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
 
     sizes = f"({vocabulary.vocab_size} tokens, sentinels included)"
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
@@ -186,7 +186,7 @@ def _shown(vocabulary: Any) -> str:
 
 def _remedy(vocabulary: Any) -> str:
     """The options that take a vocabulary of seqio, where there are such."""
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
 
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         place = vocabulary.sentencepiece_model_file
@@ -205,7 +205,7 @@ def _measurable(task: Any) -> Any:
 
     A class of the user's own stays as it is.
     """
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
 
     if type(task) is not seqio.Task:
         return task
@@ -248,7 +248,7 @@ def _plain(metric: Callable[..., Mapping[str, Any]]) -> Callable[..., dict[str, 
     """The function with numbers in place of seqio's Scalar; texts and pictures are left out."""
 
     def measured(targets: Any, predictions: Any) -> dict[str, Any]:
-        from t5x_lite.data.quiet_tensorflow import seqio
+        from t5x_lite.data.elements import seqio
 
         values = {
             name: value.value if isinstance(value, seqio.metrics.Scalar) else value

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t5x_lite.buckets.objects import size_of
-from t5x_lite.data.permutation import order
-from t5x_lite.errors import InputError
-from t5x_lite.records.compressed import is_compressed
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import size_of
+from t5x_lite.data.formats.lines import is_compressed
+from t5x_lite.data.mixing import order
 
 IN_MEMORY_BYTES = 1 << 26
 """Files of no more bytes than these, 64 MiB, are held in memory and permuted as a whole."""
@@ -73,7 +73,7 @@ def in_passes(task: Any, passes: Passes, *, shard_info: Any = None) -> Any:
       passes: what its source gives.
       shard_info: the part of the examples of each pass that is read; all by default.
     """
-    from t5x_lite.data.quiet_tensorflow import seqio, tf
+    from t5x_lite.data.elements import seqio, tf
 
     def epochs(split: str, shuffle_files: bool, seed: int | None = None) -> Dataset:
         return tf.data.Dataset.range(tf.int64.max)
@@ -108,7 +108,7 @@ def permuted_range(size: int, shuffle: Shuffle) -> Dataset:
 
 def _blocks(size: int, shuffle: Shuffle) -> Dataset:
     """The same numbers, many at a time: int64 [_]."""
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     def ordered(places: np.ndarray, epoch: np.integer) -> np.ndarray:
         return order(places, np.full_like(places, epoch), size=size, seed=shuffle.seed)
@@ -123,7 +123,7 @@ def _blocks(size: int, shuffle: Shuffle) -> Dataset:
 
 def can_be_permuted(dataset: Dataset) -> bool:
     """Whether its examples can be read in any order, as those of tensors and of maps of them."""
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     if int(dataset.cardinality()) < 1:
         return False
@@ -142,7 +142,7 @@ def permuted(dataset: Dataset, size: int, shuffle: Shuffle) -> Dataset:
       size: how many examples it has.
       shuffle: the pass.
     """
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     @tf.autograph.experimental.do_not_convert
     def example(number: Any) -> Any:
@@ -197,7 +197,7 @@ def permuted_rows(
       rows: int64 [size], the row of the columns that each number stands for; None is itself.
       more: further columns [size], by these numbers.
     """
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     @tf.autograph.experimental.do_not_convert
     def chosen(numbers: Any) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def fit_in_memory(files: Sequence[Any]) -> bool:
 
 def are_rows(dataset: Dataset) -> bool:
     """Whether its examples are flat dicts of scalars, as `columns_of` takes them."""
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     spec = dataset.element_spec
     return isinstance(spec, Mapping) and all(
@@ -255,8 +255,7 @@ def columns_of(dataset: Dataset) -> dict[str, Any]:
     Raises:
       InputError: one of them cannot be read.
     """
-    from t5x_lite.data.elements import as_numpy, deterministic
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import as_numpy, deterministic, tf
 
     columns: dict[str, list[Any]] = {name: [] for name in dataset.element_spec}
     for batch in as_numpy(deterministic(dataset.batch(_PLACES))):

@@ -19,18 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.buckets.objects import size_of
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import size_of
+from t5x_lite.core.remote import is_remote
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.preprocess.classification import UNKNOWN
-from t5x_lite.data.quiet_tensorflow import seqio, tf
+from t5x_lite.data.elements import seqio, tf
+from t5x_lite.data.formats.lines import is_compressed
+from t5x_lite.data.formats.table_splits import HubSplit, Table
+from t5x_lite.data.preprocessors import UNKNOWN
 from t5x_lite.data.tasks import benchmarks, shuffling, stages
 from t5x_lite.data.tasks.labelled import Labelled, extras, labelled_task
-from t5x_lite.data.tasks.wording import Wording, mark
-from t5x_lite.errors import InputError
-from t5x_lite.records.compressed import is_compressed
-from t5x_lite.records.table_splits import HubSplit, Table
-from t5x_lite.remote import is_remote
+from t5x_lite.data.tasks.names import Wording, mark
 
 _ROWS = 256
 _ENDED = "no more rows"

@@ -7,8 +7,8 @@ data.directory of unlabelled text is one of these, here or in a bucket:
     hf://NAME[:CONFIG][:SPLIT]  a data set of the hub
     tfds://NAME[:VERSION]       data that TensorFlow Datasets prepared (`text_source`)
 
-`records.documents` says what is in the files; *.txt, *.jsonl and *.json may be compressed. Held out
-are
+`data.formats.documents` says what is in the files; *.txt, *.jsonl and *.json may be compressed.
+Held out are
 
 1. the files of data.columns.validation; else the shards c4-validation.*; else the files in
    DIR/validation/ and the files named validation*, if there are any: training takes DIR/train/ and
@@ -27,12 +27,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from t5x_lite.buckets.objects import can_read, size_of
-from t5x_lite.buckets.paths import BucketPath, DataPath, data_path
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import BucketPath, DataPath, can_read, data_path, size_of
+from t5x_lite.core.remote import is_remote
 from t5x_lite.data.columns import Columns
-from t5x_lite.errors import InputError
-from t5x_lite.records.compressed import plain_name
-from t5x_lite.records.documents import (
+from t5x_lite.data.formats.documents import (
     JSON,
     TABLES,
     TEXT,
@@ -42,9 +41,9 @@ from t5x_lite.records.documents import (
     kind_of,
     places,
 )
-from t5x_lite.records.table_splits import HUB, HubSplit, column_names, table_splits
-from t5x_lite.records.tables import require_columns
-from t5x_lite.remote import is_remote
+from t5x_lite.data.formats.lines import plain_name
+from t5x_lite.data.formats.table_splits import HUB, HubSplit, column_names, table_splits
+from t5x_lite.data.formats.tables import require_columns
 
 _logger = logging.getLogger(__name__)
 
@@ -390,7 +389,7 @@ def files_matching(directory: str, pattern: str) -> list[str]:
     """
     if not _by_tensorflow(directory):
         return sorted(map(str, data_path(directory).glob(pattern)))
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     return sorted(tf.io.gfile.glob(f"{directory}/{pattern}"))
 
@@ -399,7 +398,7 @@ def is_there(directory: str, name: str) -> bool:
     """Whether a directory holds a file or a directory; see `files_matching`."""
     if not _by_tensorflow(directory):
         return (data_path(directory) / name).exists()
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     return tf.io.gfile.exists(f"{directory}/{name}")
 

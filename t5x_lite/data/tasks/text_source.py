@@ -26,15 +26,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from t5x_lite.buckets.paths import DataPath
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import DataPath
+from t5x_lite.core.remote import is_remote
 from t5x_lite.data.columns import Columns
+from t5x_lite.data.formats.documents import TEXT, TFDS, Shard, fill, kind_of, places, read_documents
+from t5x_lite.data.formats.line_blocks import LINES, Block, Files, line_of
+from t5x_lite.data.formats.passages import Passage, line_reader
 from t5x_lite.data.tasks import text_files
 from t5x_lite.data.tasks.shuffling import Shuffle, permuted_range
-from t5x_lite.errors import InputError
-from t5x_lite.records.documents import TEXT, TFDS, Shard, fill, kind_of, places, read_documents
-from t5x_lite.records.line_blocks import LINES, Block, Files, line_of
-from t5x_lite.records.passages import Passage, line_reader
-from t5x_lite.remote import is_remote
 
 Tensor = Any
 """tf.Tensor; TensorFlow is imported when files are read."""
@@ -115,7 +115,7 @@ def _of_split(
 ) -> Dataset:
     if not held_out:
         return read(files, shuffle=shuffle)
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     def keep(texts: Tensor) -> Tensor:
         is_held_out = tf.strings.to_hash_bucket_fast(texts, held_out) == 0
@@ -135,7 +135,7 @@ def text_lines(
 
     Args:
       files: the files to read, in UTF-8, one document a line; compressed ones end in .gz,
-        .zst or .xz. Also tables and splits of the hub (`records.documents`).
+        .zst or .xz. Also tables and splits of the hub (`data.formats.documents`).
       keep: from stripped lines, string [n], to a mask [n] of those wanted; all by default.
       shuffle: what the order depends on; None is the files' own, always the same.
       template: the text of an object or a row, with columns in braces.
@@ -269,7 +269,7 @@ def passage_texts(
     """Title and text of each passage of collections; else as `text_lines`.
 
     Args:
-      files: see `records.passages`.
+      files: see `data.formats.passages`.
       write: from a passage to a text, a pure function; "" leaves it out.
       keep: from lines, string [n], to a mask [n] of those wanted; all by default.
       shuffle: as of `text_lines`.
@@ -287,7 +287,7 @@ def passage_texts(
 
 
 def _not_empty(texts: Dataset) -> Dataset:
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     return texts.filter(lambda example: tf.strings.length(example["text"]) > 0)
 
@@ -300,7 +300,7 @@ def _blocks(
     files: Files, keep: Callable[[Tensor], Tensor] | None, shuffle: Shuffle | None
 ) -> Dataset:
     """Blocks of wanted texts, {"file", "place", "text"}, each [n]."""
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
     _check_readable(files.paths)
@@ -367,7 +367,7 @@ def _made(
       make: the function, which may raise InputError.
       only: of which files; the texts of others stay.
     """
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
     def texts(block: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -478,7 +478,7 @@ _ENGLISH, _VERSION, _MULTILINGUAL = "c4/en", "3.1.0", "c4/multilingual"
 
 def _prepared(directory: str, *, c4: bool, language: str) -> "_Prepared | None":
     """The data of TFDS that data.directory is of; None if it is of none."""
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     if directory.startswith(TFDS):
         return _Prepared(directory.removeprefix(TFDS))
@@ -595,7 +595,7 @@ class _Prepared:
         return dataset.map(_joined_features(template))
 
     def _check_features(self, features: Mapping[str, Any], template: str) -> None:
-        from t5x_lite.data.quiet_tensorflow import tf
+        from t5x_lite.data.elements import tf
 
         for name in places(template):
             if name not in features:
@@ -622,7 +622,7 @@ class _Prepared:
 
 def _joined_features(template: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
     """What fills a template with the features of an example, in a graph."""
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     names = places(template)
     cut = chr(0)

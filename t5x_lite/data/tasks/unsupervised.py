@@ -32,11 +32,11 @@ from functools import partial
 
 import numpy as np
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.data import denoising
+from t5x_lite.data import denoising as noise
+from t5x_lite.data import denoising as ul2
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.corruption import mixture_of_denoisers as ul2
-from t5x_lite.data.corruption import noise
-from t5x_lite.data.corruption import recipes as corruption
-from t5x_lite.errors import InputError
 
 _logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def span_corruption(
     _, spans = noise.noise_counts(raw, noise_density, mean_span_length=mean_noise_span_length)
     _check_sentinels("span corruption", arguments, spans=spans + final)
     function = partial(
-        corruption.span_corruption,
+        denoising.span_corruption,
         sentinel_start=arguments.vocabulary.sentinel_start,
         noise_density=noise_density,
         mean_noise_span_length=mean_noise_span_length,
@@ -112,7 +112,7 @@ def iid_replace_spans(arguments: TaskArguments, *, noise_density: float = 0.15) 
     spans, deviation = noise.iid_spans(length, noise_density)
     _tell_of_sentinels(arguments, spans=math.ceil(spans + 4 * deviation) + final)
     function = partial(
-        corruption.iid_replace_spans,
+        denoising.iid_replace_spans,
         sentinel_start=arguments.vocabulary.sentinel_start,
         noise_density=noise_density,
         **_final(arguments),
@@ -127,7 +127,7 @@ def iid_drop_tokens(arguments: TaskArguments, *, noise_density: float = 0.15) ->
     deviation = math.sqrt(length * noise_density * (1 - noise_density))
     mean = length * noise_density
     _check_mean_targets("dropping tokens", arguments, mean=mean, deviation=deviation)
-    function = partial(corruption.iid_drop_tokens, noise_density=noise_density)
+    function = partial(denoising.iid_drop_tokens, noise_density=noise_density)
     return Objective(chunk_length=length, corruption=function)
 
 
@@ -146,7 +146,7 @@ def bert_style(
     """
     _no_final_sentinel("BERT-style", arguments)
     function = partial(
-        corruption.bert_style,
+        denoising.bert_style,
         sentinel_start=arguments.vocabulary.sentinel_start,
         noise_density=noise_density,
         random_share=random_share,
@@ -158,7 +158,7 @@ def mass_style(arguments: TaskArguments, *, noise_density: float = 0.15) -> Obje
     """I.i.d. noise becomes one and the same sentinel; arguments are those of `bert_style`."""
     _no_final_sentinel("MASS-style", arguments)
     function = partial(
-        corruption.mass_style,
+        denoising.mass_style,
         sentinel_start=arguments.vocabulary.sentinel_start,
         noise_density=noise_density,
     )
@@ -174,7 +174,7 @@ def deshuffling(arguments: TaskArguments) -> Objective:
     _no_final_sentinel("deshuffling", arguments)
     return Objective(
         chunk_length=_full_targets("deshuffling", arguments),
-        corruption=corruption.deshuffling,
+        corruption=denoising.deshuffling,
         join_documents=False,
     )
 
@@ -193,7 +193,7 @@ def prefix_lm(arguments: TaskArguments) -> Objective:
     shorter = min(arguments.inputs_length, arguments.targets_length)
     return Objective(
         chunk_length=_chunk_length("inputs_length and data.targets_length", shorter, extra=2),
-        corruption=corruption.prefix_split,
+        corruption=denoising.prefix_split,
         join_documents=False,
     )
 
@@ -250,7 +250,7 @@ def mixture_of_denoisers(
     _check_targets_length("UL2", arguments, needed=needed)
     _tell_of_sentinels(arguments, spans=spans)
     function = partial(
-        corruption.mixture_of_denoisers,
+        denoising.mixture_of_denoisers,
         sentinel_start=vocabulary.sentinel_start,
         inputs_length=inputs_length,
         r_mode=modes["R"],

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.data.vocabularies.byte_level import Bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -350,7 +350,7 @@ blocked = ("apache_beam", "seqio", "tasks", "tensorflow", "tensorflow_datasets",
 sys.modules.update(dict.fromkeys(blocked))
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.config import Data
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 data = Data(vocabulary=sys.argv[1] + "/vocabulary", cache=sys.argv[1], batch_size=4,
             inputs_length=32, targets_length=16)
 vocabulary = load_vocabulary(data.vocabulary, extra_ids=100)

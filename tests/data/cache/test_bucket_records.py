@@ -6,15 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
-from t5x_lite.buckets import asking
+from t5x_lite.core import object_store
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache import batches as cached
-from t5x_lite.data.cache import bucket_records
+from t5x_lite.data.cache import files
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.recipe import Recipe
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.data.layouts import Encoder
-from t5x_lite.data.shapes import Bucketed
-from t5x_lite.errors import InputError
 from tests import fake_store
 from tests.fake_store import store  # noqa: F401 (a fixture)
 
@@ -58,13 +57,13 @@ def train(byte_vocabulary):
 @pytest.fixture
 def quick(monkeypatch):
     """Requests that are sent again at once, and given up soon."""
-    hurried = asking.Patience(answer=0.3, first=0.001, longest=0.01, total=1.5)
-    monkeypatch.setattr(asking, "PATIENCE", hurried)
+    hurried = object_store.Patience(answer=0.3, first=0.001, longest=0.01, total=1.5)
+    monkeypatch.setattr(object_store, "PATIENCE", hurried)
 
 
 @pytest.fixture
 def unheld(monkeypatch):
-    monkeypatch.setattr(bucket_records, "HELD_BYTES", 0)
+    monkeypatch.setattr(files, "HELD_BYTES", 0)
 
 
 def take(batches, count):
@@ -142,13 +141,13 @@ def test_small_shards_are_held_and_read_once(both, train, directory):
 def test_no_more_is_held_than_is_said(both, monkeypatch):
     cache = Cache(both[1].cache[0])
     size = sum(shard.size for shard in cache.index.splits["train"].shards)
-    monkeypatch.setattr(bucket_records, "HELD_BYTES", 2 * size - 1)
-    monkeypatch.setattr(bucket_records, "_held", [0])
+    monkeypatch.setattr(files, "HELD_BYTES", 2 * size - 1)
+    monkeypatch.setattr(files, "_held", [0])
     first, second = (cache.split("train")._records for _ in range(2))
     assert first._blocks == {}
     assert second._blocks is None
     del first
-    assert bucket_records._held == [0]
+    assert files._held == [0]
 
 
 def test_mixtures_and_grouped_batches(tmp_path, store, train, small_cache, recipes, pairs):  # noqa: F811
@@ -179,7 +178,7 @@ def test_a_bucket_that_fails_for_a_while_is_asked_again(both, train, caplog):
     expected = take(train(here), 3)
     fake_store.trouble.errors = [OSError("502"), 0.5, ConnectionResetError("reset"), OSError("x")]
     with caplog.at_level(logging.WARNING):
-        asking._noted[0] = float("-inf")
+        object_store._noted[0] = float("-inf")
         assert_equal_batches(take(train(there), 3), expected)
     assert fake_store.counts["failed"] == 3
     assert len(caplog.messages) == 1
@@ -192,15 +191,17 @@ def test_a_bucket_that_stays_away_ends_the_run_by_one_line(both, train):
     batches = train(both[1])
     next(batches)
     fake_store.trouble.always = OSError("503\nService Unavailable")
-    with pytest.raises(asking.BucketError) as raised:
+    with pytest.raises(object_store.BucketError) as raised:
         take(batches, 100)
     assert str(raised.value).startswith("gs://bucket/caches/spans/train-0000")
     assert "(OSError: 503 Service Unavailable): look at the network" in str(raised.value)
     assert "\n" not in str(raised.value)
-    asking._given_up.clear()
-    with pytest.raises(asking.BucketError, match=r"gs://bucket/caches/spans/cache\.json cannot be"):
+    object_store._given_up.clear()
+    with pytest.raises(
+        object_store.BucketError, match=r"gs://bucket/caches/spans/cache\.json cannot be"
+    ):
         train(both[1])
-    asking._given_up.clear()
+    object_store._given_up.clear()
     fake_store.trouble.always = PermissionError("who are you?")
     with pytest.raises(InputError, match=r"cache\.json: no access \(PermissionError: who"):
         train(both[1])

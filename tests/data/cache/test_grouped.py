@@ -7,11 +7,10 @@ import pytest
 
 from t5x_lite.data import layouts
 from t5x_lite.data.cache.files import Cache
-from t5x_lite.data.cache.grouped import Grouped, OneShape
 from t5x_lite.data.cache.recipe import Recipe
+from t5x_lite.data.cache.scheduled import Grouped, OneShape
 from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream
-from t5x_lite.data.config import Data
-from t5x_lite.data.shapes import Bucketed, Fixed
+from t5x_lite.data.config import Bucketed, Data, Fixed
 
 RECIPE = Recipe(stored=("inputs",), outputs={"inputs": True}, eos="after_trim", eos_id=1)
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache.files import File, SplitIndex
-from t5x_lite.data.cache.job import Job, goes_without, index_of, load_job
+from t5x_lite.data.cache.making import Job, goes_without, index_of, load_job
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
 
 
 @pytest.fixture

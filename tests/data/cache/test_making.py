@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def pipeline():
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 

@@ -6,12 +6,12 @@ import itertools
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests.data.beam_service import job_service, run_python
 
 pytest.importorskip("apache_beam")
@@ -211,7 +211,7 @@ def test_two_worker_processes_on_the_portable_job_service(from_beam, data, tmp_p
 _SCRIPT = """
 from t5x_lite.data.cache.making_beam import write_cache
 from t5x_lite.data.config import Data
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 data = Data(task="tasks.text:span_corruption", vocabulary={vocabulary!r},
             directory={directory!r}, batch_size=4, inputs_length=32, targets_length=12)
 write_cache(data, load_vocabulary({vocabulary!r}), {output!r}, runner="PortableRunner",

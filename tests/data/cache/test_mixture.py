@@ -6,15 +6,15 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache import batches as cached
-from t5x_lite.data.cache.mixture import each_cache, mixed_sources
 from t5x_lite.data.cache.recipe import Recipe
+from t5x_lite.data.cache.scheduled import each_cache, mixed_sources
 from t5x_lite.data.config import Data, own_negative_caches
 from t5x_lite.data.layouts import Groups
+from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.mixtures import Member, Mixture
 from t5x_lite.data.positions import identity_of
-from t5x_lite.data.rates import Mixing
-from t5x_lite.errors import InputError
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_rows_say_which_cache_they_are_of(caches):
         cache=caches, vocabulary="bytes", adapter_of=("cola=1", f"{caches[1]}=0"), pack=False,
         batch_size=8, inputs_length=8, targets_length=8,
     )  # fmt: skip
-    from t5x_lite.vocabulary.loading import Bytes
+    from t5x_lite.data.vocabularies.loading import Bytes
 
     vocabulary = Bytes()
     batches = cached.train_batches(numbered, vocabulary, seed=0)
@@ -148,7 +148,7 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
         )  # fmt: skip
 
     data = of(*made.values(), own=("sts",))
-    from t5x_lite.vocabulary.loading import Bytes
+    from t5x_lite.data.vocabularies.loading import Bytes
 
     batches, sources = cached.train_batches(data, Bytes(), seed=0), []
     for _ in range(3):

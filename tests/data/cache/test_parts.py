@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache import parts as cache_parts
-from t5x_lite.data.cache.job import load_job
-from t5x_lite.data.cache.making import write_cache
+from t5x_lite.data.cache.making import load_job, write_cache
 from t5x_lite.data.cache.parts import Part, PartWriter, UnsharedError, join
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5x_lite.data.cache.recipe import Recipe
-from t5x_lite.data.corruption.recipes import span_corruption
+from t5x_lite.data.denoising import span_corruption
 
 LENGTHS = {"inputs": 5, "targets": 4}
 SUPERVISED = Recipe(

@@ -7,16 +7,14 @@ import time
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import Ended, ending
 from t5x_lite.data import layouts
-from t5x_lite.data.cache import grouped, refreshes, stream
+from t5x_lite.data.cache import refreshes, scheduled, stream
 from t5x_lite.data.cache.batches import train_batches
 from t5x_lite.data.cache.recipe import Recipe
-from t5x_lite.data.config import Data
-from t5x_lite.data.refresh import Refresh
-from t5x_lite.data.shapes import Bucketed
-from t5x_lite.errors import InputError
-from t5x_lite.processes import Ended, ending
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.config import Bucketed, Data, Refresh
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 CLS, SEP, QUERIES, TOP, STEPS = 3, 4, 5, 4, 11
 NAMES = ("query", "positives", "negatives")
@@ -135,7 +133,7 @@ def long_and_short(directory):
 @pytest.mark.parametrize("lag", [0, 1])
 def test_by_length_killed_at_five_points(data, vocabulary, lag, tmp_path, monkeypatch):
     """Lengths change with each search; batches are those of a run that was not killed."""
-    for module in (grouped, stream):
+    for module in (scheduled, stream):
         monkeypatch.setattr(module, "WINDOW", 8)
     long_and_short(tmp_path / "long")
     refresh = dataclasses.replace(data.refresh, lag=lag, directory=str(tmp_path / "long"))

@@ -8,18 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.cache.batches import train_batches
 from t5x_lite.data.cache.files import Cache
-from t5x_lite.data.cache.job import longest_of
+from t5x_lite.data.cache.making import longest_of
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.cache.scheduled import Scheduled
 from t5x_lite.data.cache.stream import Position, Source, Stream
-from t5x_lite.data.config import Data
-from t5x_lite.data.shapes import Bucketed
-from t5x_lite.data.shapes import Scheduled as Shapes
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.config import Bucketed, Data
+from t5x_lite.data.config import Scheduled as Shapes
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 RECIPE = Recipe(stored=("inputs",), outputs={"inputs": True}, eos="after_trim", eos_id=1)
 

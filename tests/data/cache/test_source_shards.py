@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from t5x_lite.data.cache.job import load_job
-from t5x_lite.data.cache.source_shards import check_shards, shard_dataset, shards_of
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.cache.making import load_job
+from t5x_lite.data.cache.parts import check_shards, shard_dataset, shards_of
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 TASKS = """
 import seqio

@@ -3,18 +3,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from t5x_lite.data.cache.task_recipe import recipe_of
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.cache.recipe import recipe_of
 from t5x_lite.data.config import Data
-from t5x_lite.data.corruption.recipes import prefix_split, span_corruption
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.data.denoising import prefix_split, span_corruption
+from t5x_lite.data.vocabularies.byte_level import Bytes
 
 DATA = Data(task="a:b", vocabulary="bytes", inputs_length=8, targets_length=6)
 
 
 def recipe(*after, before=(), features=("inputs", "targets"), bake=False):
     """Of a task with these preprocessors before and behind its placeholder."""
-    from t5x_lite.data.quiet_tensorflow import seqio, tf
+    from t5x_lite.data.elements import seqio, tf
 
     task = SimpleNamespace(
         preprocessors=[*before, seqio.CacheDatasetPlaceholder(), *after],
@@ -24,7 +24,7 @@ def recipe(*after, before=(), features=("inputs", "targets"), bake=False):
 
 
 def test_a_corruption_and_its_options():
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 
     spans = partial(span_corruption, sentinel_start=258, noise_density=0.5)
@@ -42,7 +42,7 @@ def test_a_corruption_and_its_options():
 
 
 def test_tokens_of_whole_texts_fit_any_lengths():
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
 
     eos, tokenize = seqio.preprocessors.append_eos, seqio.preprocessors.tokenize
     found = recipe(eos, before=[tokenize], features=("targets",))
@@ -58,7 +58,7 @@ def test_a_baked_cache_asks_for_nothing():
 
 
 def test_a_corruption_that_no_cache_knows_is_refused():
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 
     def span_corruption(tokens, *, seed, epoch, index):

@@ -7,12 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.cache.files import Cache, Index
-from t5x_lite.data.cache.stream import Source
-from t5x_lite.data.cache.truncation import truncated
+from t5x_lite.data.cache.stream import Source, truncated
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
 
 
 @pytest.fixture(scope="module")

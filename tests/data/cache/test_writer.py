@@ -4,9 +4,9 @@ import os
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache.files import Cache
-from t5x_lite.data.cache.writer import SplitWriter, new_cache
-from t5x_lite.errors import InputError
+from t5x_lite.data.cache.making import SplitWriter, new_cache
 from tests.full_disk import MESSAGE, full_disk
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from t5x_lite.data import layouts
-from t5x_lite.vocabulary.encoder_tokens import (
+from t5x_lite.data.vocabularies.encoder_tokens import (
     ALONE,
     BEGINS,
     CONTINUES,

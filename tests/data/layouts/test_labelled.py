@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.layouts.labelled import token_types
-from t5x_lite.errors import InputError
 from tests.data.layouts.laying_out import BERT, made
 
 EXAMPLES = [

@@ -1,8 +1,8 @@
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.data.vocabularies.byte_level import Bytes
 from tests.data.layouts.laying_out import EXAMPLES, made
 
 
@@ -48,7 +48,7 @@ def test_inputs_end_in_words_or_in_eos():
 
 
 def test_a_separator_without_words_is_refused(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     vocabulary = load_vocabulary(tiny_vocabulary)
     target = [*vocabulary.encode("target:")]

@@ -38,8 +38,8 @@ def seqio_rows(taken, sizes):
 @pytest.mark.parametrize("layout", SEQIOS)
 @pytest.mark.slow
 def test_rows_are_those_of_seqio(layout, pack):
+    from t5x_lite.data.elements import tf
     from t5x_lite.data.live import rows as live
-    from t5x_lite.data.quiet_tensorflow import tf
 
     rng = np.random.default_rng(0)
     lengths = {"inputs": 14, "targets": 9}

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
 from tests.data.layouts.laying_out import BERT, made
 
 EXAMPLES = [

@@ -5,13 +5,12 @@ import json
 
 import pytest
 
-from t5x_lite.config.json import from_json, to_json
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.data.augment import Augment
 from t5x_lite.data.columns import Columns
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Augment, Data
 from t5x_lite.data.positions import identity_of
-from t5x_lite.errors import InputError
 from tests import tokenizer_files
 
 pytest.importorskip("seqio")
@@ -65,14 +64,14 @@ def data(tmp_path):
 
 @pytest.fixture(scope="module")
 def sentencepiece(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
 
 @pytest.fixture(scope="module")
 def wordpiece(tmp_path_factory):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 

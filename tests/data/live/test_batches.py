@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def numbers():
     """Makes batches of two numbers, shuffled: {"x": [3, 0]}, ..."""
-    from t5x_lite.data.live.batches import Batches
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
+    from t5x_lite.data.live.pipeline import Batches
 
     def make(*, seed=0, task="numbers"):
         dataset = tf.data.Dataset.range(20).shuffle(5, seed=seed).repeat()
@@ -62,8 +62,8 @@ def test_the_position_of_other_data_is_refused(numbers):
 
 
 def test_an_input_error_of_the_data_is_raised_as_it_is():
-    from t5x_lite.data.live.batches import Batches
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
+    from t5x_lite.data.live.pipeline import Batches
     from t5x_lite.data.tasks import stages
 
     def check(example):

@@ -9,8 +9,8 @@ import shutil
 import numpy as np
 import pytest
 
-from t5x_lite.buckets import asking
-from t5x_lite.errors import InputError
+from t5x_lite.core import object_store
+from t5x_lite.core.errors import InputError
 from tests import fake_store
 from tests.fake_store import store  # noqa: F401 (a fixture)
 
@@ -24,15 +24,15 @@ def pipeline():
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    hurried = asking.Patience(answer=1.0, first=0.001, longest=0.01, total=1.0)
-    monkeypatch.setattr(asking, "PATIENCE", hurried)
+    hurried = object_store.Patience(answer=1.0, first=0.001, longest=0.01, total=1.0)
+    monkeypatch.setattr(object_store, "PATIENCE", hurried)
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def packed(lines):
 @pytest.mark.parametrize("fill", [plain, packed])
 def test_texts(pipeline, vocabulary, places, english_lines, monkeypatch, fill):
     """By parts or from the front, in the same order; killed and resumed."""
+    from t5x_lite.data.formats import line_blocks
     from t5x_lite.data.tasks import shuffling
-    from t5x_lite.records import line_blocks
 
     monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
     monkeypatch.setattr(line_blocks, "PART_BYTES", 2000)
@@ -211,20 +211,20 @@ def test_a_bucket_that_stays_away_is_one_line(
     batches = pipeline.train_batches(data(there), vocabulary, seed=3)
     assert fake_store.counts["failed"] == 3
     fake_store.trouble.always = OSError("503")
-    with pytest.raises(asking.BucketError) as raised:
+    with pytest.raises(object_store.BucketError) as raised:
         next(batches)
     assert str(raised.value).startswith("gs://bucket/there/")
     assert str(raised.value).endswith(
         "cannot be read, for 1 seconds now (OSError: 503): look at the network and the bucket, and "
         "give the same command again"
     )
-    asking._given_up.clear()
-    with pytest.raises(asking.BucketError, match="gs://bucket/there cannot be read"):
+    object_store._given_up.clear()
+    with pytest.raises(object_store.BucketError, match="gs://bucket/there cannot be read"):
         pipeline.train_batches(data(there), vocabulary, seed=3)
 
 
 def test_an_earlier_position_did_not_know_the_size_of_a_buckets_files():
-    from t5x_lite.data.live.batches import _with_size
+    from t5x_lite.data.live.pipeline import _with_size
 
     current = {"size": "5 bytes (00000000)", "seed": 1}
     assert _with_size({"size": None, "seed": 1}, current) == current

@@ -5,14 +5,14 @@ import json
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
 
 pytest.importorskip("seqio")
 
-from t5x_lite.data.live.demonstrations import Demonstration, demonstrations
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.live.pipeline import Demonstration, demonstrations
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 LONG = "a story that is longer than any row " * 4
 

@@ -9,9 +9,9 @@ from t5x_lite.data.config import Data
 
 @pytest.fixture(scope="module")
 def epochs():
-    from t5x_lite.data.live import epochs
+    from t5x_lite.data.live import rows
 
-    return epochs
+    return rows
 
 
 def test_marks_are_taken_off_again(epochs):
@@ -30,7 +30,7 @@ def test_marks_are_taken_off_again(epochs):
 
 
 def test_padding_stays_padding_and_late_epochs_are_one(epochs):
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     def marked(epoch):
         tokens = tf.constant([9, 0, (1 << 24) - 1], tf.int32)
@@ -170,7 +170,7 @@ def test_a_task_that_forgets_the_epoch_has_none(train, caplog):
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_task_whose_raw_examples_have_no_names(train, shuffle):
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
     def nameless(arguments):

@@ -11,10 +11,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import Data
+from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.mixtures import Member, Mixture
-from t5x_lite.data.rates import Mixing
-from t5x_lite.errors import InputError
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("seqio") is None, reason="needs the extra data"
@@ -25,7 +25,7 @@ SIZES = {"many": 60, "few": 20}
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
@@ -124,9 +124,9 @@ def test_tasks_are_drawn_at_their_rates(vocabulary):
 def test_it_draws_what_seqio_s_mixture_draws(vocabulary, named):
     import seqio
 
-    from t5x_lite.data.live import members, pipeline
+    from t5x_lite.data.live import pipeline, tasks
 
-    found = members.members(data(), vocabulary, seed=5)
+    found = tasks.members(data(), vocabulary, seed=5)
     mixture = seqio.Mixture("both", [(one.task, SIZES[one.task.name[6:]]) for one in found.present])
     lengths = {"inputs": 16, "targets": 8}
     dataset = mixture.get_dataset(
@@ -310,9 +310,9 @@ def test_a_constant_rate_that_stays_is_told(vocabulary, mixed, documents, caplog
 
 @pytest.mark.usefixtures("named")
 def test_members(vocabulary):
-    from t5x_lite.data.live import members, pipeline
+    from t5x_lite.data.live import pipeline, tasks
 
-    found = members.members(data("named:measured", directory="files"), vocabulary)
+    found = tasks.members(data("named:measured", directory="files"), vocabulary)
     assert [one.member.name for one in found.present] == ["named_many", "named_held_out"]
     assert found.absent == {"named_absent": "no absent/train.tsv in data.directory 'files'"}
     assert found.present[0].data == dataclasses.replace(
@@ -324,15 +324,15 @@ def test_members(vocabulary):
 
 @pytest.mark.usefixtures("named")
 def test_what_cannot_be_trained_on_is_refused(vocabulary):
-    from t5x_lite.data.live import members, pipeline
+    from t5x_lite.data.live import pipeline, tasks
 
     with pytest.raises(InputError, match=r"no absent/.*; --data\.mixing\.leave-out named_absent"):
         pipeline.train_batches(data("named:broken"), vocabulary, seed=0)
     # For a held-out loss those that are there will do.
     assert len(list(pipeline.eval_batches(data("named:broken"), vocabulary))) == 1
     with pytest.raises(InputError, match="no task of the mixture named:gone can be made"):
-        members.members(data("named:gone"), vocabulary)
+        tasks.members(data("named:gone"), vocabulary)
     with pytest.raises(InputError, match="no task 'mnay'"):
-        members.members(data("named:misspelt"), vocabulary)
+        tasks.members(data("named:misspelt"), vocabulary)
     with pytest.raises(InputError, match="one task and no mixture"):
-        members.members(data("named:many"), vocabulary)
+        tasks.members(data("named:many"), vocabulary)

@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts, positions
 from t5x_lite.data.columns import Columns
-from t5x_lite.data.refresh import Refresh
-from t5x_lite.data.shapes import Fixed, Scheduled
+from t5x_lite.data.config import Fixed, Refresh, Scheduled
+from t5x_lite.data.formats import line_blocks
 from t5x_lite.data.tasks import shuffling
-from t5x_lite.errors import InputError
-from t5x_lite.records import line_blocks
 
 PACKED = {"encoder_input_tokens", "encoder_segment_ids", "encoder_positions"} | {
     f"decoder_{name}"
@@ -29,7 +28,7 @@ def pipeline():
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
@@ -70,7 +69,7 @@ def tokens(batches):
 
 def inverted(inputs, targets, vocabulary):
     """The tokens that an example of span corruption was made of."""
-    from t5x_lite.data.corruption.replacement import invert
+    from t5x_lite.data.denoising import invert
 
     assert inputs[-1] == targets[-1] == vocabulary.eos_id
     return invert(inputs[:-1], targets[:-1], vocabulary.sentinel(0)).tolist()

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
-from t5x_lite.errors import InputError
 
 EXAMPLES = [
     {"inputs": [7, 8, 5, 1], "targets": [3, 9, 1]},
@@ -13,8 +13,8 @@ DOCUMENTS = [{"inputs": example["inputs"]} for example in EXAMPLES]
 
 
 def rows(layout, *, pack, examples=EXAMPLES, inputs=10, targets=7, tokens=None, epochs=None):
+    from t5x_lite.data.elements import tf
     from t5x_lite.data.live import rows as live
-    from t5x_lite.data.quiet_tensorflow import tf
 
     columns = {k: tf.ragged.constant([e[k] for e in examples], tf.int32) for k in examples[0]}
     dataset = tf.data.Dataset.from_tensor_slices(columns)
@@ -113,8 +113,8 @@ def test_rows_of_a_language_model_hold_targets_only():
 
 def tokens_of_bytes():
     """Ids 3, 7, 8 and 9 are bytes that are no letters; EOS is 1."""
-    from t5x_lite.vocabulary.byte_level import Bytes
-    from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
+    from t5x_lite.data.vocabularies.byte_level import Bytes
+    from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 
     return encoder_tokens(Bytes())
 

@@ -2,14 +2,14 @@ import dataclasses
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
 
 
 @pytest.fixture
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
@@ -109,7 +109,7 @@ def test_rows_without_room_for_the_words_are_refused(supervised, vocabulary):
     ],
 )
 def test_words_that_do_not_reach_a_task_are_refused(data, vocabulary, changes, message):
-    from t5x_lite.data.live.members import trained_members
+    from t5x_lite.data.live.tasks import trained_members
 
     with pytest.raises(InputError) as error:
         trained_members(dataclasses.replace(data, **changes), vocabulary)

@@ -7,18 +7,18 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
 from t5x_lite.data.tasks import shuffling
-from t5x_lite.errors import InputError
 
 pytest.importorskip("seqio")
 
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
@@ -66,7 +66,7 @@ def train(data, vocabulary, *, index=0, count=1, seed=3):
 
 def rows(batches, vocabulary, count):
     """The text of the next examples, of which each is a row: as tokens, uncorrupted."""
-    from t5x_lite.data.corruption.replacement import invert
+    from t5x_lite.data.denoising import invert
 
     found = []
     while len(found) < count:
@@ -238,7 +238,7 @@ def test_what_cannot_be_truncated_is_refused(data, vocabulary, caplog):
 
 def test_tokens_need_a_place_where_they_are_counted(data, vocabulary):
     from t5x_lite.data.live import tasks as live_tasks
-    from t5x_lite.data.live.truncation import truncated
+    from t5x_lite.data.live.rows import truncated
 
     task = live_tasks.load_task(data, vocabulary)
     without = task.replace(preprocessors=[])

@@ -3,6 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.benchmark_files import read_jsonl
 from t5x_lite.data.tasks.benchmarks import (
     Benchmark,
     in_memory,
@@ -12,8 +14,6 @@ from t5x_lite.data.tasks.benchmarks import (
     parallel_records,
     task,
 )
-from t5x_lite.errors import InputError
-from t5x_lite.records.benchmark_files import read_jsonl
 
 SPELL = Benchmark(
     name="spell",
@@ -32,7 +32,7 @@ SPELL = Benchmark(
 @pytest.fixture
 def arguments(tmp_path, tiny_vocabulary, monkeypatch):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     (tmp_path / "Spell").mkdir()

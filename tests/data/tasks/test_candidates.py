@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts, postprocess
 from t5x_lite.data.config import Data
-from t5x_lite.data.tasks.candidates import CandidateText, questions
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.tasks.questions import CandidateText, questions
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
 LINES = [
@@ -182,7 +182,7 @@ COLUMNS = {
 def test_a_stream_has_the_rows_of_what_is_in_memory():
     import tensorflow as tf
 
-    from t5x_lite.data.tasks.candidates import expanded
+    from t5x_lite.data.tasks.questions import expanded
 
     in_memory = tf.data.Dataset.from_tensor_slices(COLUMNS)
     expected = [("a ran", 1), ("bc ran", 2), ("a and a", 1), ("b and b", 1)]
@@ -198,7 +198,7 @@ def test_a_question_without_a_mark_or_candidates_is_refused(change):
     import tensorflow as tf
 
     from t5x_lite.data.elements import as_numpy
-    from t5x_lite.data.tasks.candidates import expanded
+    from t5x_lite.data.tasks.questions import expanded
 
     columns = {**COLUMNS, **change}
     if not columns["candidates"][0]:

@@ -4,12 +4,12 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
-from tests.records import test_released_files as released
+from tests.data.formats import test_released_files as released
 
 
 @pytest.fixture(scope="module")

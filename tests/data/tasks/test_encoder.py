@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
 from t5x_lite.data.tasks.encoder import pieces
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,7 +208,7 @@ def test_a_cache_is_read_without_tensorflow(data, vocabulary, cache):
         "from t5x_lite.data.cache import batches as cached\n"
         "from t5x_lite.data import layouts\n"
         "from t5x_lite.data.config import Data\n"
-        "from t5x_lite.vocabulary.loading import load_vocabulary\n"
+        "from t5x_lite.data.vocabularies.loading import load_vocabulary\n"
         f"path = {cache!r} + '/vocabulary'\n"
         f"data = Data(vocabulary=path, cache={cache!r}, layout=layouts.Encoder(), "
         "inputs_length=64)\n"

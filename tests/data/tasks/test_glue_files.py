@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
-from t5x_lite.data.preprocess import stsb
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.preprocessors import stsb
 from t5x_lite.data.tasks.glue_files import GlueTask
-from t5x_lite.errors import InputError
 
 MRPC = GlueTask(
     name="mrpc",

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.tasks.names import find_task, task_names
-from t5x_lite.errors import InputError
 
 MODULE = """
 import os

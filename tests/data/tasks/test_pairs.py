@@ -3,13 +3,13 @@ import dataclasses
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.pairs import Pairs, to_json
 from t5x_lite.data.layouts import Groups
 from t5x_lite.data.layouts.base import separate
 from t5x_lite.data.tasks import pairs as pair_task
-from t5x_lite.errors import InputError
-from t5x_lite.records.pairs import Pairs, to_json
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
 

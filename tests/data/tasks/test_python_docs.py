@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.tasks import python_docs
 from t5x_lite.data.tasks.python_docs import (
     Document,
@@ -16,7 +17,6 @@ from t5x_lite.data.tasks.python_docs import (
     labelled,
     main,
 )
-from t5x_lite.errors import InputError
 
 ALPHA = '''"""Alpha is a package about the first things."""
 

@@ -2,7 +2,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from t5x_lite.data.tasks.sentences import fill, split_sentences
+from t5x_lite.data.tasks.encoder import fill, split_sentences
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@ import logging
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import Data, TaskArguments
+from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.mixtures import Member, Mixture, find_mixture, mixture_named
-from t5x_lite.data.rates import Mixing
 from t5x_lite.data.tasks.names import find_task, parts_of
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.byte_level import Bytes
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.byte_level import Bytes
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests.seqio_module import written
 
 NAME = "seqio:my_seqio.tasks:"
@@ -85,7 +85,7 @@ def test_a_mixture_is_flattened_to_its_tasks_and_rates():
 
 
 def test_rates_are_those_of_seqio():
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
 
     nested = mixture_named(NAME + "count_all")
     assert nested is not None
@@ -141,7 +141,7 @@ def test_another_vocabulary_is_refused(arguments, vocabulary, tiny_vocabulary):
 
 
 def test_one_of_two_vocabularies_is_not_enough(arguments, vocabulary):
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
 
     task = find_task(NAME + "count_length")(arguments)
     features = dict(task.output_features)
@@ -158,7 +158,7 @@ def test_one_of_two_vocabularies_is_not_enough(arguments, vocabulary):
 
 
 def test_bytes_are_compared_by_their_sentinels(arguments):
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks.seqio_registry import check_vocabularies
 
     task = find_task(NAME + "count_length")(arguments)
@@ -170,7 +170,7 @@ def test_bytes_are_compared_by_their_sentinels(arguments):
 
 
 def test_a_task_of_seqios_own_cache_alone_is_refused(arguments):
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import seqio_registry
 
     task = find_task(NAME + "count_length")(arguments)

@@ -7,7 +7,7 @@ from t5x_lite.data.tasks import shuffling
 
 @pytest.fixture(scope="module")
 def tf():
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     return tf
 

@@ -15,14 +15,14 @@ def stages():
 
 @pytest.fixture(scope="module")
 def tf():
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     return tf
 
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
@@ -77,7 +77,7 @@ def test_documents_may_be_split_each_on_its_own(stages, tf, vocabulary):
 
 
 def test_bytes_of_documents_are_joined_and_split(stages, tf):
-    from t5x_lite.vocabulary.byte_level import Bytes
+    from t5x_lite.data.vocabularies.byte_level import Bytes
 
     dataset = tf.data.Dataset.from_tensor_slices({"text": ["hé", "", "abc"]})
     found = stages.chunk_documents(dataset, stages.features(Bytes()), length=4)
@@ -119,7 +119,7 @@ def test_epochs_of_passes_that_drop_examples(stages, tf):
 
 
 def test_corruption_gets_seed_epoch_and_index(stages, tf):
-    from t5x_lite.data.corruption.recipes import span_corruption
+    from t5x_lite.data.denoising import span_corruption
 
     tokens = np.arange(3, 53, dtype=np.int32)
     dataset = tf.data.Dataset.from_tensor_slices({"tokens": np.stack([tokens, tokens])})
@@ -157,7 +157,7 @@ def objective_examples(stages, vocabulary, objective, texts, *, epochs=1, length
 
 
 def test_an_objective_makes_a_task(stages, vocabulary, english_lines):
-    from t5x_lite.data.corruption.recipes import mass_style
+    from t5x_lite.data.denoising import mass_style
     from t5x_lite.data.tasks import unsupervised
 
     texts, masked = english_lines[:20], vocabulary.sentinel_start

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from t5x_lite.data.tasks.super_glue_files import (
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.tasks.glue_files import (
     RECORD_TEXTS,
     WSC_TEXTS,
     SuperGlueTask,
@@ -10,7 +11,6 @@ from t5x_lite.data.tasks.super_glue_files import (
     record_records,
     wsc_records,
 )
-from t5x_lite.errors import InputError
 
 BOOLQ = SuperGlueTask(
     name="boolq", directory="BoolQ", template="passage: {passage} question: {question}"

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
-from t5x_lite.errors import InputError
 
 COLUMNS = {"inputs": "review: {text}", "targets": "{stars}"}
 NUM_ROWS = 600
@@ -70,7 +70,7 @@ WRITERS = [write_jsonl, write_csv, write_parquet, write_arrow, write_directory]
 
 def batches(tmp_path, write, tiny_vocabulary, *, number, restore_at=None, **columns):
     from t5x_lite.data.live import pipeline
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     root = tmp_path / write.__name__
     if not root.exists():
@@ -147,8 +147,8 @@ def test_a_bad_row_of_a_stream_is_named(tmp_path, tiny_vocabulary):
 
 
 def test_what_is_held_in_memory(tmp_path, monkeypatch):
+    from t5x_lite.data.formats.table_splits import HubSplit
     from t5x_lite.data.tasks import shuffling, table_source
-    from t5x_lite.records.table_splits import HubSplit
 
     (tmp_path / "a.csv").write_bytes(b"x" * 80)
     (tmp_path / "a.parquet").write_bytes(b"x" * 80)

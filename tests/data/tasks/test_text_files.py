@@ -6,6 +6,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.line_blocks import Files
 from t5x_lite.data.tasks.text_files import (
     check_columns,
     collection_files,
@@ -14,8 +16,6 @@ from t5x_lite.data.tasks.text_files import (
     split_files,
 )
 from t5x_lite.data.tasks.text_source import texts_of
-from t5x_lite.errors import InputError
-from t5x_lite.records.line_blocks import Files
 
 
 def make(directory: Path, *names: str) -> str:

@@ -6,8 +6,10 @@ import types
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import elements
 from t5x_lite.data.columns import Columns
+from t5x_lite.data.formats import table_splits
 from t5x_lite.data.tasks.shuffling import Shuffle
 from t5x_lite.data.tasks.text_source import (
     document_source,
@@ -16,8 +18,6 @@ from t5x_lite.data.tasks.text_source import (
     text_lines,
     texts_of,
 )
-from t5x_lite.errors import InputError
-from t5x_lite.records import table_splits
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def stages():
 
 @pytest.fixture(scope="module")
 def tf():
-    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.elements import tf
 
     return tf
 

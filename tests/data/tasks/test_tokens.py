@@ -6,14 +6,14 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
-from t5x_lite.data.tasks.tokens import WordTags, encode, iob2, words_of
-from t5x_lite.errors import InputError
-from t5x_lite.metrics.entities import entity_f1, tag_accuracy
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.tasks.labelled import WordTags, encode, iob2, words_of
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+from t5x_lite.data.vocabularies.loading import load_vocabulary
+from t5x_lite.metrics.classification import entity_f1, tag_accuracy
 from tests import tokenizer_files
 
 TRAIN = """\

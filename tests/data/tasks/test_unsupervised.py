@@ -3,11 +3,11 @@ import logging
 
 import pytest
 
+from t5x_lite.core.errors import InputError
+from t5x_lite.data import denoising
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.corruption import recipes as corruption
 from t5x_lite.data.tasks import unsupervised
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_span_corruption_takes_the_text_that_fills_its_inputs(arguments):
     found = unsupervised.span_corruption(arguments)
     assert (found.chunk_length, found.join_documents) == (568, True)
     assert options(found) == (
-        corruption.span_corruption,
+        denoising.span_corruption,
         {"sentinel_start": 399, "noise_density": 0.15, "mean_noise_span_length": 3.0},
     )
     assert unsupervised.span_corruption(arguments, mean_noise_span_length=10.0).chunk_length == 591
@@ -71,11 +71,11 @@ def test_objectives_without_spans_refuse_a_final_sentinel(arguments, name):
 @pytest.mark.parametrize(
     ("objective", "function", "joined"),
     [
-        (unsupervised.iid_replace_spans, corruption.iid_replace_spans, True),
-        (unsupervised.iid_drop_tokens, corruption.iid_drop_tokens, True),
-        (unsupervised.bert_style, corruption.bert_style, True),
-        (unsupervised.mass_style, corruption.mass_style, True),
-        (unsupervised.deshuffling, corruption.deshuffling, False),
+        (unsupervised.iid_replace_spans, denoising.iid_replace_spans, True),
+        (unsupervised.iid_drop_tokens, denoising.iid_drop_tokens, True),
+        (unsupervised.bert_style, denoising.bert_style, True),
+        (unsupervised.mass_style, denoising.mass_style, True),
+        (unsupervised.deshuffling, denoising.deshuffling, False),
     ],
 )
 def test_the_others_take_as_many_tokens_as_the_inputs(arguments, objective, function, joined):
@@ -93,14 +93,14 @@ def test_language_models_have_no_corruption(arguments):
         chunk_length=100, corruption=None, eos_of_documents=True
     )
     prefix = unsupervised.prefix_lm(shorter)
-    assert (prefix.chunk_length, prefix.corruption) == (98, corruption.prefix_split)
+    assert (prefix.chunk_length, prefix.corruption) == (98, denoising.prefix_split)
     assert not prefix.join_documents
 
 
 def test_ul2_takes_what_its_longest_denoiser_needs(arguments):
     found = unsupervised.mixture_of_denoisers(arguments, sequential_share=0.2)
     function, bound = options(found)
-    assert function is corruption.mixture_of_denoisers
+    assert function is denoising.mixture_of_denoisers
     assert bound["x_mode"] == arguments.vocabulary.encode("[NLG]")
     assert bound["sequential_share"] == 0.2
     room = 512 - len(bound["x_mode"])

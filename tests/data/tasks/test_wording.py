@@ -2,10 +2,10 @@ import types
 
 import pytest
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.tasks.wording import Wording, is_marked, mark
-from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.data.tasks.names import Wording, is_marked, mark
+from t5x_lite.data.vocabularies.byte_level import Bytes
 
 MNLI = Wording(prefix="mnli", template="hypothesis: {hypothesis} premise: {premise}")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.data.tasks.xnli_files import LANGUAGES, XnliTask
-from t5x_lite.errors import InputError
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.tasks.glue_files import LANGUAGES, XnliTask
 from t5x_lite.metrics.benchmarks import XNLI
 
 WORDS = ("entailment", "neutral", "contradiction")
@@ -109,7 +109,7 @@ def test_records_of_tfds(tfds_directory, tiny_vocabulary, layout):
     from t5x_lite.data import layouts
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline
-    from t5x_lite.vocabulary.loading import load_vocabulary
+    from t5x_lite.data.vocabularies.loading import load_vocabulary
     from tests import tokenizer_files
 
     is_text = layout == "seq2seq"

@@ -1,0 +1,348 @@
+"""The grammar of `t5x-lite compose`: an expression of deltas, read by ast and never evaluated.
+
+    ties(a, b, density=0.2) - 0.5 * c
+
+Names are deltas, and numbers multiply and divide them. The functions are
+
+    linear(a, b, weights=[1, 1])    average(a, b)                    svd(a, b, rank=8, weights=...)
+    ties(a, b, density=0.2, scale=1, weights=...)                    fisher(a, b, weights=...)
+    dare(a, b, p=0.5, seed=0, weights=...)
+    sparsify(a, density=0.01)       sparsify(a, k=1000)              factor(a, rank=8)
+    materialise(a)                  without_heads(a)
+    average_factors(a, b, ...)      zhang(a, b, ...)                 peft_linear(a, b, ...)
+
+An error names the column, counted from 1.
+"""
+
+import ast
+import dataclasses
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from t5x_lite.adapters.delta import Delta
+from t5x_lite.adapters.delta_merging import (
+    AverageFactors,
+    Dare,
+    Fisher,
+    Linear,
+    PeftLinear,
+    Svd,
+    Ties,
+    Zhang,
+    merge,
+)
+from t5x_lite.core.errors import InputError, shortened, shown
+from t5x_lite.core.options import did_you_mean
+
+Value = Delta | float | int | tuple[float, ...]
+
+_LARGEST = 1e38
+_LONGEST = 10_000
+"""Characters of an expression."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function of the grammar.
+
+    Attributes:
+      options: name -> whether it must be given.
+      several: whether it takes more than one delta, and weights.
+      call: (deltas, weights, options, names of the deltas) -> delta.
+    """
+
+    options: Mapping[str, bool]
+    several: bool
+    call: Callable[[Sequence[Delta], Sequence[float], dict[str, Any], Sequence[str]], Delta]
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """What an expression may name.
+
+    Attributes:
+      deltas: name -> delta.
+      diagonals: name -> Fisher diagonal by path, for `fisher`.
+      materialise: name -> the delta as sums, for `materialise`; it needs the base.
+    """
+
+    deltas: Mapping[str, Delta]
+    diagonals: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    materialise: Callable[[str], Delta] | None = None
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names of the deltas in an expression, in their order.
+
+    Raises:
+      InputError: it is no expression.
+    """
+    tree = _parsed(text.strip())
+    calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in calls]
+    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+    return tuple(dict.fromkeys(node.id for node in nodes))
+
+
+def check(text: str, names: Iterable[str]) -> None:
+    """Refuses unknown names and functions, before anything is read.
+
+    Raises:
+      InputError: with the column.
+    """
+    text, known = text.strip(), list(names)
+    tree = _parsed(text)
+    calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Name):
+            continue
+        if id(node) in calls:
+            if node.id not in FUNCTIONS:
+                remedy = did_you_mean(node.id, FUNCTIONS) or f"; there are {', '.join(FUNCTIONS)}"
+                raise _error(text, node, f"no function is called {shortened(node.id)}{remedy}")
+        elif node.id not in known:
+            short = shortened(node.id)
+            remedy = did_you_mean(node.id, known) or f"; --delta {short}=DIR names one"
+            raise _error(text, node, f"no delta is called {short}{remedy}")
+
+
+def evaluate(text: str, names: Names) -> Delta:
+    """The delta that an expression means.
+
+    Raises:
+      InputError: with the column: a syntax error, an unknown name or function with the nearest
+        one, a wrong option, or what an operation refuses.
+    """
+    text = text.strip()
+    check(text, names.deltas)
+    value = _Evaluator(text, names).value(_parsed(text))
+    if not isinstance(value, Delta):
+        raise InputError(f"expression {shown(text)} is a number, and should be a delta")
+    return value
+
+
+def _parsed(text: str) -> ast.expr:
+    if len(text) > _LONGEST:
+        raise InputError(f"an expression has {_LONGEST} characters at most: got {len(text)}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SyntaxWarning: "1if x", a call of a number
+            return ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        column = error.offset if error.lineno == 1 and error.offset else len(text) + 1
+        raise _at(text, min(column, len(text) + 1), str(error.msg)) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise InputError(f"expression: it cannot be read ({error})") from error
+
+
+def _at(text: str, column: int, why: str) -> InputError:
+    return InputError(f"expression {shown(text)}, column {column}: {why}")
+
+
+def _error(text: str, node: ast.AST, why: str) -> InputError:
+    # ast counts bytes.
+    before = text.encode()[: getattr(node, "col_offset", 0)].decode(errors="replace")
+    return _at(text, len(before) + 1, why)
+
+
+class _Evaluator:
+    """Evaluates the nodes of one expression, whose names and functions were checked."""
+
+    def __init__(self, text: str, names: Names):
+        self._text = text
+        self._names = names
+
+    def error(self, node: ast.AST, why: str) -> InputError:
+        return _error(self._text, node, why)
+
+    def value(self, node: ast.expr) -> Value:
+        try:
+            return self._value(node)
+        except InputError as error:
+            if re.match(r"expression .*, column \d+: ", str(error)):
+                raise
+            raise self.error(node, str(error)) from error
+        except RecursionError as error:
+            raise InputError("expression: it is nested too deeply") from error
+
+    def _value(self, node: ast.expr) -> Value:
+        match node:
+            case ast.Constant(value=bool()):
+                raise self.error(node, f"{node.value} is neither a number nor a delta")
+            case ast.Constant(value=int() | float() as number):
+                return self._checked(node, number)
+            case ast.Name(id=name):
+                return self._names.deltas[name]
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+                value = self.value(operand)
+                if isinstance(value, tuple):
+                    raise self.error(node, "a list has no sign")
+                return -value if isinstance(node.op, ast.USub) else value
+            case ast.BinOp(left=left, op=operator, right=right):
+                return self._binary(node, self.value(left), operator, self.value(right))
+            case ast.List(elts=entries) | ast.Tuple(elts=entries):
+                return tuple(self._number(entry) for entry in entries)
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+                return self._call(node, name, args, keywords)
+        raise self.error(node, "only names, numbers, + - * / and functions are known here")
+
+    def _checked(self, node: ast.expr, value: Value) -> Value:
+        """The value, unless it is a number that float32 may not hold."""
+        if isinstance(value, int | float) and not abs(value) < _LARGEST:
+            raise self.error(node, f"numbers are below {_LARGEST:g} here")
+        return value
+
+    def _number(self, node: ast.expr) -> float:
+        value = self.value(node)
+        if isinstance(value, int | float):
+            return float(value)
+        raise self.error(node, "a number is expected here")
+
+    def _binary(self, node: ast.BinOp, left: Value, operator: ast.operator, right: Value) -> Value:
+        numbers = [isinstance(side, int | float) for side in (left, right)]
+        deltas = [isinstance(side, Delta) for side in (left, right)]
+        one, two = _any(left), _any(right)
+        match operator:
+            case ast.Add() | ast.Sub() if all(numbers) or all(deltas):
+                return self._checked(
+                    node, one + two if isinstance(operator, ast.Add) else one - two
+                )
+            case ast.Mult() if all(numbers) or (any(numbers) and any(deltas)):
+                return self._checked(node, one * two)
+            case ast.Div() if numbers[1] and (numbers[0] or deltas[0]):
+                if not two:
+                    raise self.error(node.right, "division by 0")
+                return self._checked(node, one / two if numbers[0] else one * (1.0 / two))
+        raise self.error(
+            node,
+            "deltas are added to and subtracted from each other, and multiplied and divided by "
+            "numbers",
+        )
+
+    def _call(
+        self, node: ast.Call, name: str, args: Sequence[ast.expr], keywords: Sequence[ast.keyword]
+    ) -> Delta:
+        function = FUNCTIONS[name]
+        if not args or (len(args) > 1 and not function.several):
+            wanted = "one delta or more" if function.several else "one delta"
+            raise self.error(node, f"{name} takes {wanted}: got {len(args)}")
+        known = {**function.options, **({"weights": False} if function.several else {})}
+        options: dict[str, Any] = {}
+        for keyword in keywords:
+            option = keyword.arg or "**"
+            if option not in known:
+                remedy = did_you_mean(option, known) or f"; it takes {', '.join(known) or 'none'}"
+                raise self.error(keyword, f"{name} has no option {option}{remedy}")
+            if option in options:
+                raise self.error(keyword, f"{option} is given twice")
+            options[option] = self._option(keyword)
+        if missing := [
+            option for option, needed in known.items() if needed and option not in options
+        ]:
+            raise self.error(node, f"{name} needs {missing[0]}=")
+        deltas = [self._delta(arg, name) for arg in args]
+        sources = [arg.id if isinstance(arg, ast.Name) else "" for arg in args]
+        weights = options.pop("weights", ())
+        if name == "fisher":
+            options["diagonals"] = [self._diagonal(arg) for arg in args]
+        if name == "materialise":
+            if not sources[0] or self._names.materialise is None:
+                raise self.error(args[0], "materialise takes the name of a delta with a base")
+            return self._names.materialise(sources[0])
+        return function.call(deltas, weights, options, sources)
+
+    def _option(self, keyword: ast.keyword) -> Any:
+        value = self.value(keyword.value)
+        if keyword.arg == "weights":
+            if not isinstance(value, tuple):
+                raise self.error(keyword.value, "weights are a list of numbers, such as [1, 0.5]")
+            return value
+        if isinstance(value, Delta | tuple):
+            raise self.error(keyword.value, f"{keyword.arg} is a number")
+        if keyword.arg not in ("k", "rank", "seed"):
+            return float(value)
+        if not isinstance(value, int):
+            raise self.error(keyword.value, f"{keyword.arg} is a whole number: got {value}")
+        return value
+
+    def _delta(self, node: ast.expr, name: str) -> Delta:
+        value = self.value(node)
+        if not isinstance(value, Delta):
+            raise self.error(node, f"{name} takes deltas, and options by their names")
+        return value
+
+    def _diagonal(self, node: ast.expr) -> Mapping[str, Any]:
+        if isinstance(node, ast.Name) and node.id in self._names.diagonals:
+            return self._names.diagonals[node.id]
+        shown = node.id if isinstance(node, ast.Name) else "NAME"
+        raise self.error(
+            node,
+            f"fisher needs the diagonal of each delta, which it is given by name: --fisher "
+            f"{shown}=DIR",
+        )
+
+
+def _any(value: Any) -> Any:
+    """The value, of any type to the checker: the cases above have looked at it."""
+    return value
+
+
+def _merging(how: Callable[..., Any], **options: bool) -> Function:
+    """A way of merging, whose config takes the function's options."""
+
+    def call(
+        deltas: Sequence[Delta],
+        weights: Sequence[float | int],
+        options: dict[str, Any],
+        names: Sequence[str],
+    ) -> Delta:
+        del names
+        return merge(deltas, how(**options), weights=weights)
+
+    return Function(options, True, call)
+
+
+def _average(
+    deltas: Sequence[Delta],
+    weights: Sequence[float | int],
+    options: dict[str, Any],
+    names: Sequence[str],
+) -> Delta:
+    del options, names
+    if weights:
+        raise InputError("average has equal weights; give others to linear")
+    return merge(deltas, weights=[1 / len(deltas)] * len(deltas))
+
+
+def _own(method: Callable[..., Delta], **options: bool) -> Function:
+    """A method of one delta."""
+
+    def call(
+        deltas: Sequence[Delta],
+        weights: Sequence[float | int],
+        options: dict[str, Any],
+        names: Sequence[str],
+    ) -> Delta:
+        del weights, names
+        return method(deltas[0], **options)
+
+    return Function(options, False, call)
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    "linear": _merging(Linear),
+    "average": Function({}, True, _average),
+    "svd": _merging(Svd, rank=True),
+    "ties": _merging(Ties, density=False, scale=False),
+    "dare": _merging(Dare, p=True, seed=False),
+    "fisher": _merging(Fisher),
+    "sparsify": _own(Delta.sparsify, k=False, density=False),
+    "factor": _own(Delta.factor, rank=True),
+    "materialise": _own(lambda delta: delta),
+    "without_heads": _own(Delta.without_heads),
+    "average_factors": _merging(AverageFactors),
+    "zhang": _merging(Zhang),
+    "peft_linear": _merging(PeftLinear),
+}

@@ -1,0 +1,213 @@
+"""Checks of a config's batches before it trains, and what a step works on.
+
+Checks of a config before it trains; see `t5x_lite.inference.loading` for checkpoints.
+
+What a config's train step works on: the features of a row, and its floating-point operations.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from t5x_lite.config import Experiment
+from t5x_lite.core import sharding
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import check_microbatches
+from t5x_lite.data.config import (
+    ADAPTER_IDS,
+    OWN_NEGATIVES,
+    Data,
+    lengths_of,
+    own_negative_caches,
+    rows_named,
+    shapes_of,
+    text_lengths,
+)
+
+
+def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:
+    """A batch of one row of padding: its features, [1, ...], have a row's shapes and dtypes.
+
+    Args:
+      data: of the rows.
+      num_tasks: of the objective; rows have the number of one where it is above 0.
+    """
+    none = np.zeros(0, np.int64)
+    made = data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
+    numbers = {ADAPTER_IDS: data.adapter_of or num_tasks, OWN_NEGATIVES: own_negative_caches(data)}
+    return {**made, **{name: np.zeros(1, np.int32) for name, those in numbers.items() if those}}
+
+
+def batch_row(experiment: Experiment) -> dict[str, np.ndarray]:
+    """Return `empty_row` of the longest rows of a run."""
+    longest = max(shapes_of(experiment.data), key=lambda data: data.inputs_length)
+    return empty_row(longest, num_tasks=experiment.objective.num_tasks)
+
+
+def row_shapes(data: Data, *, num_tasks: int = 0) -> dict[str, tuple[int, ...]]:
+    """The features of a row, as of `empty_row`, with their shapes; no data is read."""
+    row = empty_row(data, num_tasks=num_tasks)
+    return {name: value.shape[1:] for name, value in row.items()}
+
+
+def row_lengths(data: Data) -> dict[str, int]:
+    """The features of a row, with their lengths in tokens: of several texts, that of each."""
+    return {name: shape[-1] for name, shape in row_shapes(data).items() if shape}
+
+
+def step_flops(experiment: Experiment) -> int | None:
+    """FLOPs of a train step over all devices, of the longest rows where there are several shapes.
+
+    They are those of three forward passes; None: they are not counted.
+    """
+    row = experiment.objective.forward_flops(experiment.model, row_shapes(experiment.data))
+    return None if row is None else 3 * experiment.data.batch_size * row
+
+
+def batch_flops(experiment: Experiment) -> Callable[[Mapping[str, np.ndarray]], int | None]:
+    """A function that gives the FLOPs of a train step on some rows, from their shapes."""
+
+    def flops(batch: Mapping[str, np.ndarray]) -> int | None:
+        rows = {name: value.shape[1:] for name, value in batch.items()}
+        row = experiment.objective.forward_flops(experiment.model, rows)
+        return None if row is None else 3 * len(next(iter(batch.values()))) * row
+
+    return flops
+
+
+__all__ = [
+    "check_batch",
+    "check_devices",
+    "check_lengths",
+    "num_parts",
+    "with_choices",
+]
+
+LONGEST = 1 << 24
+"""Maximum tokens of a row: longer ones have no attention that any device can hold."""
+
+
+def check_batch(experiment: Experiment, mesh: Mesh) -> None:
+    """Refuses batches that do not divide among the devices, or have rows too long for the model.
+
+    Raises:
+      InputError: with the sizes.
+    """
+    check_lengths(experiment)
+    data, parts = experiment.data, sharding.data_parallelism(mesh)
+    grouped = bool(data.batches.buckets())
+    for shape in shapes_of(data):
+        size, named = shape.batch_size, rows_named(data, shape)
+        if size % parts:
+            option = "--data.batches.shapes" if grouped else "--data.batch-size"
+            raise InputError(
+                f"{named} is not divisible by the {parts} devices that share a batch "
+                f"(mesh {dict(mesh.shape)}); change {option} or --mesh.*"
+            )
+        check_microbatches(size, experiment.microbatches, mesh, named=named if grouped else None)
+        if experiment.tokens_per_part is not None:
+            _ = num_parts(experiment, shape, mesh)
+        # Of one shape the first step says it; that of another would say it in the middle of a run.
+        columns = [value.shape[1] for value in empty_row(shape).values() if value.ndim > 1]
+        if grouped and any(column % mesh.shape["sequence"] for column in columns):
+            raise InputError(
+                f"{named} is not divisible by the {mesh.shape['sequence']} devices that share a "
+                f"row (mesh {dict(mesh.shape)}); change --data.batches.shapes or --mesh.sequence"
+            )
+
+
+def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
+    """Microbatches of a batch of one static shape.
+
+    Args:
+      experiment: says how a batch is divided.
+      shape: one of `shapes_of(experiment.data)`.
+      mesh: the devices.
+
+    Raises:
+      InputError: see `core.sharding.Parts.of`.
+    """
+    whole = {
+        name: jax.ShapeDtypeStruct((shape.batch_size, *value.shape[1:]), value.dtype)
+        for name, value in empty_row(shape, num_tasks=experiment.objective.num_tasks).items()
+    }
+    return experiment.parts.of(whole, mesh)
+
+
+def check_devices(experiment: Experiment, mesh: Mesh) -> None:
+    """Refuses devices on which a model would not be trained as its config says.
+
+    Raises:
+      InputError: with what to set.
+    """
+    kind = mesh.devices.flat[0].device_kind
+    for model in (experiment.model, *experiment.objective.models().values()):
+        model.check_devices(kind, dtype=experiment.compute_dtype)
+
+
+def with_choices(
+    experiment: Experiment, kind: str, *, earlier: Experiment | None = None
+) -> tuple[Experiment, list[str]]:
+    """The experiment with what the value "auto" of its models' fields is.
+
+    Args:
+      experiment: the config.
+      kind: of the devices, as JAX names it.
+      earlier: the experiment of the run that goes on; what was chosen there is taken.
+
+    Returns:
+      The experiment, and a line for each model in which something was chosen now.
+    """
+    data, lines = experiment.data, []
+    facts = {
+        "dtype": experiment.compute_dtype,
+        "length": max(data.inputs_length, data.targets_length),
+        "one_text_rows": not data.pack,
+    }
+
+    def resolve(model: Any, there: Any, name: str) -> Any:
+        if earlier is not None and type(there) is type(model):
+            return model.with_choices_of(there)
+        model, line = model.with_choices(kind, **facts)
+        lines.extend([f"{name}: {line}"] if line else [])
+        return model
+
+    objective = experiment.objective
+    before = {} if earlier is None else earlier.objective.models()
+    own = {n: resolve(m, before.get(n), f"objective.{n}") for n, m in objective.models().items()}
+    model = resolve(experiment.model, None if earlier is None else earlier.model, "model")
+    objective = dataclasses.replace(objective, **own) if own else objective
+    return dataclasses.replace(experiment, model=model, objective=objective), lines
+
+
+def check_lengths(experiment: Experiment) -> None:
+    """Refuses rows of another kind, and documents longer than a table of positions.
+
+    Raises:
+      InputError: with both.
+    """
+    data = experiment.data
+    for name in ("inputs_length", "targets_length"):
+        columns = getattr(data, name)
+        if columns > LONGEST:
+            raise InputError(
+                f"data.{name} must be at most {LONGEST:,} tokens, got {columns:,}: no row of "
+                "training is as long"
+            )
+    data.layout.check_model(begins_with_cls=experiment.model.begins_with_cls)
+    lengths = {"inputs_length": data.inputs_length}
+    if "document" in text_lengths(data):
+        lengths["targets_length"] = data.targets_length
+    own = {f"objective.{name}": model for name, model in experiment.objective.models().items()}
+    for model, config in {"model": experiment.model, **own}.items():
+        most = config.longest_document
+        for name, length in lengths.items():
+            if most is not None and length > most:
+                raise InputError(
+                    f"data.{name} {length} is above the {most} positions of {model}: shorten it, "
+                    f"or make the table longer by --{model}.max-positions"
+                )

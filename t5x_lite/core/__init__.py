@@ -1,0 +1,1 @@
+"""What every other folder uses: files, errors, options, trees, processes; nothing of models."""

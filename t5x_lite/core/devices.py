@@ -1,0 +1,315 @@
+"""What JAX needs of devices: their memory, an allocator for CPUs, options of the compiler.
+
+The memory of devices, and sizes that are refused before anything is allocated.
+
+A size that does not fit would otherwise wait for ever in XLA, or end the process without a line. A
+caller estimates the bytes that a device must hold at least, from shapes alone, and calls
+`check_fits`:
+
+    check_fits({"parameters": 256e9, "gradients": 256e9}, devices, remedy="reduce a size")
+    # InputError: parameters (238.4 GiB) and gradients (238.4 GiB) need 476.8 GiB on a cpu device,
+    # which has 23.4 GiB; reduce a size
+
+Memory that training on CPU frees is kept for its next step.
+
+XLA's CPU backend asks malloc for a step's buffers and frees them after it. glibc gives blocks that
+large back to the kernel at once, and each step then pays for a fresh, zeroed page every 4 KiB: with
+9M parameters and an embedding of 16M a fifth of the step's time (docs/benchmarks.md).
+
+What is kept is more than a step needs: a small block that stays where a large one lay keeps the
+next one from fitting there (T5 1.1 small: 3.3 GB at the first step, 5.4 from the second on, 7.4
+after 50). So memory is kept only while the process takes less than a third of the machine's.
+
+How programs are compiled: a run's own options of XLA, and the persistent compilation cache.
+
+compiler_options(("xla_tpu_enable_latency_hiding_scheduler=true",))
+{"xla_tpu_enable_latency_hiding_scheduler": True}
+"""
+
+import contextlib
+import ctypes
+import glob
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import Mesh
+
+from t5x_lite.core.accelerators import GIB, chip
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.remote import is_remote
+from t5x_lite.core.sharding import replicated
+
+_logger = logging.getLogger(__name__)
+
+LARGEST = 2**31 - 1
+"""Maximum of a size: shapes and indices of JAX have 32 bits."""
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""Files that hold the limit of the process's container, of cgroups 2 and 1."""
+
+
+def of_host() -> int:
+    """Return the bytes of memory that the process can have: the machine's, or its container's."""
+    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for file in _LIMITS:
+        try:
+            found = min(found, int(file.read_text(encoding="ascii")))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return found
+
+
+def of_device(device: Any) -> int | None:
+    """Return the bytes of memory of one device; None if they are not known."""
+    if device.platform == "cpu":
+        return of_host()
+    try:
+        limit = (device.memory_stats() or {}).get("bytes_limit")
+    except Exception:  # a device of another process, or a runtime without statistics
+        limit = None
+    return limit or chip(device.device_kind).hbm
+
+
+def check_fits(needs: Mapping[str, int], devices: Sequence[Any], *, remedy: str) -> None:
+    """Raise InputError if a device of this process has less memory than is needed.
+
+    Args:
+      needs: what is needed -> bytes on each device. Devices of a CPU share the host's memory.
+      devices: the devices, of all processes.
+      remedy: what to do.
+    """
+    import jax
+
+    own = [device for device in devices if device.process_index == jax.process_index()]
+    if not own:
+        return
+    there, kind = of_device(own[0]), own[0].device_kind
+    sharing = len(own) if own[0].platform == "cpu" else 1
+    needed = sum(needs.values()) * sharing
+    if there is None or needed <= there:
+        return
+    parts = [
+        f"{name} ({gib(size * sharing)})" for name, size in needs.items() if size * 50 > needed
+    ]
+    listed = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+    where = f"a {kind} device" if sharing == 1 else f"{sharing} {kind} devices"
+    raise InputError(
+        f"{listed} need at least {gib(needed)} on {where}, which ha{'s' if sharing == 1 else 've'} "
+        f"{gib(there)}; {remedy}"
+    )
+
+
+def check_host(needed: int, what: str, *, remedy: str) -> None:
+    """Raise InputError if `what` needs more bytes than the host has."""
+    if needed > (there := of_host()):
+        raise InputError(f"{what} needs {gib(needed)}, and this machine has {gib(there)}; {remedy}")
+
+
+def gib(size: int) -> str:
+    """Return a number of bytes in GiB, as an error shows it."""
+    return f"{size / GIB:,.1f} GiB" if size < 1 << 60 else f"{float(size):.1e} bytes"
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+# glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
+_ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9]*")
+
+
+def keep_freed_memory() -> bool:
+    """Makes malloc keep what is freed; before JAX starts its threads, where it runs on CPU.
+
+    One arena, because blocks of the others cannot grow beyond 64 MiB, and no block of its own from
+    the kernel. The process then stays as large as it was at most. It changes nothing where there is
+    an accelerator, whose host may run hundreds of threads, nor without glibc.
+
+    Returns:
+      Whether it was done.
+    """
+    return _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})
+
+
+def give_back() -> bool:
+    """Ends `keep_freed_memory`: the kernel gets what is free, and from now on large blocks at once.
+
+    But those that fit into a hole between others, which it gets with the next call.
+
+    Returns:
+      Whether it was done.
+    """
+    largest = 32 << 20  # what glibc goes up to by itself
+    settings = {_M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: largest, _M_TRIM_THRESHOLD: 2 * largest}
+    done = _set(settings)
+    if done:
+        ctypes.CDLL(None).malloc_trim(0)
+    return done
+
+
+def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, R]:
+    """The same function, but freed memory is given back whenever the process takes too much.
+
+    Then the result is waited for, as a step in progress has its buffers still.
+
+    Args:
+      step: called again and again, such as a train step.
+      share: of the machine's memory that the process may take, or of its container's, where there
+        are cgroups of version 2 and it sees its own.
+    """
+    if not sys.platform.startswith("linux") or not _on_cpu():
+        return step
+    limit, told = share * of_host(), False
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal limit, told
+        result = step(*args, **kwargs)
+        if (resident := _resident()) > limit:
+            import jax  # late: malloc's options are set before
+
+            jax.block_until_ready(result)
+            if give_back() and not told:
+                told, gib = True, resident / 2**30
+                _logger.info("%.1f GiB are resident: freed memory goes back to the kernel", gib)
+            # What is in use may be beyond the limit itself: wait for more than that.
+            limit = max(limit, 1.1 * _resident())
+        return result
+
+    return call
+
+
+def _set(settings: dict[int, int]) -> bool:
+    """Sets options of malloc, where there is glibc and JAX will run on CPU."""
+    if not sys.platform.startswith("linux") or not _on_cpu():
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # another C library
+        return False
+    return all(mallopt(name, value) == 1 for name, value in settings.items())
+
+
+def _resident() -> int:
+    """Bytes of the process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _on_cpu() -> bool:
+    """Whether JAX will run on CPU; it is not asked, as the answer would start it."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms:
+        return platforms == "cpu"
+    return not any(glob.glob(pattern) for pattern in _ACCELERATORS)
+
+
+CompilerOptions = Mapping[str, str | bool]
+
+_DISABLED = "xla_disable_hlo_passes"
+_ALL_REDUCE_MOTION = "while-loop-all-reduce-code-motion"
+
+
+def compiler_options(pairs: Sequence[str]) -> dict[str, str | bool]:
+    """Options of XLA's compiler, as `jax.jit` takes them.
+
+    Args:
+      pairs: of the form KEY=VALUE; dashes before the key, as in XLA_FLAGS, may stay.
+
+    Raises:
+      InputError: a pair of another form, or a key that comes twice.
+    """
+    options: dict[str, str | bool] = {}
+    for pair in pairs:
+        key, equals, value = pair.lstrip("-").partition("=")
+        if not key or not equals:
+            raise InputError(f"xla must be KEY=VALUE, such as xla_dump_to=dumps, got {pair!r}")
+        if key in options:
+            raise InputError(f"xla: {key} is given twice; give it once")
+        # Some platforms want a Python bool, and all take one.
+        options[key] = {"true": True, "false": False}.get(value.lower(), value)
+    return options
+
+
+def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]:
+    """The options, with the pass off that moves reductions out of loops.
+
+    It miscompiles gradients that a loop's body scatters, such as those of an embedding
+    (openxla/xla issue 49143; mended there in September 2026, after JAX 0.11.2).
+    """
+    disabled = options.get(_DISABLED)
+    both = f"{disabled},{_ALL_REDUCE_MOTION}" if disabled else _ALL_REDUCE_MOTION
+    return {**options, _DISABLED: both}
+
+
+def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
+    """Compiles a tiny program with the options, so that a wrong one is refused at the start.
+
+    Args:
+      options: from `compiler_options`.
+      mesh: the devices, which need not be attached.
+
+    Raises:
+      InputError: the compiler of these devices does not know a key, or does not take its value.
+    """
+    if not options:
+        return
+    everywhere = replicated(mesh)
+    program = jax.jit(
+        jnp.negative,
+        in_shardings=everywhere,
+        out_shardings=everywhere,
+        compiler_options=dict(options),
+    )
+    lowered = program.lower(jax.ShapeDtypeStruct((), jnp.float32))
+    try:
+        lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if not str(error).startswith("INVALID_ARGUMENT"):
+            raise
+        reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").rstrip(": ")
+        kind = mesh.devices.flat[0].device_kind
+        raise InputError(
+            f"--xla: the compiler for {kind} says: {reason}; keys and values are those of "
+            "XLA_FLAGS and LIBTPU_INIT_ARGS, without dashes"
+        ) from error
+
+
+def matmul_precision(name: str) -> AbstractContextManager[None]:
+    """Traces with this precision of matrix products; "default" is JAX's own setting.
+
+    Args:
+      name: "default", "high" or "highest".
+    """
+    if name == "default":
+        return contextlib.nullcontext()
+    return jax.default_matmul_precision(name)
+
+
+def use_compilation_cache(directory: str) -> None:
+    """Keeps what is compiled from here on, for this run's restarts and for others.
+
+    JAX keeps programs that took more than a second to compile, by a key of the program, its
+    options, the devices and the versions. Without a directory its own settings stand, such as the
+    environment variable JAX_COMPILATION_CACHE_DIR.
+
+    Args:
+      directory: made if it is missing; it may be in a bucket (gs://), and several hosts may share
+        it. "" changes nothing.
+    """
+    if not directory:
+        return
+    if not is_remote(directory):
+        directory = os.path.abspath(os.path.expanduser(directory))
+    jax.config.update("jax_compilation_cache_dir", directory)
+    compilation_cache.reset_cache()  # whatever was compiled before had fixed "no cache"

@@ -1,0 +1,156 @@
+"""Errors of the user's input, how optional parts are installed, and the command as it was typed.
+
+The two errors that the whole package shares, and what the system's errors say.
+
+Importing them costs nothing (no JAX).
+
+How the optional parts of this package are installed, said in one way everywhere.
+
+    install_command("c4")      # in the checkout: pip install -e ".[c4]" -c constraints.txt
+                               # of an installed wheel: pip install "t5x-lite[c4]"
+
+A wheel that is installed already satisfies `t5x-lite`, so that pip adds what the extra names and
+nothing of that name from elsewhere. In a checkout it is the command of the README, with paths where
+the current directory is another one.
+
+The command line of this process, as its user typed it; records and reports name it.
+
+with invoked_as(["train", "configs/tiny_pretrain.py", "--steps", "20"]):
+    command()       # "t5x-lite train configs/tiny_pretrain.py --steps 20"
+command()           # elsewhere the script: "my_script.py --fast"
+"""
+
+import contextlib
+import contextvars
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
+"""How TensorStore's errors say the system's."""
+
+
+_LONG_WORD = re.compile(r"\S{400,}")
+_LONGEST = 4000
+"""Characters of a message."""
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text from outside as an error repeats it: at most 60 characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def shown(value: object, most: int = 60) -> str:
+    """Return the repr of a value from outside, as an error repeats it: at most 60 characters."""
+    if isinstance(value, str) and len(value) > most:
+        return repr(f"{value[: most - 3]}...")
+    try:
+        return shortened(repr(value), most)
+    except (RecursionError, ValueError):  # nested too deeply; a number of more than 4300 digits
+        return f"a {type(value).__name__}"
+
+
+class InputError(ValueError):
+    """What the user gave is wrong: a config, a path, a data file, a vocabulary.
+
+    The message is one line: what was wrong, where (file:line), and what to do. The command line
+    prints it and exits with code 2. A word or a message far too long is cut, since it repeats what
+    a file or an option holds.
+    """
+
+    def __init__(self, message: object = ""):
+        text = _LONG_WORD.sub(lambda word: shortened(word[0]), str(message))
+        super().__init__(shortened(text, _LONGEST))
+
+
+class Interrupted(Exception):
+    """Training was asked to stop by a signal, and stopped after saving.
+
+    Attributes:
+      signum: the signal's number; the command line exits with 128 + signum.
+      step: the step that was saved; 0 where no step was taken, and nothing is saved.
+    """
+
+    def __init__(self, signum: int, step: int):
+        when = f"after saving step {step}" if step else "before the first step; nothing is saved"
+        super().__init__(f"stopped by signal {signum} {when}")
+        self.signum = signum
+        self.step = step
+
+
+def system_reason(error: BaseException) -> str | None:
+    """What the system said when an error began there: "No space left on device".
+
+    Args:
+      error: an OSError, what was raised from one, or an error of TensorStore's.
+
+    Returns:
+      The system's text; None where the error has another cause.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return cause.strerror
+        code = _OS_ERROR_CODE.search(str(cause))
+        if code is not None:
+            return os.strerror(int(code.group(1)))
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def line_of_file(error: BaseException) -> str | None:
+    """One line about an error of the system's that names a file; None of any other error."""
+    if not isinstance(error, OSError) or error.filename is None or not error.strerror:
+        return None
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
+
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def install_command(*extras: str, root: Path = _ROOT) -> str:
+    """The command that installs extras, such as "data" and "beam", where this package is.
+
+    Args:
+      extras: their names in pyproject.toml.
+      root: the directory that holds the package.
+    """
+    wanted, constraints = f"[{','.join(extras)}]", root / "constraints.txt"
+    if not ((root / "pyproject.toml").is_file() and constraints.is_file()):
+        return f'pip install "t5x-lite{wanted}"'
+    if root == Path.cwd():
+        return f'pip install -e ".{wanted}" -c constraints.txt'
+    return f'pip install -e "{root}{wanted}" -c {shlex.quote(str(constraints))}'
+
+
+_PROG = "t5x-lite"
+
+_arguments: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVar(
+    "arguments", default=None
+)
+
+
+@contextlib.contextmanager
+def invoked_as(arguments: Sequence[str]) -> Iterator[None]:
+    """Remembers the arguments of a command of this package while it runs."""
+    token = _arguments.set(tuple(arguments))
+    try:
+        yield
+    finally:
+        _arguments.reset(token)
+
+
+def command() -> str:
+    """The command of this package that runs, or else how the process was started."""
+    arguments = _arguments.get()
+    return " ".join(map(quoted, sys.argv if arguments is None else (_PROG, *arguments)))
+
+
+def quoted(word: str) -> str:
+    """A word as a shell takes it: in double quotes where it has single ones and nothing else."""
+    if "'" in word and not set(word) & set('"$`\\!'):
+        return f'"{word}"'
+    return shlex.quote(word)

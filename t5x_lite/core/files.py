@@ -1,0 +1,373 @@
+"""Files and directories that appear whole or not at all.
+
+Files that appear whole or not at all.
+
+    write_atomically("runs/tiny/report.html", page.encode())
+
+    with open_atomically("answers.jsonl") as file:
+        for line in lines:
+            file.write(line)
+
+The bytes go to a hidden file beside the target, which takes the target's name when all of them are
+on the disk; a reader, and a process that is killed, finds the old file or the new one. What is
+behind a symbolic link is replaced, and the link stays. A device or a pipe, such as /dev/stdout,
+cannot be replaced: it is written to straight.
+
+New directories that are there whole or not at all.
+"""
+
+import codecs
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from t5x_lite.core.errors import InputError, shown
+
+_unfinished: dict[str, tuple[str, ...]] = {}
+"""What is being written, and the parents that were made for it; see `remove_unfinished`."""
+
+LONGEST_LINE = 64 << 20
+"""Bytes of a line that is read into memory, unless more are asked for."""
+
+
+def plain_json(content: str | bytes) -> Any:
+    """Return the value of a JSON text from outside.
+
+    Raises:
+      ValueError: it is no JSON, or has a lone surrogate, which no file could hold again.
+      RecursionError: it is nested too deeply.
+    """
+    value = json.loads(content)
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def inside(directory: Path, name: object, *, where: object) -> Path:
+    """Return the path of a file or folder that a file names, which may not leave a directory.
+
+    Args:
+      directory: the directory.
+      name: a relative path from outside; "" and "." are the directory itself.
+      where: the file that names it, for the error.
+
+    Raises:
+      InputError: it is not a string, is absolute, or has "..".
+    """
+    parts = Path(name).parts if isinstance(name, str) and "\0" not in name else ("/",)
+    if ".." in parts or Path(*parts).is_absolute() or "\\" in str(name):
+        raise InputError(
+            f"{where}: the path {shown(name)} leaves the directory; give a path below {directory}"
+        )
+    return directory.joinpath(*parts)
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes a file that is there whole, or as it was before.
+
+    Args:
+      path: the file; its directory must exist.
+      content: all of its bytes.
+
+    Raises:
+      OSError: it cannot be written; what was there is unchanged.
+    """
+    with open_atomically(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Opens a file that takes its name at the end of the `with` block, if that ends well.
+
+    Args:
+      path: the file; its directory must exist. Its permissions stay, if it was there before.
+
+    Raises:
+      OSError: it cannot be written; what was there is unchanged.
+    """
+    mode = _mode(path)
+    if mode is not None and stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if mode is not None and not stat.S_ISREG(mode):
+        with _opened(Path(path)) as file:
+            yield file
+        return
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with unfinished(temporary), _opened(temporary) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if mode is not None:
+            temporary.chmod(stat.S_IMODE(mode))
+        temporary.replace(target)
+    except OSError as error:
+        _name_target(error, temporary, path)
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def unfinished(
+    path: str | os.PathLike[str], *, parents: Iterable[str | os.PathLike[str]] = ()
+) -> Iterator[None]:
+    """Notes within the block that a file or directory is unfinished.
+
+    The block itself removes it. A process that ends without unwinding removes what is noted.
+
+    Args:
+      path: the temporary file or directory.
+      parents: directories that were made for it, the innermost first.
+    """
+    name = os.fspath(path)
+    _unfinished[name] = tuple(os.fspath(parent) for parent in parents)
+    try:
+        yield
+    finally:
+        _unfinished.pop(name, None)
+
+
+@contextlib.contextmanager
+def locked(directory: Path, *, output: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep other processes out of a directory within the block.
+
+    A file system without locks keeps nobody out.
+
+    Args:
+      directory: must exist; it may get another name, or be removed.
+      output: what the directory becomes, for the error.
+
+    Raises:
+      InputError: another process holds it.
+    """
+    descriptor = None
+    try:
+        try:
+            descriptor = os.open(directory, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            own = os.path.samestat(os.fstat(descriptor), os.stat(directory))
+        except (BlockingIOError, FileNotFoundError):
+            own = False
+        except OSError:
+            own = True
+        if not own:
+            raise InputError(
+                f"{output}: another process is writing it; wait for that, or give another output"
+            )
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def scratch_directory(
+    path: Path, *, output: str | os.PathLike[str] | None = None
+) -> Iterator[Path]:
+    """Yields a new directory, and removes it after the block unless it has another name by then.
+
+    If the block raises, parents that were made for it are removed too.
+
+    Args:
+      path: the directory; what a dead process left of it is removed.
+      output: what it becomes, for the error; None is the path.
+
+    Raises:
+      InputError: another process is writing it.
+    """
+    output = path if output is None else output
+    made = [parent for parent in path.parents if not parent.exists()]
+    if path.exists():
+        with locked(path, output=output):
+            shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True, exist_ok=True)
+    with locked(path, output=output), _removed_after(path, made):
+        yield path
+
+
+@contextlib.contextmanager
+def _removed_after(path: Path, made: list[Path]) -> Iterator[None]:
+    try:
+        with unfinished(path, parents=made):
+            yield
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        for parent in made:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Make a directory and its parents; if the block raises, remove those that are new and empty.
+
+    Raises:
+      OSError: it cannot be made.
+    """
+    path = Path(directory)
+    made = [one for one in (path, *path.parents) if not one.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for one in made:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
+
+
+def remove_unfinished() -> None:
+    """Removes all that is unfinished, when the process ends without unwinding."""
+    for name, parents in list(_unfinished.items()):
+        if os.path.isdir(name):
+            shutil.rmtree(name, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        for parent in parents:
+            with contextlib.suppress(OSError):
+                os.rmdir(parent)
+    _unfinished.clear()
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Gives the system's errors that name no file, as those of writing, the name of this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+def sync_to_disk(path: str | os.PathLike[str]) -> None:
+    """Waits until a file, or the names in a directory, are on the disk.
+
+    Raises:
+      OSError: they could not be written; where the file system cannot wait for a directory, there
+        is no error.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def check_temporary_directory() -> None:
+    """Raise InputError if no file of 16 KiB can be written to the temporary directory.
+
+    TensorFlow writes code there, and without it fails later by an error about something else.
+    """
+    try:
+        with tempfile.TemporaryFile(prefix="t5x_lite.") as file:
+            file.write(bytes(1 << 14))
+            file.flush()
+            file.truncate(0)
+    except OSError as error:
+        place = tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")
+        raise InputError(
+            f"the temporary directory {place} cannot be written ({reason(error)}); free space "
+            "there, or set TMPDIR to another directory"
+        ) from error
+
+
+def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) -> None:
+    """Makes an error of the hidden file, or of a disk that is full, one of the file itself.
+
+    The block may read other files; an error of theirs that has no name is left without one.
+    """
+    unnamed = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if unnamed or error.filename == os.fspath(temporary):
+        error.filename, error.filename2 = os.fspath(path), None
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file; after an error, closing it raises no other: what it still holds is lost."""
+    file = path.open("wb")
+    try:
+        yield file
+    except BaseException:
+        with contextlib.suppress(OSError):
+            file.close()
+        raise
+    file.close()
+
+
+def _mode(path: str | os.PathLike[str]) -> int | None:
+    """What kind of file a path leads to, through links; None where there is none yet."""
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def without_bom(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a UTF-8 file without the byte order mark that some programs put first."""
+    lines = iter(lines)
+    for first in lines:
+        yield first.removeprefix(codecs.BOM_UTF8)
+        yield from lines
+
+
+def reason(error: OSError) -> str:
+    """Why an operation on a file failed, in the system's words."""
+    return error.strerror or type(error).__name__
+
+
+@contextlib.contextmanager
+def new_directory(destination: str | Path) -> Iterator[Path]:
+    """Yields a directory beside the destination, which gets that name when the block ends.
+
+    If the block raises, or the process is interrupted, what it wrote is removed.
+
+    Args:
+      destination: must not exist, or be an empty directory; parents are made.
+
+    Raises:
+      InputError: the destination holds something, or cannot be written.
+    """
+    target = Path(destination).absolute()
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise InputError(f"{destination} exists and is not a directory; give another name")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        if target.is_dir() and any(target.iterdir()):
+            raise InputError(f"{destination} exists and is not empty; give another name")
+        made = [parent for parent in target.parents if not parent.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)  # of a dead process with this id
+            temporary.mkdir()
+            with unfinished(temporary, parents=made):
+                yield temporary
+                os.rename(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            for parent in made:
+                with contextlib.suppress(OSError):
+                    parent.rmdir()
+            raise
+    except OSError as error:
+        reason = error.strerror or error
+        where = target if error.filename is None else Path(os.fsdecode(error.filename)).absolute()
+        if temporary not in (where, *where.parents) and where not in (target, *target.parents):
+            raise InputError(f"{where}: {reason}") from error  # what the block reads
+        raise InputError(f"{destination} cannot be written: {where}: {reason}") from error

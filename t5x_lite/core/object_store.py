@@ -1,0 +1,640 @@
+"""Data in an object store (gs://, s3:// and all that fsspec knows), without a mount.
+
+Requests to a bucket, which are sent again where they fail, and are never waited for without end.
+
+    ask("gs://bucket/a", lambda: store.info("gs://bucket/a"))
+    ask_all([(url, partial(read, url)) for url in urls])       # `CONNECTIONS` at a time
+
+One that fails, or has no answer in time, is sent again after a while that doubles and is partly
+chance (`Patience`). A bucket that stays away for longer is a `BucketError`, which ends a run with
+exit code 1: it may be started again. What cannot become better by waiting (no such object, no
+access, a package that is missing) is raised at once, as FileNotFoundError or InputError.
+
+Objects of a bucket: ranges of their bytes, their sizes, and what a directory holds.
+
+    read_ranges([Range("gs://bucket/a.txt", 100, 200), ...])     # [100 bytes, ...]
+    files_in("gs://bucket/prose")                                # {"a.txt": 5}, by one listing
+
+fsspec's file systems read them: gcsfs for gs://, s3fs for s3://, and any other that fsspec knows.
+
+Paths of data, which lie here or in a bucket, and streams of what is in a bucket.
+
+path = data_path("gs://bucket/prose")               # a BucketPath; of a local path a pathlib.Path
+[file.name for file in path.glob("*.txt")]          # one listing
+with (path / "a.txt").open() as file: ...           # reads ahead by blocks of 1 MiB at most
+"""
+
+import errno
+import fnmatch
+import functools
+import heapq
+import io
+import logging
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.remote import is_remote
+
+_logger = logging.getLogger(__name__)
+
+CONNECTIONS = 64
+"""Requests at a time."""
+
+_PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "adlfs"}
+_PASSING_CODES = (408, 429)
+_NOTE_SECONDS = 30.0
+_LARGE_SECONDS = 3600.0
+
+_T = TypeVar("_T")
+_chance = random.Random()
+
+
+class BucketError(Exception):
+    """A bucket that stays away. The message is one line, with the URL and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a bucket is asked.
+
+    Attributes:
+      answer: seconds in which a request must be answered.
+      first: seconds until a request is sent again, which double each time.
+      longest: seconds at most until it is sent again.
+      total: seconds from its first failure in which it is sent again.
+      silence: seconds in which a bucket that was given up is asked for nothing: what else wants its
+        data, such as the threads of tf.data, ends at once.
+    """
+
+    answer: float = 60.0
+    first: float = 0.5
+    longest: float = 30.0
+    total: float = 300.0
+    silence: float = 60.0
+
+
+PATIENCE = Patience()
+_given_up: dict[str, tuple[float, str]] = {}
+"""Until when a bucket is asked for nothing, and what was said of it."""
+_stopped = threading.Event()
+_LOOK_SECONDS = 1.0
+
+
+def ask(url: str, function: Callable[[], _T], *, answer: float | None = None) -> _T:
+    """What one request gives, which is sent again where it fails (`Patience`).
+
+    Args:
+      url: what it is about.
+      function: sends it; it runs in a thread.
+      answer: seconds in which it must be answered; None are those of `PATIENCE`.
+
+    Raises:
+      OSError: there is no such object.
+      InputError: there is no access, or a package is missing.
+      BucketError: the bucket stays away.
+    """
+    [found] = ask_all([(url, function)], answer=answer)
+    return found
+
+
+def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _T:
+    """Call a function of a path: for a local path directly, for a bucket as `ask` does.
+
+    A bucket that stays away is then an error of its own, and never taken for a damaged file. The
+    function may read a large object, so it has an hour.
+
+    Args:
+      path: what it is about.
+      function: reads it.
+
+    Raises:
+      OSError: the file or the object cannot be read.
+      InputError: there is no access to the bucket.
+      BucketError: the bucket stays away.
+    """
+    if not is_remote(path):
+        return function()
+    return ask(os.fspath(path), function, answer=_LARGE_SECONDS)
+
+
+def ask_all(
+    requests: Sequence[tuple[str, Callable[[], Any]]], *, answer: float | None = None
+) -> list[Any]:
+    """What several requests give, in their order; see `ask`."""
+    for url, _ in requests:
+        _raise_given_up(url)
+    return _Requests(requests, PATIENCE.answer if answer is None else answer).run()
+
+
+def stop() -> None:
+    """Ends all requests, within a second, and those that come: the program is about to end."""
+    _stopped.set()
+
+
+def _bucket(url: str) -> str:
+    return "/".join(url.split("/")[:3])
+
+
+def _raise_given_up(url: str) -> None:
+    """Raises what was said of a bucket that is asked for nothing at present."""
+    until, said = _given_up.get(_bucket(url), (0.0, ""))
+    if time.monotonic() < until:
+        raise BucketError(said)
+
+
+class _Requests:
+    """Requests of which each has a thread while it is under way: one that hangs is left behind."""
+
+    def __init__(self, requests: Sequence[tuple[str, Callable[[], Any]]], answer: float):
+        self._requests, self._answer = requests, answer
+        self._results: list[Any] = [None] * len(requests)
+        self._waiting = [(0.0, place) for place in range(len(requests))]  # (when, which), a heap
+        self._running: dict[int, tuple[float, object]] = {}  # until when, and which attempt
+        self._failed: dict[int, tuple[float, int]] = {}  # since when, and how often
+        self._ended: queue.SimpleQueue = queue.SimpleQueue()
+
+    def run(self) -> list[Any]:
+        while self._waiting or self._running:
+            if _stopped.is_set():
+                raise BucketError("the program ends")
+            self._start()
+            try:
+                place, attempt, result, error = self._ended.get(
+                    timeout=min(self._idle(), _LOOK_SECONDS)
+                )
+            except queue.Empty:
+                self._give_up_late_ones()
+                continue
+            if self._running.get(place, (0.0, None))[1] is not attempt:
+                continue  # too late
+            del self._running[place]
+            self._results[place] = result
+            if error is not None:
+                self._fail(place, error)
+        return self._results
+
+    def _start(self) -> None:
+        now = time.monotonic()
+        while self._waiting and len(self._running) < CONNECTIONS and self._waiting[0][0] <= now:
+            _, place = heapq.heappop(self._waiting)
+            attempt = object()
+            self._running[place] = now + self._answer, attempt
+            arguments = (self._requests[place][1], place, attempt, self._ended)
+            threading.Thread(target=_attempt, args=arguments, daemon=True).start()
+
+    def _idle(self) -> float:
+        """Seconds until there is something to do, whatever comes."""
+        times = [until for until, _ in self._running.values()]
+        if self._waiting and len(self._running) < CONNECTIONS:
+            times.append(self._waiting[0][0])
+        return max(0.0, min(times) - time.monotonic())
+
+    def _give_up_late_ones(self) -> None:
+        now = time.monotonic()
+        for place, (until, _) in [*self._running.items()]:
+            if until <= now:
+                del self._running[place]
+                self._fail(place, TimeoutError(f"no answer in {self._answer:g} seconds"))
+
+    def _fail(self, place: int, error: BaseException) -> None:
+        """Sends a request again after a while, or raises."""
+        url, now = self._requests[place][0], time.monotonic()
+        _raise_lasting(url, error)
+        _raise_given_up(url)
+        since, times = self._failed.get(place, (now, 0))
+        if now - since > PATIENCE.total:
+            said = (
+                f"{url} cannot be read, for {PATIENCE.total:g} seconds now ({_said(error)}): look "
+                "at the network and the bucket, and give the same command again"
+            )
+            _given_up[_bucket(url)] = now + PATIENCE.silence, said
+            raise BucketError(said) from error
+        wait = min(PATIENCE.first * 2.0**times, PATIENCE.longest) * _chance.uniform(0.5, 1.5)
+        self._failed[place] = since, times + 1
+        heapq.heappush(self._waiting, (now + wait, place))
+        _note(url, error, wait)
+
+
+def _attempt(
+    function: Callable[[], Any], place: int, attempt: object, ended: queue.SimpleQueue
+) -> None:
+    try:
+        result, error = function(), None
+    except BaseException as raised:  # it is raised where the request was made
+        result, error = None, raised
+    ended.put((place, attempt, result, error))
+
+
+_noted = [float("-inf")]
+
+
+def _note(url: str, error: BaseException, wait: float) -> None:
+    """Warns of a failure, but not of each of many."""
+    if time.monotonic() - _noted[0] >= _NOTE_SECONDS:
+        _noted[0] = time.monotonic()
+        _logger.warning("%s: %s; asked again in %.1f seconds", url, _said(error), wait)
+
+
+def _raise_lasting(url: str, error: BaseException) -> None:
+    """Raises what waiting does not mend."""
+    if isinstance(error, InputError):
+        raise error
+    if isinstance(error, ImportError):
+        raise not_installed(url) from error
+    code = getattr(error, "code", None) or getattr(error, "status", None)
+    refused = _number(code) in (401, 403) or "Credential" in type(error).__name__
+    if isinstance(error, PermissionError) or refused:
+        raise InputError(
+            f"{url}: no access ({_said(error)}): give this machine credentials that may read it, "
+            "for example by `gcloud auth application-default login` or by AWS's variables"
+        ) from error
+    if isinstance(error, FileNotFoundError) or _number(code) == 404:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
+    if isinstance(error, IsADirectoryError | NotADirectoryError):
+        raise type(error)(error.errno or errno.EISDIR, error.strerror or "a directory", url)
+    number = _number(code)
+    if isinstance(error, TypeError | ValueError) or not isinstance(error, Exception):
+        raise error
+    if number is not None and 400 <= number < 500 and number not in _PASSING_CODES:
+        raise InputError(f"{url} cannot be read ({_said(error)})") from error
+
+
+def _number(code: Any) -> int | None:
+    try:
+        return int(code)
+    except (TypeError, ValueError):
+        return None
+
+
+def _said(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def not_installed(url: str) -> InputError:
+    """What to say where the package that reads a URL is missing."""
+    package = _PACKAGES.get(url.partition("://")[0])
+    if package is None:
+        return InputError(
+            f"{url}: the package that fsspec reads {url.partition('://')[0]}:// by is missing"
+        )
+    return InputError(
+        f"{url}: a bucket is read by the package {package}, which is not installed: "
+        f"`pip install {package}`, or mount the bucket and give the mounted path"
+    )
+
+
+MERGED_GAP = 1 << 14
+"""Ranges of an object with no more bytes between them are one request."""
+MERGED_BYTES = 1 << 23
+"""Bytes of a request for several ranges, at most."""
+
+
+class Range(NamedTuple):
+    """The bytes [start, end) of an object."""
+
+    url: str
+    start: int
+    end: int
+
+
+def can_read(path: str | os.PathLike[str]) -> bool:
+    """Whether the package that reads a bucket is installed."""
+    try:
+        _store(_scheme(os.fspath(path)), os.getpid())
+    except (ImportError, ValueError):
+        return False
+    return True
+
+
+def read_ranges(ranges: Sequence[Range]) -> list[bytes]:
+    """Bytes of objects. Ranges that are near each other are read by one request.
+
+    Raises:
+      OSError: an object is not there.
+      InputError: there is no access, or a package is missing.
+      BucketError: the bucket stays away.
+    """
+    merged: list[tuple[Range, list[int]]] = []
+    for place in sorted(range(len(ranges)), key=ranges.__getitem__):
+        one = ranges[place]
+        if merged:
+            before, places = merged[-1]
+            whole = Range(one.url, before.start, max(before.end, one.end))
+            near = before.url == one.url and one.start - before.end <= MERGED_GAP
+            if near and whole.end - whole.start <= MERGED_BYTES:
+                places.append(place)
+                merged[-1] = whole, places
+                continue
+        merged.append((one, [place]))
+    found = ask_all([(whole.url, functools.partial(_range, whole)) for whole, _ in merged])
+    contents = [b""] * len(ranges)
+    for (whole, places), content in zip(merged, found, strict=True):
+        for place in places:
+            start = ranges[place].start - whole.start
+            contents[place] = content[start : start + ranges[place].end - ranges[place].start]
+    return contents
+
+
+def _range(wanted: Range) -> bytes:
+    url, start, end = wanted
+    if end <= start:
+        return b""
+    content = store_of(url).cat_file(url, start=start, end=end)
+    if len(content) != end - start:
+        raise OSError(f"{len(content)} bytes came, and {end - start} were asked for")
+    return content
+
+
+def size_of(path: str | os.PathLike[str]) -> int:
+    """Bytes of a file, here or in a bucket; in a bucket as it was last listed.
+
+    Raises:
+      OSError: there is none.
+    """
+    if not is_remote(path):
+        return os.path.getsize(path)
+    url = os.fspath(path)
+    if url not in _sizes:
+        entry = info_of(url)
+        if entry["type"] != "file":
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), url)
+        _sizes[url] = int(entry["size"])
+    return _sizes[url]
+
+
+_sizes: dict[str, int] = {}
+"""Bytes of objects that were listed or asked for."""
+
+
+def info_of(url: str) -> Any:
+    """What fsspec says of an object or a directory: "type" and "size".
+
+    Raises:
+      OSError, InputError, BucketError: as `read_ranges`.
+    """
+    return ask(url, lambda: store_of(url).info(url))
+
+
+def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
+    """Names and sizes of the objects right in a directory of a bucket, in order of their names.
+
+    Raises:
+      InputError, BucketError: as `read_ranges`.
+    """
+    url = os.fspath(directory).rstrip("/")
+    try:
+        entries = ask(url, lambda: store_of(url).ls(url, detail=True))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    top = store_of(url)._strip_protocol(url).rstrip("/") + "/"
+    found = {
+        entry["name"].removeprefix(top): int(entry["size"])
+        for entry in entries
+        if entry["type"] == "file" and entry["name"].startswith(top)
+    }
+    found = {name: size for name, size in sorted(found.items()) if name}
+    for known in [known for known in _sizes if known.rpartition("/")[0] == url]:
+        del _sizes[known]
+    _sizes.update({f"{url}/{name}": size for name, size in found.items()})
+    return found
+
+
+def upload(file: Path, url: str) -> None:
+    """Copies a file of this machine to a bucket.
+
+    Raises:
+      InputError, BucketError: as `read_ranges`.
+    """
+    ask(url, lambda: store_of(url).put_file(str(file), url), answer=PATIENCE.total * 12)
+    _sizes.pop(url, None)
+
+
+def remove(url: str) -> None:
+    """Removes an object.
+
+    Raises:
+      OSError, InputError, BucketError: as `read_ranges`.
+    """
+    _sizes.pop(url, None)
+    ask(url, lambda: store_of(url).rm_file(url))
+
+
+# File systems.
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0]
+
+
+def store_of(url: str) -> Any:
+    """fsspec's file system of a URL."""
+    try:
+        return _store(_scheme(url), os.getpid())
+    except ImportError as error:
+        raise not_installed(url) from error
+    except ValueError as error:
+        raise InputError(
+            f"{url}: fsspec knows no {_scheme(url)}://, as gs:// and s3:// are"
+        ) from error
+
+
+@functools.cache
+def _store(scheme: str, process: int) -> Any:
+    """A file system for all threads of a process: fsspec's own cache has one for each thread."""
+    import fsspec
+
+    del process
+    return fsspec.filesystem(scheme, use_listings_cache=False)
+
+
+FIRST_BLOCK, LARGEST_BLOCK = 1 << 16, 1 << 20
+"""Bytes that a stream reads at first and, doubled each time, at last."""
+
+
+@functools.total_ordering
+class BucketPath:
+    """The path of an object or a directory of a bucket, with those of pathlib's methods that read.
+
+    Attributes:
+      url: of it, without a slash at its end.
+    """
+
+    def __init__(self, url: str):
+        """Asks for nothing."""
+        self.url = url.rstrip("/")
+
+    def __fspath__(self) -> str:
+        return self.url
+
+    __str__ = __fspath__
+
+    def __repr__(self) -> str:
+        return f"BucketPath({self.url!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BucketPath) and self.url == other.url
+
+    def __lt__(self, other: "BucketPath") -> bool:
+        return self.url.split("/") < other.url.split("/")
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __truediv__(self, name: str) -> "BucketPath":
+        return BucketPath(f"{self.url}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The name's last dot and what is behind it."""
+        return Path(self.name).suffix
+
+    @property
+    def parent(self) -> "BucketPath":
+        """What it is in."""
+        return BucketPath(self.url.rpartition("/")[0])
+
+    def with_name(self, name: str) -> "BucketPath":
+        """The path of a neighbour."""
+        return self.parent / name
+
+    def with_suffix(self, suffix: str) -> "BucketPath":
+        """The path of a neighbour with another suffix."""
+        return self.with_name(Path(self.name).with_suffix(suffix).name)
+
+    def is_file(self) -> bool:
+        """Whether there is such an object."""
+        try:
+            return size_of(self) >= 0
+        except (FileNotFoundError, IsADirectoryError):
+            return False
+
+    def is_dir(self) -> bool:
+        """Whether there are objects below it."""
+        try:
+            return info_of(self.url)["type"] == "directory"
+        except FileNotFoundError:
+            return False
+
+    def exists(self) -> bool:
+        """Whether it is either of them."""
+        return self.is_file() or self.is_dir()
+
+    def glob(self, pattern: str) -> "Iterator[BucketPath]":
+        """The objects right in it whose names match, in order."""
+        return (self / name for name in fnmatch.filter(files_in(self.url), pattern))
+
+    def read_bytes(self) -> bytes:
+        """The whole object, which should be small.
+
+        Raises:
+          OSError, InputError, BucketError: as `read_ranges`.
+        """
+        return ask(self.url, lambda: store_of(self.url).cat_file(self.url))
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """The whole object as text."""
+        return self.read_bytes().decode(encoding)
+
+    def open(self, mode: str = "rb") -> io.BufferedReader:
+        """A stream of its bytes, which can go to any place.
+
+        Raises:
+          OSError, InputError, BucketError: as `read_ranges`.
+        """
+        if mode != "rb":
+            raise ValueError(f"an object is opened to be read, got mode {mode!r}")
+        return open_stream(self.url)
+
+
+DataPath: TypeAlias = Path | BucketPath
+"""A path of data, wherever they are."""
+
+
+def data_path(path: str | os.PathLike[str]) -> DataPath:
+    """The path of data, wherever they are; it looks at nothing.
+
+    Args:
+      path: a local path, or a URL that fsspec knows, such as gs://bucket/prose.
+    """
+    text = os.fspath(path)
+    return BucketPath(text) if is_remote(text) else Path(text)
+
+
+def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list[DataPath]:
+    """The files of some names that are right in a directory; in a bucket by one listing.
+
+    Raises:
+      InputError, BucketError: as `read_ranges`.
+    """
+    place = data_path(directory)
+    if isinstance(place, BucketPath):
+        there = files_in(place)
+        return [place / name for name in names if name in there]
+    return [file for name in names if (file := place / name).is_file()]
+
+
+def open_stream(url: str, *, first: int = FIRST_BLOCK) -> io.BufferedReader:
+    """A stream of an object's bytes, which can go to any place.
+
+    Args:
+      url: of the object.
+      first: bytes that are read at once at first, and at a new place.
+
+    Raises:
+      OSError, InputError, BucketError: as `read_ranges`.
+    """
+    return io.BufferedReader(_Blocks(url, size_of(url), first=first))
+
+
+class _Blocks(io.RawIOBase):
+    """An object's bytes; those that come next are read with those that are asked for."""
+
+    def __init__(self, url: str, size: int, *, first: int):
+        self.name, self.mode, self._size, self._first = url, "rb", size, first
+        self._next, self._place = first, 0
+        self._start, self._block = 0, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        self._place = max(0, base + offset)
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._start <= self._place < self._start + len(self._block):
+            goes_on = self._place == self._start + len(self._block)
+            self._next = (
+                min(2 * self._next, LARGEST_BLOCK) if goes_on and self._block else self._first
+            )
+            end = min(self._place + max(self._next, 1), self._size)
+            if end <= self._place:
+                return 0
+            [self._block] = read_ranges([Range(self.name, self._place, end)])
+            self._start = self._place
+        offset = self._place - self._start
+        found = self._block[offset : offset + len(buffer)]
+        buffer[: len(found)] = found
+        self._place += len(found)
+        return len(found)

@@ -1,0 +1,330 @@
+"""Command-line options of a dataclass: parsing, types, and errors of one line.
+
+Command-line options of a frozen dataclass, parsed by tyro, with errors of one line.
+
+tyro turns the fields of a (nested) dataclass into options and draws a box around what is wrong.
+Here an unknown option is refused first, with the nearest known name, and tyro's box is reduced to
+its message:
+
+    >>> parse(Experiment, ["--model.d-modle", "64"], prog="t5x-lite train", default=experiment)
+    OptionError: unknown option --model.d-modle; did you mean --model.d-model?
+
+Nothing here imports JAX: `t5x-lite --help` stands on this module.
+
+Types of command-line options: what an option takes, and what the help shows for it.
+
+    depth: Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(1)] = 1000       # Positive
+    encoder: Annotated[QueryEncoder, SHARED] = QueryEncoder()
+
+Commands declare their parameters by them, and so do dataclasses that several commands share
+(`SHARED`), which are below the commands.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import inspect
+import io
+import itertools
+import re
+import textwrap
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
+
+import tyro
+
+_Config = TypeVar("_Config")
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_BORDER = re.compile(r"^(│|╭─+|╰─+)| *(│|─*╮|─*╯)$")
+_RULE = re.compile(r"[\s─-]*")
+_PLAIN = {
+    "invalid literal for int() with base 10: ": "must be a whole number, got ",
+    "could not convert string to float: ": "must be a number, got ",
+}
+"""Python's words of a value that an option does not take, and ours."""
+
+
+class OptionError(ValueError):
+    """An option that is unknown, missing or has an invalid value; the message is one line."""
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """Returns the candidate that `name` is most likely a misspelling of, or None."""
+    close = difflib.get_close_matches(name, list(candidates), n=1)
+    return close[0] if close else None
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Returns "; did you mean X?" with the nearest candidate, or "" where none is near."""
+    close = nearest(name, candidates)
+    return f"; did you mean {close}?" if close else ""
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def suggesting(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Lets a function refuse an unknown keyword with the nearest of its own, as the command line.
+
+    >>> load("work/sst2", batchsize=8)
+    OptionError: load: unknown keyword batchsize; did you mean batch_size?
+    """
+    known = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+
+    @functools.wraps(function)
+    def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        for name in kwargs:
+            if name not in known:
+                near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+                raise OptionError(f"{function.__name__}: unknown keyword {name}{near}")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def given_options(options: Sequence[str]) -> frozenset[str]:
+    """Return the names of the options in a command line, spelled with dashes."""
+    names = (each.partition("=")[0] for each in options if each.startswith("--"))
+    return frozenset(name.replace("_", "-") for name in names)
+
+
+def option_names(config: Any, *, prefix: str = "--") -> list[str]:
+    """Lists the options that tyro makes of a dataclass.
+
+    Args:
+      config: an instance, whose nested dataclasses are followed, or a class.
+      prefix: what stands before every name.
+
+    Returns:
+      Names such as "--steps" and "--model.d-model", in the order of the fields; positional
+      arguments have none.
+    """
+    hints = typing.get_type_hints(
+        type(config) if is_config(config) else config, include_extras=True
+    )
+    names = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name, None)
+        name = prefix + field.name.replace("_", "-")
+        if is_config(value):
+            names += option_names(value, prefix=f"{name}.")
+        elif is_configs(hints[field.name]):
+            for i, item in enumerate(value or ()):
+                names += option_names(item, prefix=f"{name}.{i}.")
+        elif not is_positional(hints[field.name]):
+            names.append(name)
+    return names
+
+
+def is_config(value: Any) -> bool:
+    """Whether a value is an instance of a dataclass (and not the class)."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def is_configs(hint: Any) -> bool:
+    """Whether an annotation is a tuple of dataclasses: those that are there have options."""
+    is_tuple = typing.get_origin(hint) is tuple
+    return is_tuple and dataclasses.is_dataclass(typing.get_args(hint)[0])
+
+
+def is_positional(hint: Any) -> bool:
+    """Whether an annotation is `Annotated[..., tyro.conf.Positional]`."""
+    import tyro
+
+    return tyro.conf.Positional in getattr(hint, "__metadata__", ())
+
+
+def parse(
+    target: type[_Config],
+    args: Sequence[str],
+    *,
+    prog: str,
+    default: _Config | None = None,
+    other_options: Iterable[str] | None = (),
+) -> tuple[_Config, list[str]]:
+    """Builds a dataclass from options; `--help` prints them and leaves by SystemExit(0).
+
+    A boolean takes a value like everything else: `--data.pack False`.
+
+    Args:
+      target: the dataclass; with `default`, its class or a base class of it.
+      args: the command line after the program's name.
+      prog: the program's name in the help.
+      default: an instance that `args` change leaf by leaf. A field typed by a base class offers
+        the options of the default's own class.
+      other_options: more names to suggest for an unknown option; None hands unknown arguments
+        back instead of refusing them.
+
+    Returns:
+      The dataclass and the arguments that are not its own.
+
+    Raises:
+      OptionError: an unknown or missing option, one that is given twice, or an invalid value.
+    """
+    import tyro
+
+    _refuse_repeated(args)
+    if other_options is not None:
+        known = option_names(target if default is None else default)
+        _refuse_unknown(args, known=known, others=other_options, prog=prog)
+    told = io.StringIO()
+    # A field of a config takes True or False; of a command, its name alone is True.
+    flags = tyro.conf.FlagCreatePairsOff if default is None else tyro.conf.FlagConversionOff
+    try:
+        with contextlib.redirect_stderr(told):
+            config, unknown = tyro.cli(
+                tyro.conf.AvoidSubcommands[target],
+                prog=prog,
+                args=list(args),
+                default=tyro.MISSING_NONPROP if default is None else default,
+                return_unknown_args=True,
+                config=(flags,),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        own_check = _option_error(stop)
+        raise own_check or OptionError(_one_line(told.getvalue(), prog=prog)) from stop
+    if unknown and other_options is not None:
+        raise OptionError(f"unexpected argument {unknown[0]!r}; {prog} --help lists the options")
+    return config, unknown
+
+
+def _refuse_unknown(
+    args: Sequence[str], *, known: Sequence[str], others: Iterable[str], prog: str
+) -> None:
+    """Raises OptionError for the first option that has no known name."""
+    for arg in args:
+        name = arg.partition("=")[0].replace("_", "-")
+        if not name.startswith("--") or name == "--help" or name.startswith("--tyro-"):
+            continue
+        if name in known:
+            continue
+        candidates = [*known, *others]
+        leaves = [full for full in candidates if full.endswith("." + name.removeprefix("--"))]
+        near = leaves[0] if leaves else nearest(name, candidates)
+        remedy = f"did you mean {near}?" if near else f"{prog} --help lists the options"
+        raise OptionError(f"unknown option {arg.partition('=')[0]}; {remedy}")
+
+
+def _refuse_repeated(args: Sequence[str]) -> None:
+    """Raises OptionError for the first option that comes twice; tyro would take the last."""
+    seen: set[str] = set()
+    for arg in args:
+        name = arg.partition("=")[0].replace("_", "-")
+        if not name.startswith("--") or name == "--":
+            continue
+        if name in seen:
+            raise OptionError(
+                f"{name} is given twice; give it once, with several values after it if it takes "
+                "them"
+            )
+        seen.add(name)
+
+
+def _option_error(error: BaseException | None) -> OptionError | None:
+    """The OptionError of a dataclass's own __post_init__ that tyro gave up for, if any."""
+    while error is not None and not isinstance(error, OptionError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _one_line(box: str, *, prog: str) -> str:
+    """Reduces the box that tyro drew, or printed without lines to a plain terminal."""
+    title, *lines = [_BORDER.sub("", line) for line in _ANSI.sub("", box).splitlines()] or [""]
+    message = list(itertools.dropwhile(_RULE.fullmatch, lines))
+    message = list(itertools.takewhile(lambda line: not _RULE.fullmatch(line), message))
+    if title.strip() == "Required options":
+        indented = textwrap.dedent("\n".join(message)).splitlines()
+        # The choices of an option may be wrapped: {a,b, at the end of a line and c} below.
+        opened = itertools.accumulate(line.count("{") - line.count("}") for line in indented)
+        missing = [
+            line.split()[0]
+            for inside, line in zip([0, *opened], indented, strict=False)
+            if re.match(r" {4}\S", line) and not inside
+        ]
+        return f"missing {', '.join(missing)}; see {prog} --help"
+    text = " ".join(" ".join(message).split()).rstrip(".")
+    for python, plain in _PLAIN.items():
+        text = text.replace(python, plain)
+    return text.removeprefix("Error parsing ") or f"wrong usage; see {prog} --help"
+
+
+class AtLeast(NamedTuple):
+    """The smallest value of a number; stands in an option's annotation."""
+
+    minimum: int
+
+
+SHARED = object()
+"""Stands in the annotation of a parameter whose dataclass has its fields among the options."""
+
+OVERRIDES = object()
+"""Stands in the annotation of a parameter that gets the options which are fields of a config."""
+
+Overrides = Annotated[Sequence[str], OVERRIDES]
+Config = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
+Workdirs = Annotated[
+    Sequence[str], tyro.conf.Positional, tyro.conf.arg(metavar="WORKDIR [WORKDIR ...]")
+]
+Source = Annotated[str | Path, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
+Destination = Annotated[str | Path, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
+AnyDirectory = Annotated[str | Path, tyro.conf.arg(metavar="DIR")]
+AnyFile = Annotated[str | Path, tyro.conf.arg(metavar="FILE")]
+SomeDirectory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+Repository = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ORG/NAME")]
+Directory = Annotated[str, tyro.conf.arg(metavar="DIR")]
+Directories = Annotated[Sequence[str], tyro.conf.arg(metavar="DIR [DIR ...]")]
+OptionalDirectory = Annotated[str | None, tyro.conf.arg(metavar="DIR")]
+File = Annotated[str, tyro.conf.arg(metavar="FILE")]
+Files = Annotated[Sequence[str], tyro.conf.arg(metavar="FILE [FILE ...]")]
+OptionalFile = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
+Count = Annotated[int, tyro.conf.arg(metavar="N")]
+OptionalCount = Annotated[int | None, tyro.conf.arg(metavar="N")]
+Number = Annotated[float, tyro.conf.arg(metavar="X")]
+OptionalNumber = Annotated[float | None, tyro.conf.arg(metavar="X")]
+Text = Annotated[str, tyro.conf.arg(metavar="TEXT")]
+Two = Annotated[tuple[float, float], tyro.conf.arg(metavar="X X")]
+Three = Annotated[tuple[float, float, float], tyro.conf.arg(metavar="X X X")]
+Texts = Annotated[Sequence[str], tyro.conf.arg(metavar="TEXT [TEXT ...]")]
+OptionalText = Annotated[str | None, tyro.conf.arg(metavar="TEXT")]
+LongInputs = Literal["cut", "refuse"]
+Dtype = Literal["keep", "float32", "bfloat16"]
+OptionalPooling = Literal["cls", "mean"] | None
+OptionalFeedForward = (
+    Literal["relu", "gelu", "silu", "gated-relu", "gated-gelu", "gated-silu"] | None
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Modules:
+    """Modules of a checkpoint.
+
+    Attributes:
+      use: the names of those that are in use, with commas between; "" is the base alone. If not
+        given, all that the checkpoint has, or of evaluate those that its config's adapters.use
+        names.
+    """
+
+    use: OptionalText = None
+
+
+ALL_MODULES = Modules()
+"""All that the checkpoint has."""
+
+Positive = Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(1)]
+OptionalPositive = Annotated[int | None, tyro.conf.arg(metavar="N"), AtLeast(1)]
+Natural = Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(0)]
+OptionalNatural = Annotated[int | None, tyro.conf.arg(metavar="N"), AtLeast(0)]
+Step = Annotated[int | Literal["best"] | None, tyro.conf.arg(metavar="N|best"), AtLeast(0)]
+Numbers = Annotated[Sequence[float], tyro.conf.arg(metavar="X [X ...]")]
+Positives = Annotated[Sequence[int], tyro.conf.arg(metavar="N [N ...]"), AtLeast(1)]

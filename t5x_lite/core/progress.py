@@ -1,0 +1,321 @@
+"""Progress of work: a bar on terminals, a log line now and then elsewhere.
+
+    with counting("embedding", unit="texts", total=1000) as advance:
+        for chunk in chunks:
+            advance(len(chunk))
+
+    with waiting("training a vocabulary"):
+        train()
+
+A terminal shows count, rate and, with a total, the time left; other text scrolls above. Elsewhere
+there is a line every 15 seconds, whether the count changed or not:
+"embedding: 12,345 of 50,000 texts, 410 texts/s, ETA 0:01:32". So no command is silent for longer.
+Within the block of another one, an inner count is silent on a terminal, which has one bar.
+
+Code that is deep inside of the work counts it by `step`, without knowing who shows it. Training
+has a bar of its own (`train.track`), and C4 one for each stage (`c4.local`).
+
+`print_result` prints what a command measured: a table on a terminal, JSON in a pipe.
+"""
+
+import contextlib
+import contextvars
+import datetime
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+Advance = Callable[[int], None]
+"""Called with how many more are done."""
+
+SECONDS_BETWEEN_LINES = 15.0
+_SILENT_SECONDS = 25.0
+"""How long a command may show nothing."""
+
+_package_logger = logging.getLogger("t5x_lite")
+_logger = logging.getLogger(__name__)
+
+
+def on_terminal() -> bool:
+    """Whether standard error is a terminal that shows bars."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+Row = Mapping[str, Any]
+"""Cells by column; a column that a row lacks is empty."""
+
+
+def print_result(result: Any, rows: Iterable[Row], *, indent: int | None = 1) -> None:
+    """Print a result to standard output: a table on a terminal, JSON elsewhere.
+
+        run    mrr@10  ndcg@10
+        bm25   0.1840   0.2284
+
+    Args:
+      result: the JSON; of a list, each entry has a line.
+      rows: the table.
+      indent: of the JSON; None is one line.
+    """
+    if sys.stdout.isatty():
+        print(as_table(rows))
+        return
+    for one in result if isinstance(result, list) else [result]:
+        print(json.dumps(one, indent=None if isinstance(result, list) else indent))
+
+
+def as_table(rows: Iterable[Row]) -> str:
+    """Return a table of text: the first column to the left, numbers with four decimals."""
+    rows = list(rows)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+_shown: contextvars.ContextVar[Advance | None] = contextvars.ContextVar("shown", default=None)
+"""The innermost `counting` that takes the steps of code below it."""
+_has_bar = threading.Lock()
+"""Held while a bar is on the terminal."""
+
+
+@contextlib.contextmanager
+def counting(
+    description: str, *, unit: str, total: int | None = None, done: int = 0, steps: bool = False
+) -> Iterator[Advance]:
+    """Shows how much is done while the block runs.
+
+    Args:
+      description: of the work, in one or two words.
+      unit: of what is counted, in the plural.
+      total: how many there are; None if that is unknown.
+      done: how many an earlier process did.
+      steps: whether `step` counts here, so that `advance` is called by code below the block.
+    """
+    with _displayed(description, unit=unit, total=total, done=done) as advance:
+        token = _shown.set(advance) if steps else None
+        try:
+            yield advance
+        finally:
+            if token is not None:
+                _shown.reset(token)
+
+
+@contextlib.contextmanager
+def waiting(description: str) -> Iterator[None]:
+    """Shows that work goes on that cannot be counted, and for how long."""
+    with _displayed(description, unit="", total=None):
+        yield
+
+
+@contextlib.contextmanager
+def never_silent(description: str, *, seconds: float = _SILENT_SECONDS) -> Iterator[None]:
+    """Logs how long the block has run whenever nothing else was shown for some seconds.
+
+    Args:
+      description: of the work, such as the command's name.
+      seconds: how long a terminal or a log may be silent.
+    """
+    ended, start = threading.Event(), time.monotonic()
+    told()
+
+    def tell() -> None:
+        while not ended.wait(max(0.01, _told_at[0] + seconds - time.monotonic())):
+            if time.monotonic() - _told_at[0] >= seconds and not _has_bar.locked():
+                _logger.info("%s: %s so far", description, _time(time.monotonic() - start))
+                told()
+            elif _has_bar.locked():
+                told()
+
+    threading.Thread(target=tell, daemon=True, name="progress").start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def take_bar() -> bool:
+    """Reserves the foot of the terminal for the caller's bar; False if there is one."""
+    return _has_bar.acquire(blocking=False)
+
+
+def release_bar() -> None:
+    """Ends what `take_bar` reserved."""
+    _has_bar.release()
+
+
+_told_at = [0.0]
+
+
+def told() -> None:
+    """Notes that the user was shown something just now."""
+    _told_at[0] = time.monotonic()
+
+
+def step(number: int) -> None:
+    """Counts work for the `counting` around it that asked for steps; else does nothing."""
+    advance = _shown.get()
+    if advance is not None:
+        advance(number)
+
+
+@contextlib.contextmanager
+def _displayed(
+    description: str, *, unit: str, total: int | None, done: int = 0
+) -> Iterator[Advance]:
+    if not on_terminal():
+        lines = Lines(description, unit=unit, total=total, done=done)
+        with lines.regularly():
+            yield lines
+    elif _has_bar.acquire(blocking=False):
+        try:
+            with _bar(description, unit=unit, total=total, done=done) as advance:
+                yield advance
+        finally:
+            _has_bar.release()
+    else:
+        yield lambda more: None
+
+
+class Lines:
+    """A log line every 15 seconds.
+
+    Args:
+      description: of the work.
+      unit: of what is counted; "" if nothing is, and then the line has the time alone.
+      total: how many there are; None if that is unknown.
+      done: how many an earlier process did.
+      clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        description: str,
+        *,
+        unit: str,
+        total: int | None = None,
+        done: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._description, self._unit, self._total = description, unit, total
+        self._done, self._before, self._clock = done, done, clock
+        self._start = clock()
+
+    def __call__(self, more: int) -> None:
+        self._done += more
+
+    def line(self) -> str:
+        """Return what is done by now."""
+        seconds = self._clock() - self._start
+        if not self._unit:
+            return f"{self._description}: {_time(seconds)} so far"
+        total = "" if self._total is None else f" of {self._total:,}"
+        parts = [f"{self._description}: {self._done:,}{total} {self._unit}"]
+        rate = (self._done - self._before) / max(seconds, 1e-9)
+        if rate:
+            parts.append(f"{_rate(rate)} {self._unit}/s")
+        if rate and self._total is not None:
+            parts.append(f"ETA {_time(max(0, self._total - self._done) / rate)}")
+        return ", ".join(parts)
+
+    @contextlib.contextmanager
+    def regularly(self, seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[None]:
+        """Logs the line from time to time while the block runs, also if nothing is counted."""
+        ended = threading.Event()
+
+        def tell() -> None:
+            while not ended.wait(seconds):
+                _logger.info("%s", self.line())
+
+        thread = threading.Thread(target=tell, daemon=True, name="progress")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+
+def _rate(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _time(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+@contextlib.contextmanager
+def above_a_bar() -> Iterator[None]:
+    """Leads the package's messages around a bar of rich, which stands at the foot meanwhile."""
+    moved: list[tuple[logging.StreamHandler[Any], Any]] = []
+    for handler in (*_package_logger.handlers, *logging.getLogger().handlers):
+        stream = getattr(handler, "stream", None)
+        if isinstance(handler, logging.StreamHandler) and stream is sys.__stderr__:
+            # rich has put a stream that prints above the bar at sys.stderr.
+            moved.append((handler, handler.setStream(sys.stderr)))
+    try:
+        yield
+    finally:
+        for handler, stream in moved:
+            if stream is not None:
+                handler.setStream(stream)
+
+
+@contextlib.contextmanager
+def _bar(description: str, *, unit: str, total: int | None, done: int) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns: list[Any] = [TextColumn("{task.description}", markup=False)]
+    if unit:
+        columns += [BarColumn(), TextColumn("{task.fields[count]}", markup=False)]
+        columns += [TextColumn("{task.fields[rate]}", markup=False)]
+    else:
+        columns.append(SpinnerColumn())
+    columns.append(TimeElapsedColumn())
+    if total is not None:
+        columns += [TaskProgressColumn(), TextColumn("ETA"), TimeRemainingColumn()]
+    console, start, before = Console(stderr=True, highlight=False), time.monotonic(), done
+
+    def fields() -> dict[str, Any]:
+        of = "" if total is None else f"/{total:,}"
+        rate = (done - before) / max(time.monotonic() - start, 1e-9)
+        return {"count": f"{done:,}{of} {unit}", "rate": f"{_rate(rate)}/s" if rate else ""}
+
+    with Progress(*columns, console=console) as shown, above_a_bar():
+        task = shown.add_task(description, total=total, completed=done, **fields())
+
+        def advance(more: int) -> None:
+            nonlocal done
+            done += more
+            shown.update(task, completed=done, **fields())
+
+        yield advance

@@ -1,0 +1,207 @@
+"""Paths of this machine and of a bucket, such as gs://bucket/run.
+
+    open_path("work/run")                                   # pathlib.Path
+    open_path("gs://bucket/run")                            # etils.epath.Path, the same methods
+    local_path("gs://bucket/run", what="checkpoint")        # InputError: says what to mount
+
+What takes a bucket: the work directory of `train`, every `--checkpoint` and `--init`, and all data
+(`core.object_store`). Files that are read by a library with its own file access do not; a bucket
+that is mounted, by gcsfuse for example, is a directory of this machine for everything here.
+
+fsspec's file systems remember what they have listed and never ask again, so that one host would not
+see what another has written: here they do not (`use_listings_cache`, fsspec.config).
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from etils import epath
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import write_atomically
+
+AnyPath: TypeAlias = Path | epath.Path
+"""A path that is read and written by pathlib's methods, wherever it is."""
+
+_SCHEMES = ("gs", "s3")
+_FSSPEC_NAMES = (*_SCHEMES, "gcs")
+_URL = re.compile(r"([a-z][a-z0-9+.-]+)://")
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a URL, such as "gs://bucket/run"."""
+    return _URL.match(os.fspath(path)) is not None
+
+
+def open_path(path: str | os.PathLike[str]) -> AnyPath:
+    """The path of a file or directory, wherever it is.
+
+    Args:
+      path: a local path, gs://... or s3://...
+
+    Raises:
+      InputError: a URL of another kind, or one that cannot be reached from here.
+    """
+    if isinstance(path, Path | epath.Path):
+        return path
+    text = os.fspath(path)
+    url = _URL.match(text)
+    if url is None:
+        return Path(text)
+    if url.group(1) not in _SCHEMES:
+        raise InputError(f"{text}: only {' and '.join(f'{s}://' for s in _SCHEMES)} are known")
+    found = epath.Path(text)
+    _list_afresh()
+    try:
+        found.exists()
+    except ImportError as error:
+        package = {"gs": "gcsfs", "s3": "s3fs"}[url.group(1)]
+        raise InputError(
+            f"{text}: a bucket is read by the package {package}, which is not installed; "
+            "install it, or mount the bucket and give the mounted path"
+        ) from error
+    except Exception as error:  # whatever the store's client raises: credentials, network
+        reason = str(error).partition("\n")[0][:200]
+        raise InputError(f"{text} cannot be reached ({type(error).__name__}: {reason})") from error
+    return found
+
+
+def absolute(path: str | os.PathLike[str]) -> epath.Path:
+    """A path that does not depend on the current directory; a URL as it is.
+
+    epath's own `absolute` makes a directory `gs:` of this machine of it.
+    """
+    return epath.Path(path) if is_remote(path) else epath.Path(path).absolute()
+
+
+def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
+    """The path of something that can be read on this machine only.
+
+    Args:
+      path: a path.
+      what: the option or field that names it, for the error.
+
+    Raises:
+      InputError: it is in a bucket.
+    """
+    text = os.fspath(path)
+    url = _URL.match(text)
+    if url is None:
+        return Path(text)
+    bucket = text[url.end() :].partition("/")[0]
+    mount = f"gcsfuse {bucket} DIR" if url.group(1) == "gs" else f"mount {bucket} at DIR"
+    raise InputError(
+        f"{what} {text}: only files of this machine can be read here; mount the bucket "
+        f"({mount}) and give the path below DIR"
+    )
+
+
+def write_whole(path: AnyPath, content: bytes) -> None:
+    """Writes a file that is there whole or as it was before; an object of a bucket always is.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    if is_remote(path):
+        path.write_bytes(content)
+    else:
+        write_atomically(path, content)
+
+
+def size_of(path: AnyPath) -> int:
+    """Bytes of a file.
+
+    Raises:
+      OSError: there is none.
+    """
+    return epath.Path(path).stat().length if is_remote(path) else os.stat(path).st_size
+
+
+class StoredObject(NamedTuple):
+    """What a bucket says of an object, whose bytes are not read for it.
+
+    Attributes:
+      size: bytes.
+      crc32c: of its content, as Google Cloud Storage gives it (base64); None where the store, or
+        the package that reads it, gives none.
+    """
+
+    size: int
+    crc32c: str | None
+
+
+def objects_below(directory: AnyPath) -> dict[str, StoredObject]:
+    """The objects below a directory of a bucket, as they are now, by relative path.
+
+    With gcsfs or s3fs it takes one request for every thousand objects; with TensorFlow alone one
+    for each object.
+
+    Args:
+      directory: in a bucket; it may be missing.
+
+    Raises:
+      OSError: the bucket cannot be listed.
+    """
+    store = _object_store(directory)
+    if store is None:
+        if not directory.is_dir():
+            return {}
+        names = _walk(directory)
+        return {name: StoredObject(size_of(directory / name), None) for name in names}
+    store.invalidate_cache()
+    top = os.fspath(directory).partition("://")[2].rstrip("/") + "/"
+    objects = {
+        path.removeprefix(top): StoredObject(int(entry["size"]), entry.get("crc32c"))
+        for path, entry in store.find(os.fspath(directory), detail=True).items()
+        if path.startswith(top) and not path.endswith("/")
+    }
+    return dict(sorted(objects.items(), key=lambda item: item[0].split("/")))
+
+
+def _object_store(directory: AnyPath) -> Any:
+    """fsspec's file system of a bucket; None where no package reads it."""
+    import fsspec
+
+    try:
+        return fsspec.filesystem(os.fspath(directory).partition("://")[0], use_listings_cache=False)
+    except ImportError:
+        return None
+
+
+def _list_afresh() -> None:
+    """Keeps file systems that are made from now on from remembering what they have listed."""
+    from fsspec.config import conf
+
+    for name in _FSSPEC_NAMES:
+        conf.setdefault(name, {}).setdefault("use_listings_cache", False)
+
+
+def files_below(directory: AnyPath) -> Iterator[str]:
+    """The files below a directory as relative paths "a/b", sorted within each directory."""
+    yield from objects_below(directory) if is_remote(directory) else _walk(directory)
+
+
+def _walk(directory: AnyPath) -> Iterator[str]:
+    """The same, one directory after the other."""
+    for path in sorted(directory.iterdir(), key=lambda path: path.name):
+        if path.is_dir():
+            for below in _walk(path):
+                yield f"{path.name}/{below}"
+        else:
+            yield path.name
+
+
+def remove_tree(directory: AnyPath) -> None:
+    """Removes a directory and all that is in it; nothing where it does not exist.
+
+    Of a symbolic link the link alone goes.
+    """
+    if os.path.islink(directory):
+        os.unlink(directory)
+        return
+    if not directory.exists():
+        return
+    epath.Path(directory).rmtree()

@@ -1,0 +1,231 @@
+"""What a work directory records of its run: metrics.jsonl, and run.json.
+
+The file of a run's metrics: metrics.jsonl in its work directory.
+
+One object a line: {"step": 1, "time": seconds since the epoch, "loss": 5.4, ...}; not a number and
+infinity are null. Of a step that was repeated after a restart the later line counts.
+
+    with Record("work/run") as record:
+        record.add(1, time.time(), {"loss": 5.4})
+    evaluations("work/run", until=1000)     # [{"validation/loss": 5.2, ...}, ...]
+
+run.json of a work directory: how its run was started, each time, and with which versions.
+
+    {"starts": [{"command": "t5x-lite train configs/tiny_pretrain.py --workdir work/run",
+                 "time": 1700000000, "step": 0, "devices": "8 TPU v5 lite",
+                 "versions": {"t5x_lite": "0.1.0", "python": "3.11.9", "jax": "0.10.2", ...}}]}
+
+A run that resumes adds a start; the newest is last. The report and the model card name them. The
+file decides nothing: a run without one, or with a damaged one, resumes all the same.
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.core import remote
+from t5x_lite.core.errors import InputError, command
+from t5x_lite.core.remote import AnyPath
+
+METRICS_FILE = "metrics.jsonl"
+"""The file's name in a work directory."""
+
+
+class Record:
+    """Lines at the end of the file, each there at once; a context manager."""
+
+    def __init__(self, workdir: str | os.PathLike) -> None:
+        """Opens the file, and cuts what a killed run left unfinished.
+
+        Raises:
+          OSError: the directory or the file cannot be written.
+        """
+        path = Path(workdir) / METRICS_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _cut_partial_line(path)
+        self._file = path.open("ab", buffering=0)
+
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def add(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
+        """Writes one line; `seconds` since the epoch.
+
+        Raises:
+          OSError: the disk is full, for example.
+        """
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        line = {"step": step, "time": round(seconds, 3), **finite}
+        content = (json.dumps(line, allow_nan=False) + "\n").encode()
+        while content:  # a disk that is about to be full takes a part
+            content = content[self._file.write(content) :]
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def evaluations(workdir: str | os.PathLike, *, until: int) -> list[dict[str, float]]:
+    """The evaluations that a run's record holds, in the order of their steps.
+
+    Args:
+      workdir: the run's directory; a new one has none.
+      until: the last step that counts, that of the checkpoint from which the run goes on.
+
+    Returns:
+      Metrics named "<split>/<name>", one dict a step; what was not finite is not a number.
+
+    Raises:
+      InputError: a line is no record.
+    """
+    return list(evaluated_steps(workdir, until=until).values())
+
+
+def evaluated_steps(workdir: str | os.PathLike, *, until: int) -> dict[int, dict[str, float]]:
+    """The evaluations that a run's record holds, by step and in their order.
+
+    A partial last line is left out.
+
+    Args:
+      workdir: the run's directory; a new one has none.
+      until: the last step that counts, that of the checkpoint from which the run goes on.
+
+    Returns:
+      step -> metrics named "<split>/<name>"; what was not finite is not a number.
+
+    Raises:
+      InputError: a line is no record.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for line in recorded(workdir):
+        metrics = {
+            name: math.nan if value is None else value
+            for name, value in line.items()
+            if "/" in name
+        }
+        if metrics and line["step"] <= until:
+            found.setdefault(line["step"], {}).update(metrics)
+    return {step: found[step] for step in sorted(found)}
+
+
+def recorded(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
+    """The lines of a run's record, as they are; a partial last line is left out.
+
+    Args:
+      workdir: the run's directory; a new one has none.
+
+    Raises:
+      InputError: a line is no record.
+    """
+    path = remote.open_path(workdir) / METRICS_FILE
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or "step" not in record:
+            raise InputError(f"{path}:{number} is not a record of metrics; delete the line")
+        yield record
+
+
+def _cut_partial_line(path: Path) -> None:
+    """Cuts what follows the last newline of a file; a file that is missing stays missing."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        kept = 0
+        while end and not kept:
+            start = max(0, end - 65536)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            kept = start + newline + 1 if newline >= 0 else 0
+            end = start
+        file.truncate(kept)
+
+
+RUN_FILE = "run.json"
+_LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
+_KEPT = 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Start:
+    """One start of a run.
+
+    Attributes:
+      command: as it was typed, "" if unknown.
+      time: seconds since the epoch, whole.
+      step: the step from which it went on; 0 of a new run.
+      devices: number and kind, such as "1 cpu".
+      versions: of this package, Python and the libraries.
+    """
+
+    command: str = ""
+    time: int = 0
+    step: int = 0
+    devices: str = ""
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package, Python and the libraries that compute."""
+    found = {"t5x_lite": _own_version(), "python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _own_version() -> str:
+    """Of the package that runs, which a checkout has without being installed."""
+    return str(vars(sys.modules[__name__.partition(".")[0]])["__version__"])
+
+
+def add_start(directory: AnyPath, *, step: int, devices: str) -> bytes:
+    """The content of run.json with this start added.
+
+    Args:
+      directory: the work directory, which need not exist yet.
+      step: from which this start goes on.
+      devices: number and kind.
+    """
+    new = Start(
+        command=command(), time=round(time.time()), step=step, devices=devices, versions=versions()
+    )
+    starts = [*read_starts(directory), new][-_KEPT:]
+    content = {"starts": [dataclasses.asdict(start) for start in starts]}
+    return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def read_starts(directory: AnyPath) -> list[Start]:
+    """The starts of a run, the newest last; none where run.json is missing or damaged."""
+    try:
+        content = json.loads((directory / RUN_FILE).read_bytes())
+        return [_start(each) for each in content["starts"]]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []
+
+
+def _start(value: dict[str, Any]) -> Start:
+    names = [field.name for field in dataclasses.fields(Start)]
+    start = Start(**{name: value[name] for name in names if name in value})
+    if not isinstance(start.command, str) or not isinstance(start.versions, dict):
+        raise TypeError("not a start")
+    return start

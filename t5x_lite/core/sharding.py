@@ -1,0 +1,611 @@
+"""The device mesh, the table of logical axes, microbatches, and what processes tell each other.
+
+The device mesh and the one table that maps logical axis names to its axes.
+
+Parameters name their axes ("embed", "mlp", ...) where they are created; activations name theirs
+where they are constrained; `RULES` says which mesh axis each name is split over. A mesh of one
+device is a mesh: nothing here is special for one device, and nothing for one process.
+
+    mesh = make_mesh(MeshConfig(fsdp=2))    # 8 devices: data 4, fsdp 2, the other axes 1
+    shardings(mesh, {"kernel": ("embed", "mlp")})
+    {"kernel": NamedSharding(mesh, PartitionSpec("fsdp", "tensor"))}
+
+Where the devices form several slices (TPU slices, GPU nodes), the links between them are slow: the
+outermost axes that can, `replica` first, are laid over them.
+
+A batch in parts that are run one after the other: how many there are, and which rows they have.
+
+    batch of 4 rows on 2 devices, 2 parts: rows 0 1 | 2 3
+    the first part has rows 0 | 2, the second 1 | 3: every row stays on its device
+
+`Parts` says how many: a number, or tokens that a device may have at a time, which gives a number
+for each static shape of the batches. A loss of which rows meet all others of the batch
+(`objectives.base`) runs its parts "cached" or by "recompute": `train.step` has both.
+
+What the processes of one run tell each other, and the threads of one process.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Axes, Batch
+
+MESH_AXES = ("replica", "data", "fsdp", "sequence", "tensor")
+"""From the least communication to the most: the last axis gets the nearest devices."""
+
+_BATCH_AXES = ("replica", "data", "fsdp")
+
+RULES: dict[str, str | tuple[str, ...] | None] = {
+    "batch": _BATCH_AXES,
+    "length": "sequence",
+    "layers": None,
+    "vocab": "tensor",
+    "embed": "fsdp",
+    "mlp": "tensor",
+    "experts": "tensor",
+    "heads": "tensor",
+    "kv": None,
+    "joined_kv": "tensor",
+    "relpos_buckets": None,
+    "activation_embed": None,
+}
+"""Logical axis name -> mesh axis or axes; None is replicated."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Sizes of the mesh axes; at most one is -1, which takes the devices that are left.
+
+    Attributes:
+      replica: copies of the parameters, over the slow links.
+      data: data parallelism, over the fast links.
+      fsdp: data parallelism with the parameters split over the same devices.
+      sequence: splits the length of the batches and of the activations.
+      tensor: splits heads, d_ff and the vocabulary.
+    """
+
+    replica: int = 1
+    data: int = -1
+    fsdp: int = 1
+    sequence: int = 1
+    tensor: int = 1
+
+    def __post_init__(self) -> None:
+        sizes = {name: getattr(self, name) for name in MESH_AXES}
+        if any(size == 0 or size < -1 for size in sizes.values()):
+            raise InputError(f"mesh sizes must be positive, or -1 for what is left: got {sizes}")
+        if list(sizes.values()).count(-1) > 1:
+            raise InputError(f"at most one mesh size may be -1: got {sizes}")
+
+
+def make_mesh(config: MeshConfig, *, devices: Sequence[Any] | None = None) -> Mesh:
+    """Builds the mesh over the given devices (all of them by default).
+
+    Raises:
+      InputError: the sizes do not multiply to the number of devices, or an axis that needs fast
+        links would cross slow ones.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    sizes = [getattr(config, name) for name in MESH_AXES]
+    known = math.prod(size for size in sizes if size != -1)
+    if -1 in sizes:
+        if len(devices) % known:
+            raise InputError(
+                f"mesh: {len(devices)} devices are not divisible by the given sizes "
+                f"{dict(zip(MESH_AXES, sizes, strict=True))}; change --mesh.*"
+            )
+        sizes[sizes.index(-1)] = len(devices) // known
+    elif known != len(devices):
+        raise InputError(
+            f"mesh: {dict(zip(MESH_AXES, sizes, strict=True))} needs {known} devices and there "
+            f"are {len(devices)}; set one of --mesh.* to -1"
+        )
+    arrange = hybrid_devices if _slices(devices)[1] > 1 else near_devices
+    types = (AxisType.Auto,) * len(MESH_AXES)
+    return Mesh(arrange(sizes, devices), MESH_AXES, axis_types=types)
+
+
+def near_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
+    """Arranges the devices of one slice: the last mesh axes get the nearest ones.
+
+    Args:
+      sizes: of the mesh axes.
+      devices: as many as their product.
+    """
+    # Only where an axis has no whole axis of the torus, such as tensor 2 on 4x4x4, is one split;
+    # jax.make_mesh refuses that but on v5e.
+    return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+
+
+def hybrid_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
+    """Arranges the devices of several slices: fast links inside a slice, slow ones between.
+
+    Args:
+      sizes: of the mesh axes.
+      devices: as many as their product, of several slices.
+
+    Returns:
+      The devices as an array of these sizes.
+
+    Raises:
+      InputError: the slices do not divide over the axes replica, data and fsdp.
+    """
+    attribute, slices = _slices(devices)
+    slow, left = [1] * len(sizes), slices
+    for axis, name in enumerate(MESH_AXES):
+        if name in _BATCH_AXES:
+            slow[axis] = math.gcd(left, sizes[axis])
+            left //= slow[axis]
+    if left > 1:
+        raise InputError(
+            f"mesh: {dict(zip(MESH_AXES, sizes, strict=True))} does not divide over {slices} "
+            "slices (or nodes): sequence and tensor stay on fast links, so that replica * data * "
+            f"fsdp must be a multiple of {slices}; "
+            f"set --mesh.replica {slices}"
+        )
+    fast = [size // part for size, part in zip(sizes, slow, strict=True)]
+    by_process = attribute == "process_index"
+    return mesh_utils.create_hybrid_device_mesh(
+        fast, slow, devices, process_is_granule=by_process, allow_split_physical_axes=True
+    )
+
+
+def _slices(devices: Sequence[Any]) -> tuple[str, int]:
+    """What tells the devices' slices apart, and how many there are.
+
+    JAX numbers TPU slices, and the nodes of a GPU job, by `slice_index`. GPUs without one are told
+    apart by their process, unless it has one GPU only: then nothing says what is near.
+    """
+    indices = {getattr(device, "slice_index", None) for device in devices}
+    processes = {device.process_index for device in devices}
+    if indices == {None} and devices[0].platform == "gpu" and len(processes) < len(devices):
+        return "process_index", len(processes)
+    return "slice_index", len(indices)
+
+
+def partition_spec(logical: Sequence[str | None]) -> PartitionSpec:
+    """The mesh axes of one array, from the logical names of its axes.
+
+    Raises:
+      ValueError: a name that `RULES` does not have.
+    """
+    unknown = [name for name in logical if name is not None and name not in RULES]
+    if unknown:
+        raise ValueError(f"logical axes {unknown} are not in sharding.RULES: {sorted(RULES)}")
+    return PartitionSpec(*(None if name is None else RULES[name] for name in logical))
+
+
+def is_axes(leaf: Any) -> bool:
+    """Whether a node of an axes tree is a leaf: a tuple of logical names."""
+    return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
+
+
+def shardings(mesh: Mesh, axes: Axes) -> Any:
+    """NamedShardings of a tree of logical axes (tuples of names)."""
+    return jax.tree.map(
+        lambda logical: NamedSharding(mesh, partition_spec(logical)), axes, is_leaf=is_axes
+    )
+
+
+def check_divisible(mesh: Mesh, axes: Axes, shapes: Any, *, num_heads: int | None = None) -> None:
+    """Checks that every parameter divides over the mesh, and no attention head is cut.
+
+    Args:
+      mesh: the device mesh.
+      axes: logical axes of the parameters.
+      shapes: the parameters, or anything with their shapes.
+      num_heads: of the model; its joined axis of heads and d_kv must not be split inside a head.
+
+    Raises:
+      InputError: names the parameter's axis, its size and the mesh axes.
+    """
+
+    def check(logical: tuple[str | None, ...], leaf: Any) -> None:
+        for name, size in zip(logical, leaf.shape, strict=True):
+            _check_axis(mesh.shape, name, size)
+
+    jax.tree.map(check, axes, shapes, is_leaf=is_axes)
+    if num_heads is not None:
+        _check_axis(mesh.shape, "heads", num_heads)
+
+
+def mesh_axes(name: str | None) -> tuple[str, ...]:
+    """The mesh axes that a logical axis is split over."""
+    spread = RULES[name] if name else None
+    return (spread,) if isinstance(spread, str) else spread or ()
+
+
+def _check_axis(shape: Mapping[str, int], name: str | None, size: int) -> None:
+    names = mesh_axes(name)
+    parts = math.prod(shape[axis] for axis in names)
+    if size % parts:
+        raise InputError(
+            f"mesh: axis {name!r} of size {size} does not divide over the mesh axes "
+            f"{names} of size {parts}; change --mesh.* or the model's size"
+        )
+
+
+def batch_sharding(mesh: Mesh, *, rank: int = 1) -> NamedSharding:
+    """How a batch [B, length] is split: its rows over all data axes, its columns over sequence."""
+    names = ("batch", "length") if rank > 1 and mesh.shape["sequence"] > 1 else ("batch",)
+    return NamedSharding(mesh, partition_spec(names))
+
+
+def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
+    """This process's rows of a batch, onto the mesh as a part of the global batch.
+
+    Args:
+      batch: NumPy arrays [rows, length] by name: part i of n, where i and n are `batch_part(mesh)`.
+      mesh: where they go.
+
+    Raises:
+      InputError: rows or columns do not divide over the mesh.
+    """
+    _, parts = batch_part(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(
+            _rows_sharding(mesh, name, value, rows=len(value) * parts),
+            value,
+            (len(value) * parts, *value.shape[1:]),
+        )
+        for name, value in batch.items()
+    }
+
+
+def put_whole(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
+    """A batch that every process has whole, onto the mesh; a device gets its own rows alone.
+
+    Args:
+      batch: NumPy arrays [B, length] by name, the same in all processes.
+      mesh: where they go.
+
+    Raises:
+      InputError: rows or columns do not divide over the mesh.
+    """
+    return {
+        name: _spread(value, _rows_sharding(mesh, name, value, rows=len(value)))
+        for name, value in batch.items()
+    }
+
+
+def _spread(value: np.ndarray, sharding: NamedSharding) -> Array:
+    return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
+
+
+def _rows_sharding(mesh: Mesh, name: str, value: Any, *, rows: int) -> NamedSharding:
+    sharding = batch_sharding(mesh, rank=value.ndim)
+    sizes = (rows, *value.shape[1:])
+    for axis, size in zip(("batch", "length"), sizes[: len(sharding.spec)], strict=False):
+        parts = math.prod(mesh.shape[part] for part in mesh_axes(axis))
+        if size % parts:
+            raise InputError(
+                f"mesh: axis {axis!r} of {name}, of size {size}, does not divide over the mesh "
+                f"axes {mesh_axes(axis)} of size {parts}; change --mesh.* or the data's sizes"
+            )
+    return sharding
+
+
+@functools.lru_cache
+def batch_part(mesh: Mesh) -> tuple[int, int]:
+    """Which part of every batch this process reads, and how many parts there are.
+
+    Processes that `tensor` or `sequence` runs across hold the same rows, and read the same part.
+
+    Raises:
+      InputError: the processes share rows in part only.
+    """
+    held: dict[int, set[int]] = {}
+    where = batch_sharding(mesh).devices_indices_map((data_parallelism(mesh),))
+    for device, (rows,) in where.items():
+        held.setdefault(device.process_index, set()).add(rows.start or 0)
+    parts = sorted({tuple(sorted(rows)) for rows in held.values()})
+    if sum(map(len, parts)) != data_parallelism(mesh) or len(set(map(len, parts))) > 1:
+        raise InputError(
+            f"mesh: {dict(mesh.shape)} gives the {len(held)} processes rows that they share in "
+            "part; change --mesh.*"
+        )
+    return parts.index(tuple(sorted(held[jax.process_index()]))), len(parts)
+
+
+def jit_rows(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
+    """Compiles function(params, *rows) for rows that every process has whole.
+
+    Args:
+      function: takes parameters and arrays [B, ...] or None, and gives arrays.
+      mesh: the rows are split over it and the results come back whole, on every process; None runs
+        where the parameters are, in one process.
+    """
+    if mesh is None:
+        return jax.jit(function)
+    compiled = jax.jit(function, out_shardings=replicated(mesh))
+
+    def call(params: Any, *rows: Any) -> Any:
+        split = batch_sharding(mesh)
+        with jax.set_mesh(mesh):
+            return compiled(params, *(None if x is None else _spread(x, split) for x in rows))
+
+    return call
+
+
+MOST_ROWS = 1 << 20
+"""Maximum rows that go through a model at once."""
+
+
+def rounded_rows(rows: int, mesh: Mesh | None) -> int:
+    """The least number of rows from `rows` on that divides over the mesh.
+
+    Raises:
+      InputError: rows are more than any device holds at once.
+    """
+    if rows > MOST_ROWS:
+        raise InputError(f"a batch must have at most {MOST_ROWS:,} rows, got {rows:,}")
+    parts = 1 if mesh is None else data_parallelism(mesh)
+    return -(-rows // parts) * parts
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The same array on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def data_parallelism(mesh: Mesh) -> int:
+    """How many parts a batch is split into."""
+    return math.prod(mesh.shape[name] for name in _BATCH_AXES)
+
+
+def traced_kind() -> str:
+    """The kind of the devices that a program is traced for: the mesh's, or the first that there is.
+
+    It is a name such as "TPU v5 lite", "NVIDIA H100 80GB HBM3" or "cpu". Those of the mesh need not
+    be attached.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    device = None if mesh.empty else mesh.abstract_device
+    return jax.devices()[0].device_kind if device is None else device.device_kind
+
+
+def check_whole_rows(what: str, *, instead: str) -> None:
+    """Refuses a mesh that splits the length.
+
+    Args:
+      what: needs whole rows.
+      instead: an option that does not.
+
+    Raises:
+      InputError: the mesh that is set by `jax.set_mesh` does.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.shape["sequence"] > 1:
+        raise InputError(
+            f"{what} needs whole rows: mesh.sequence is {mesh.shape['sequence']}; "
+            f"set --mesh.sequence 1 or {instead}"
+        )
+
+
+def constrain(x: Array, *logical: str | None) -> Array:
+    """Constrains an activation to the mesh that is set by `jax.set_mesh`; none set, x as it is.
+
+    A length that does not divide stays whole: decoding runs a model on one token at a time.
+
+    Args:
+      x: an array with as many axes as names are given.
+      *logical: its logical axis names.
+
+    Raises:
+      InputError: another axis does not divide; it is named.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh is None or mesh.empty:
+        return x
+    names: list[str | None] = []
+    for name, size in zip(logical, x.shape, strict=True):
+        if name == "length" and size % mesh.shape["sequence"]:
+            names.append(None)
+        else:
+            names.append(name)
+            _check_axis(mesh.shape, name, size)
+    return jax.lax.with_sharding_constraint(x, partition_spec(names))
+
+
+Mode = Literal["cached", "recompute"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """How a batch is divided.
+
+    Attributes:
+      count: parts of it.
+      tokens: that a device has in one part at most; the parts are as few as that allows. None goes
+        by `count`.
+      mode: of a loss in two stages: "cached" keeps the rows of all parts and runs each part again
+        for its gradient, "recompute" differentiates through the loop and runs a part again when its
+        gradient is asked for. The gradient is the same.
+    """
+
+    count: int = 1
+    tokens: int | None = None
+    mode: Mode = "cached"
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise InputError(f"microbatches must be a whole number of at least 1, got {self.count}")
+        if self.mode not in get_args(Mode):
+            raise InputError(
+                f"microbatch_mode must be {' or '.join(get_args(Mode))}, got {self.mode!r}"
+            )
+        if self.tokens is None:
+            return
+        if self.tokens < 1:
+            raise InputError(
+                f"tokens_per_part must be a whole number of at least 1, got {self.tokens}"
+            )
+        if self.count > 1:
+            raise InputError(
+                f"microbatches {self.count} and tokens_per_part {self.tokens} both say how many "
+                "parts a batch has: give one of them"
+            )
+
+    @property
+    def may_be_several(self) -> bool:
+        """Whether a batch may have more parts than one."""
+        return self.count > 1 or self.tokens is not None
+
+    def of(self, batch: Mapping[str, Any], mesh: Mesh) -> int:
+        """The parts of a batch.
+
+        Args:
+          batch: features [B, ...], or their shapes.
+          mesh: the devices.
+
+        Raises:
+          InputError: its rows do not divide among devices and parts, or one row has more tokens
+            than a part may have.
+        """
+        rows = next(iter(batch.values())).shape[0]
+        if self.tokens is None:
+            check_microbatches(rows, self.count, mesh)
+            return self.count
+        devices = data_parallelism(mesh)
+        check_microbatches(rows, 1, mesh)
+        each, own = tokens_of_row(batch), rows // devices
+        if each > self.tokens:
+            raise InputError(
+                f"tokens_per_part {self.tokens} is less than the {each} tokens of one row: set "
+                f"--tokens-per-part to {each} or more"
+            )
+        return next(n for n in range(1, own + 1) if own % n == 0 and own // n * each <= self.tokens)
+
+
+def tokens_of_row(batch: Mapping[str, Any]) -> int:
+    """Tokens of a row, padding included, of all texts that a model reads.
+
+    Args:
+      batch: features [B, ...], or their shapes; those that hold tokens end in "_tokens", and those
+        that are only predicted in "_target_tokens".
+    """
+    read = [name for name in batch if name.endswith("_tokens") and "_target_" not in name]
+    return sum(math.prod(batch[name].shape[1:]) for name in read)
+
+
+def check_microbatches(
+    batch_size: int, microbatches: int, mesh: Mesh, *, named: str | None = None
+) -> None:
+    """Refuses a batch whose microbatches cannot be divided among the devices.
+
+    Args:
+      batch_size: rows of the global batch.
+      microbatches: parts of it.
+      mesh: the devices.
+      named: what the message calls it; None is data.batch_size.
+
+    Raises:
+      InputError: with the sizes.
+    """
+    devices = data_parallelism(mesh)
+    if batch_size % (devices * microbatches):
+        raise InputError(
+            f"microbatches {microbatches} * {devices} devices that share a batch do not divide "
+            f"{named or f'data.batch_size {batch_size}'}; change --microbatches, "
+            f"{'--data.batches.shapes' if named else '--data.batch-size'} or --mesh.*"
+        )
+
+
+def split_batch(batch: Batch, microbatches: int, mesh: Mesh) -> dict[str, Array]:
+    """Microbatches [microbatches, B / microbatches, ...] of arrays [B, ...], inside a jit.
+
+    Number i has the rows i, i + microbatches, i + 2 * microbatches and so on: those of one device
+    stay on it.
+
+    Raises:
+      InputError: see `check_microbatches`.
+    """
+    check_microbatches(len(next(iter(batch.values()))), microbatches, mesh)
+
+    def split(x: Array) -> Array:
+        parts = jnp.reshape(x, (len(x) // microbatches, microbatches, *x.shape[1:]))
+        return constrain(jnp.swapaxes(parts, 0, 1), None, "batch", *_columns(x, mesh))
+
+    return {name: split(value) for name, value in batch.items()}
+
+
+def together(x: Array) -> Array:
+    """An array [B, ...] of its microbatches; the inverse of `split_batch`."""
+    whole = jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+    return constrain(whole, "batch", *[None] * (whole.ndim - 1))
+
+
+def _columns(x: Array, mesh: Mesh) -> tuple[str | None, ...]:
+    rest: list[str | None] = [None] * (x.ndim - 1)
+    if rest and mesh.shape["sequence"] > 1:
+        rest[0] = "length"
+    return tuple(rest)
+
+
+_BYTES = 400
+
+
+ending = threading.Event()
+"""Whether a signal asks this process to end, where it is alone: what waits for long gives up."""
+
+
+class Ended(Exception):
+    """What was waited for did not come before `ending`."""
+
+
+def first_told(text: str) -> str:
+    """The first text that is not empty, of all processes in the order of their index.
+
+    All processes call it, each with its own text, and all get the same one; it is a barrier as
+    well. With one process it is the text as given.
+
+    Args:
+      text: about 400 bytes of it are told.
+    """
+    if jax.process_count() == 1:
+        return text
+    mine = np.zeros(_BYTES, np.uint8)
+    encoded = np.frombuffer(text.encode()[:_BYTES], np.uint8)
+    mine[: encoded.size] = encoded
+    every = _gathered(mine)
+    told = [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in every]
+    return next((text for text in told if text), "")
+
+
+def all_told(text: str) -> list[str]:
+    """Return the texts of all processes, in the order of their index.
+
+    All processes call it, each with its own text, and all get the same list; it is a barrier as
+    well. Only digests travel if all texts are equal.
+    """
+    if jax.process_count() == 1:
+        return [text]
+    own = np.frombuffer(text.encode(), np.uint8)
+    head = np.frombuffer(
+        hashlib.sha256(own.tobytes()).digest() + own.size.to_bytes(8, "little"), np.uint8
+    )
+    heads = _gathered(head)
+    if (heads == head).all():
+        return [text] * len(heads)
+    sizes = [int.from_bytes(bytes(row[-8:]), "little") for row in heads]
+    rows = _gathered(np.pad(own, (0, max(sizes) - own.size)))
+    return [bytes(row[:size]).decode() for row, size in zip(rows, sizes, strict=True)]
+
+
+def _gathered(own: np.ndarray) -> np.ndarray:
+    """The bytes of all processes, a row each."""
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(own)).reshape(-1, own.size)

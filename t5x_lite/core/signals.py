@@ -1,0 +1,437 @@
+"""The end of a command's process by SIGINT (Ctrl-C), SIGTERM or SIGHUP: one line, 130, 143 or 129.
+
+    at_start()                  # from here on a signal ends the process at once
+    with watching() as watch:   # here it raises, so that `with` blocks clean up
+        command.run()
+    watch.leave(130)            # without the end of the interpreter
+
+A signal raises KeyboardInterrupt or `Terminated` in the main thread. Five things make that safe:
+
+- The interpreter is not finalized after a signal or an error. Its finalization runs destructors of
+  XLA and TensorFlow while their threads still work: a segmentation fault, or a process that never
+  ends.
+- During an import nothing is raised: extension modules abort the process. It ends at once, and what
+  is unfinished is removed.
+- Python drops an exception that is raised in a destructor or a garbage collection callback, such as
+  JAX's. `watching` then raises the signal again.
+- The main thread may be in C++ for minutes, as in a compilation. A thread of its own then removes
+  unfinished files and ends the process after `GRACE_SECONDS`, or at a second signal.
+- SIGHUP comes when the terminal is closed. Writing to it would fail from then on, so that output
+  goes to /dev/null. Under `nohup` the signal is ignored.
+
+Importing this module costs nothing: no JAX, no NumPy.
+
+Imports of what imports TensorFlow, without the log lines of its C++.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GRACE_SECONDS = 5.0
+"""How long the main thread may take to clean up after a signal."""
+_EXIT_SECONDS = 30.0
+"""How long functions of `atexit` may take after an error."""
+_SAME_SECONDS = 1.0
+"""A second signal within this time is the first one again: some launchers pass on Ctrl-C too."""
+_AGAIN_SECONDS = 0.05
+_LINES = {
+    signal.SIGINT: "error: interrupted",
+    signal.SIGTERM: "error: terminated",
+    signal.SIGHUP: "error: the terminal was closed",
+}
+_SHOW_CURSOR = "\x1b[?25h"
+standard_errors = [2]
+"""The last one is the descriptor of standard error; 2 may be held back for a while."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP came; whatever cleans up after Ctrl-C does so after it, too."""
+
+    def __init__(self, signum: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self.signum = signum
+
+
+def interruption(signum: int) -> KeyboardInterrupt:
+    """Return the exception of a signal."""
+    return KeyboardInterrupt() if signum == signal.SIGINT else Terminated(signum)
+
+
+def leave_terminal(signum: int) -> None:
+    """Send what is written to a terminal to /dev/null if the signal says that it was closed."""
+    if signum != signal.SIGHUP:
+        return
+    for descriptor in (1, *standard_errors):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, descriptor)
+                os.close(nothing)
+
+
+def at_start() -> None:
+    """Makes each of `SIGNALS` end this process at once, while there is nothing to clean up."""
+    for signum in SIGNALS:
+        if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(signum, _end_at_once)
+
+
+def line_of(signum: int) -> str:
+    """Return the line that a command ends with after a signal."""
+    return _LINES[signal.Signals(signum)]
+
+
+@contextlib.contextmanager
+def raising() -> Iterator[None]:
+    """Within the block, SIGTERM raises `Terminated`; for a caller who owns the process.
+
+    The second one ends the process at once. SIGINT stays as the caller has it.
+    """
+    import threading
+
+    def stop(signum: int, frame: Any) -> None:
+        del frame
+        signal.signal(signum, signal.SIG_DFL)
+        raise Terminated
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if main_thread else None
+    try:
+        yield
+    finally:
+        if main_thread:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def watching() -> Iterator["Watch"]:
+    """Within the block, `SIGNALS` raise, and end the process where that does not help."""
+    watch = Watch()
+    ignored = [one for one in SIGNALS if signal.getsignal(one) is signal.SIG_IGN]
+    handlers = {one: signal.signal(one, watch.handle) for one in SIGNALS if one not in ignored}
+    try:
+        with watch.hooks():
+            yield watch
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def ended_by(
+    signums: Collection[int], *, seconds: float, may_end: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
+    """End the process if it still runs some seconds after a signal, or at the second signal.
+
+    Python's own handlers wait until the main thread is back from C++: it may allocate or compile
+    there for ever. Here another thread learns of the signal. Nothing happens where this is not the
+    main thread.
+
+    Args:
+      signums: the signals.
+      seconds: how long the main thread has to end by itself.
+      may_end: whether the process may be ended; asked at the end of that time.
+    """
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    left = threading.Event()
+
+    def watch() -> None:
+        first = None
+        while first is None:
+            came = os.read(reading, 1)
+            if not came or left.is_set():
+                return
+            first = came[0] if came[0] in signums else None
+        second = threading.Thread(target=lambda: os.read(reading, 1), daemon=True)
+        second.start()
+        second.join(seconds)
+        if not left.is_set() and may_end():
+            leave_terminal(first)
+            _write(f"{line_of(first)}\n")
+            os._exit(128 + first)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        left.set()
+        signal.set_wakeup_fd(before)
+        os.write(writing, b"\0\0")  # both readers end
+        thread.join(1.0)
+        os.close(writing)
+        os.close(reading)
+
+
+class Watch:
+    """The signals of a process that runs one command.
+
+    Attributes:
+      signum: the signal that asked this process to end; None if there was none, and 0 once the
+        command is finished and no signal can change its outcome.
+    """
+
+    def __init__(self) -> None:
+        import threading
+
+        self.signum: int | None = None
+        self._ending = threading.Lock()
+        self._was_dropped = False
+
+    def handle(self, signum: int, frame: Any) -> None:
+        """Raise the first signal in the main thread; the thread of `hooks` counts the others."""
+        if self.signum is None:
+            self.signum = signum
+            leave_terminal(signum)
+            if _is_importing(frame):
+                self._end(signum)
+            raise interruption(signum)
+
+    @contextlib.contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Starts the thread that sees each signal, and hides tracebacks that a signal causes."""
+        import socket
+        import threading
+
+        received, sent = socket.socketpair()
+        sent.setblocking(False)
+        threading.Thread(target=self._watch, args=(received,), daemon=True, name="signals").start()
+        before = sys.unraisablehook, threading.excepthook
+        sys.unraisablehook = self._dropped(sys.unraisablehook)
+        threading.excepthook = self._silent(threading.excepthook)
+        descriptor = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(descriptor)
+            sys.unraisablehook, threading.excepthook = before
+            if not self.signum:
+                sent.close()  # its end is that of the thread
+
+    def finish(self) -> None:
+        """Ignores signals from here on; the process ends with the command's own code."""
+        self.signum = self.signum or 0
+
+    def claim(self) -> None:
+        """Makes the caller the one who ends this process; a thread that comes second waits."""
+        self.finish()
+        if not self._ending.acquire(blocking=False):
+            while True:
+                time.sleep(1)
+
+    def leave(self, code: int) -> None:
+        """End this process after it was interrupted, and after its message."""
+        from t5x_lite.core.files import remove_unfinished
+
+        _end_children()
+        with contextlib.suppress(Exception):
+            remove_unfinished()
+            _remove_generated()
+            _remove_temporary()
+        self._exit(code)
+
+    def leave_after_error(self, code: int) -> None:
+        """End this process after a command failed, and after its message.
+
+        Functions of `atexit` have `_EXIT_SECONDS`, since one may wait for another process.
+        """
+        import atexit
+        import threading
+
+        self.finish()
+        _end_children()
+        timer = threading.Timer(_EXIT_SECONDS, self._exit, (code,))
+        timer.daemon = True
+        timer.start()
+        with contextlib.suppress(BaseException):
+            atexit._run_exitfuncs()
+        self.leave(code)
+
+    def _exit(self, code: int) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+    def _watch(self, received: Any) -> None:
+        """Ends the process if the main thread does not do so in time after a signal."""
+        first = last = None
+        foreign = 0
+        with received:
+            while True:
+                left = None if first is None else first + GRACE_SECONDS - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                if self._was_dropped:
+                    self._raise_again()
+                received.settimeout(None if left is None else min(left, _AGAIN_SECONDS))
+                try:
+                    byte = received.recv(1)
+                except TimeoutError:
+                    continue
+                if not byte:
+                    return
+                if byte[0] not in SIGNALS:
+                    continue
+                now = time.monotonic()
+                if signal.getsignal(byte[0]) != self.handle:
+                    # Training and the server end by themselves after one signal. A second Ctrl-C
+                    # of training raises, which the main thread may be too busy to notice.
+                    foreign += byte[0] == signal.SIGINT
+                    if foreign < 2 or first is not None:
+                        continue
+                elif first is not None and now - first > _SAME_SECONDS:
+                    break
+                elif first is not None:
+                    continue
+                first, last = now, byte[0]
+        assert last is not None
+        self._end(self.signum or last)
+
+    def _end(self, signum: int) -> None:
+        """Removes what is unfinished, and ends the process while the main thread is busy."""
+        self.claim()
+        leave_terminal(signum)
+        cursor = _SHOW_CURSOR if os.isatty(standard_errors[-1]) else ""
+        _write(f"{cursor}{line_of(signum)}\n")
+        self.leave(128 + signum)
+
+    def _dropped(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A hook that raises a signal again that Python has dropped."""
+
+        def handle(dropped: Any) -> None:
+            if self.signum is None:
+                hook(dropped)
+            elif isinstance(dropped.exc_value, KeyboardInterrupt):
+                self._was_dropped = True
+
+        return handle
+
+    def _raise_again(self) -> None:
+        """Sends a dropped signal to the main thread again, as if none had come."""
+        import threading
+
+        main, signum = threading.main_thread().ident, self.signum
+        self._was_dropped = False
+        if main is not None and signum:
+            self.signum = None
+            signal.pthread_kill(main, signum)
+
+    def _silent(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A hook that is silent once the process ends: threads lose what they work with."""
+
+        def handle(failed: Any) -> None:
+            if self.signum is None:
+                hook(failed)
+
+        return handle
+
+
+def _is_importing(frame: Any) -> bool:
+    """Whether an import is under way below a frame.
+
+    Extension modules import others while they start, and abort the process if that raises.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _end_at_once(signum: int, frame: Any) -> None:
+    del frame
+    leave_terminal(signum)
+    _write(f"{line_of(signum)}\n")
+    os._exit(128 + signum)
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(standard_errors[-1], text.encode())
+
+
+def _remove_generated() -> None:
+    """Remove the modules that TensorFlow wrote to the temporary directory, as `atexit` would."""
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if name.startswith("__autograph_generated_file") and path:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _remove_temporary() -> None:
+    """Remove directories of `tempfile` that are open, also those of libraries."""
+    import gc
+    import tempfile
+
+    kind = tempfile.TemporaryDirectory
+    for one in [one for one in gc.get_objects() if type(one) is kind]:
+        with contextlib.suppress(Exception):
+            one.cleanup()
+
+
+def _end_children() -> None:
+    """Ends worker processes, which would wait for their next task."""
+    processes = sys.modules.get("multiprocessing.process")
+    for child in () if processes is None else processes.active_children():
+        with contextlib.suppress(Exception):
+            child.kill()
+
+
+_LOG_LINE = re.compile(
+    rb"[IWE]\d{4} \d\d:\d\d:|WARNING: All log messages before absl::InitializeLog"
+)
+
+
+@contextlib.contextmanager
+def without_log_lines() -> Iterator[None]:
+    """Holds back what is written to file descriptor 2; passes on all but C++ log lines."""
+    sys.stderr.flush()
+    try:
+        saved = os.dup(2)
+    except OSError:  # standard error is closed: nothing to hold back
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        standard_errors.append(saved)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            standard_errors.remove(saved)
+            os.close(saved)
+            held.seek(0)
+            for line in held:
+                if not _LOG_LINE.match(line):
+                    os.write(2, line)
+
+
+@contextlib.contextmanager
+def quiet_import() -> Iterator[None]:
+    """Around an import that may be TensorFlow's first: it reads its level of logging only then.
+
+    Importing JAX sets TF_CPP_MIN_LOG_LEVEL to 1, which shows warnings: TensorFlow then tells each
+    error of the data over many lines before we raise it.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    with without_log_lines():
+        yield

@@ -1,0 +1,327 @@
+"""What is stored against what is read: parameters that are made of other ones.
+
+A checkpoint, an optimizer and a train state hold the stored parameters. A module reads what the
+views make of them, and the gradient goes back through the views to what is stored.
+
+    views = (Same("decoder/mlp/*", "encoder/mlp/*"),)
+    seen = read(views, stored)       # decoder/mlp/wi/kernel is the array of encoder/mlp/wi/kernel,
+    stored = write(views, seen)      # which is stored once
+
+A pattern is the path of one array, or ends in "/*" and means all arrays below it. Views are read in
+their order and written in the opposite one. Nothing here knows of modules.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5x_lite.core import trees
+from t5x_lite.core.trees import Array, Axes, LazyArray, Params
+
+Flat = Mapping[str, Any]
+"""Path -> leaf."""
+
+
+@runtime_checkable
+class View(Protocol):
+    """One statement about parameters; its methods take and give leaves by path.
+
+    Attributes:
+      computes: whether reading makes new arrays, and does not only move those that there are.
+    """
+
+    computes: ClassVar[bool]
+
+    def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Shapes and logical axes of what is stored, from those of what is read.
+
+        Raises:
+          ValueError: the parameters are not those that the view is about.
+        """
+        ...
+
+    def fresh(self, seen: Flat) -> dict[str, Any]:
+        """The stored parameters of a model that was just initialised."""
+        ...
+
+    def read(self, stored: Flat) -> dict[str, Any]:
+        """The parameters that the modules have."""
+        ...
+
+    def write(self, seen: Flat) -> dict[str, Any]:
+        """The stored parameters of which `read` makes these: for import, and for --init."""
+        ...
+
+    def mentions(self, path: str) -> bool:
+        """Whether the array at a path has to do with the view."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Same:
+    """Arrays that are read from others and not stored: tied tables, shared layers.
+
+    `write` drops the copies; the owner's arrays count.
+
+    Attributes:
+      path: pattern of the copies.
+      owner: pattern of the arrays that are stored.
+    """
+
+    path: str
+    owner: str
+
+    computes: ClassVar[bool] = False
+
+    def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
+        """All arrays but the copies.
+
+        Raises:
+          ValueError: nothing is at `path`, or the arrays at `owner` are others.
+        """
+        _check_alike(self.path, self.owner, shapes)
+        return self.write(shapes), self.write(axes)
+
+    def fresh(self, seen: Flat) -> dict[str, Any]:
+        """All arrays but the copies."""
+        return self.write(seen)
+
+    def read(self, stored: Flat) -> dict[str, Any]:
+        """The owner's arrays at both paths.
+
+        Raises:
+          ValueError: there are arrays at `path`.
+        """
+        if there := _at(self.path, stored):
+            raise ValueError(f"{there[0]} is stored, and should be read from {self.owner}")
+        copies = {_moved(p, self.owner, self.path): stored[p] for p in _at(self.owner, stored)}
+        return {**stored, **copies}
+
+    def write(self, seen: Flat) -> dict[str, Any]:
+        """All arrays but the copies."""
+        return {path: leaf for path, leaf in seen.items() if not _matches(self.path, path)}
+
+    def mentions(self, path: str) -> bool:
+        """Whether it is a copy or an owner's."""
+        return _matches(self.path, path) or _matches(self.owner, path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Arrays that are stored as their difference from others, which they do not move.
+
+        read = stop_gradient(base) + stored          stored begins as zero
+
+    Attributes:
+      path: pattern of the arrays.
+      base: pattern of the others.
+    """
+
+    path: str
+    base: str
+
+    computes: ClassVar[bool] = True
+
+    def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The shapes and axes as they are.
+
+        Raises:
+          ValueError: nothing is at `path`, or the arrays at `base` are others.
+        """
+        _check_alike(self.path, self.base, shapes)
+        return dict(shapes), dict(axes)
+
+    def fresh(self, seen: Flat) -> dict[str, Any]:
+        """Zeros in place of the arrays."""
+        return {**seen, **{path: jnp.zeros_like(seen[path]) for path in _at(self.path, seen)}}
+
+    def read(self, stored: Flat) -> dict[str, Any]:
+        """Sums in place of the differences."""
+        sums = {p: _sum(stored[self._base(p)], stored[p]) for p in _at(self.path, stored)}
+        return {**stored, **sums}
+
+    def write(self, seen: Flat) -> dict[str, Any]:
+        """Differences in place of the sums."""
+        less = {p: _difference(seen[p], seen[self._base(p)]) for p in _at(self.path, seen)}
+        return {**seen, **less}
+
+    def mentions(self, path: str) -> bool:
+        """Whether it is a difference or a base."""
+        return _matches(self.path, path) or _matches(self.base, path)
+
+    def _base(self, path: str) -> str:
+        return _moved(path, self.path, self.base)
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeat:
+    """One array for all layers of a stack: stored as [...], read as [N, ...].
+
+    Attributes:
+      path: pattern of the arrays.
+      num: N, the number of layers.
+    """
+
+    path: str
+    num: int
+
+    computes: ClassVar[bool] = True
+
+    def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Shapes and axes without the first axis, that of the layers.
+
+        Raises:
+          ValueError: nothing is at `path`, or there is another number of layers.
+        """
+        first, rest = {}, {}
+        for path in _some(self.path, shapes):
+            shape = tuple(shapes[path].shape)
+            if shape[:1] != (self.num,):
+                raise ValueError(f"{path} must have {self.num} layers: got the shape {shape}")
+            first[path] = jax.ShapeDtypeStruct(shape[1:], shapes[path].dtype)
+            rest[path] = tuple(axes[path][1:])
+        return {**shapes, **first}, {**axes, **rest}
+
+    def fresh(self, seen: Flat) -> dict[str, Any]:
+        """The first layer's arrays."""
+        return {**seen, **{path: seen[path][0] for path in _at(self.path, seen)}}
+
+    def read(self, stored: Flat) -> dict[str, Any]:
+        """The same array in each layer."""
+        each = {path: stored[path] for path in _at(self.path, stored)}
+        return {**stored, **{p: jnp.broadcast_to(x, (self.num, *x.shape)) for p, x in each.items()}}
+
+    def write(self, seen: Flat) -> dict[str, Any]:
+        """The mean of the layers, which are equal where `read` made them."""
+        return {**seen, **{path: jnp.mean(seen[path], axis=0) for path in _at(self.path, seen)}}
+
+    def mentions(self, path: str) -> bool:
+        """Whether it is one of the arrays."""
+        return _matches(self.path, path)
+
+
+def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, Axes]:
+    """Shapes and logical axes of what is stored, two nested dicts, from those of what is read.
+
+    Raises:
+      ValueError: a view is of other parameters.
+    """
+    if not views:
+        return shapes, axes
+    its_shapes, its_axes = trees.flatten(shapes), trees.flatten(axes)
+    for view in reversed(views):
+        its_shapes, its_axes = view.stored(its_shapes, its_axes)
+    return trees.unflatten(its_shapes), trees.unflatten(its_axes)
+
+
+def fresh(views: Sequence[View], seen: Params) -> Params:
+    """The stored parameters of a model that was just initialised."""
+    return _through([view.fresh for view in reversed(views)], seen)
+
+
+def read(views: Sequence[View], stored: Params) -> Params:
+    """The parameters that the modules have; arrays that no view mentions are the same objects."""
+    return _through([view.read for view in views], stored)
+
+
+def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+    """As `read`, of arrays by path that need not fit in memory; those that views compute are made.
+
+    Raises:
+      ValueError: the parameters are not those that the views are about.
+    """
+    if not views:
+        return dict(stored)
+    computed = mentioned([view for view in views if view.computes], stored)
+    arrays = {path: a.read() if path in computed else a for path, a in stored.items()}
+    try:
+        seen = trees.flatten(read(views, trees.unflatten(arrays)))
+    except KeyError as error:
+        raise ValueError(f"there are no parameters {error}") from error
+    return {
+        path: leaf if isinstance(leaf, LazyArray) else _made(np.asarray(leaf))
+        for path, leaf in seen.items()
+    }
+
+
+def _made(array: np.ndarray) -> LazyArray:
+    return LazyArray(array.shape, array.dtype, lambda: array)
+
+
+def write(views: Sequence[View], seen: Params) -> Params:
+    """The stored parameters of which `read` makes these."""
+    return _through([view.write for view in reversed(views)], seen)
+
+
+def mentioned(views: Sequence[View], paths: Iterable[str]) -> set[str]:
+    """The paths that a view has to do with."""
+    return {path for path in paths if any(view.mentions(path) for view in views)}
+
+
+def copies(views: Sequence[View], seen: Iterable[str]) -> dict[str, str]:
+    """Path of an array that is not stored -> path of the one that it is read from."""
+    paths = list(seen)
+    return {
+        path: _moved(path, view.path, view.owner)
+        for view in views
+        if isinstance(view, Same)
+        for path in _at(view.path, paths)
+    }
+
+
+def _through(functions: Sequence[Any], tree: Params) -> Params:
+    if not functions:
+        return tree
+    flat: dict[str, Any] = trees.flatten(tree)
+    for function in functions:
+        flat = function(flat)
+    return trees.unflatten(flat)
+
+
+def _stem(pattern: str) -> str:
+    """The beginning of all paths of a pattern that ends in "/*"; of one path nothing but itself."""
+    return pattern.removesuffix("*")
+
+
+def _matches(pattern: str, path: str) -> bool:
+    return path.startswith(_stem(pattern)) if pattern.endswith("/*") else path == pattern
+
+
+def _at(pattern: str, flat: Iterable[str]) -> list[str]:
+    return [path for path in flat if _matches(pattern, path)]
+
+
+def _some(pattern: str, flat: Iterable[str]) -> list[str]:
+    paths = _at(pattern, flat)
+    if not paths:
+        raise ValueError(f"no parameters are at {pattern}")
+    return paths
+
+
+def _moved(path: str, pattern: str, other: str) -> str:
+    """The path of the other pattern that corresponds to one of the first."""
+    return _stem(other) + path.removeprefix(_stem(pattern))
+
+
+def _check_alike(path: str, other: str, shapes: Flat) -> None:
+    """Refuses two patterns whose arrays are not the same in names and shapes."""
+    ours = {_moved(p, path, other): tuple(shapes[p].shape) for p in _some(path, shapes)}
+    theirs = {p: tuple(shapes[p].shape) for p in _at(other, shapes)}
+    if ours != theirs:
+        raise ValueError(
+            f"the parameters at {path} must be as those at {other}: got {ours} for {theirs}"
+        )
+
+
+@jax.jit
+def _sum(base: Array, stored: Array) -> Array:
+    return jax.lax.stop_gradient(base) + stored
+
+
+@jax.jit  # other processes may have parts of the arrays, too
+def _difference(seen: Array, base: Array) -> Array:
+    return seen - base

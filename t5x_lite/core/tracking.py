@@ -1,0 +1,199 @@
+"""Trackers: where a run's metrics go besides its work directory, through one protocol.
+
+    --tracking.to tensorboard wandb mlflow my_trackers:Webhook --tracking.project summaries
+
+A tracker is made once, by a function or class that is called with a `TrackedRun`, and is then given
+every record of metrics. One of your own:
+
+    # my_trackers.py, beside the config
+    class Webhook:
+        id = None                                   # or a name by which a resumed run finds it
+
+        def __init__(self, run: TrackedRun): ...
+        def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+        def close(self, outcome: Outcome) -> None: ...
+
+All calls come from one thread of the first process, in order. Training does not wait for them. A
+tracker that raises is warned about once and left out from then on: it never stops a run. Its `id`
+is kept in trackers.json of the work directory, and is `TrackedRun.id` when the run resumes.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, cast, runtime_checkable
+
+from t5x_lite.core import project
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.remote import AnyPath, write_whole
+
+Outcome = Literal["finished", "interrupted", "failed"]
+"""How a run ended: at its last step, by a signal, to be resumed, or by an error."""
+
+
+TRACKERS_FILE = "trackers.json"
+
+
+TENSORBOARD = "tensorboard"
+
+
+_SHIPPED = {
+    TENSORBOARD: "t5x_lite.train.trackers:TensorBoard",
+    "wandb": "t5x_lite.train.trackers:WandB",
+    "mlflow": "t5x_lite.train.trackers:MLflow",
+}
+
+
+_EXTRAS = ("wandb", "mlflow")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tracking:
+    """Where metrics go besides metrics.jsonl, which is always written.
+
+    Attributes:
+      to: tensorboard, wandb, mlflow (extras of the same names), or "module:name" of a tracker of
+        your own (`config.run_options`); () is none.
+      project: the project of Weights & Biases, the experiment of MLflow; "" is their default.
+      name: the run's name there; "" is that of the work directory.
+    """
+
+    to: tuple[str, ...] = (TENSORBOARD,)
+    project: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for name in self.to:
+            if name not in _SHIPPED and not all(name.partition(":")):
+                raise InputError(
+                    f"tracking.to {name!r} is none of {', '.join(_SHIPPED)}, and no module:name"
+                    f"{did_you_mean(name, _SHIPPED)}"
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrackedRun:
+    """A run, as its trackers see it.
+
+    Attributes:
+      directory: the work directory, or the directory of this machine that stands in for a bucket.
+      name: of the run.
+      project: that it belongs to, "" for none.
+      config: the experiment, as config.json has it.
+      total_steps: the step at which it ends.
+      first_step: the first step of which metrics come; earlier records were sent before.
+      id: by which an earlier start of this run was known; None in a new run.
+    """
+
+    directory: str
+    name: str
+    project: str = ""
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    total_steps: int = 0
+    first_step: int = 1
+    id: str | None = None
+
+
+@runtime_checkable
+class RunTracker(Protocol):
+    """Receives the metrics of a run.
+
+    Attributes:
+      id: a name by which a resumed run finds what was sent before; None where it needs none.
+    """
+
+    id: str | None
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of a step; what is not finite is in it, too."""
+        ...
+
+    def close(self, outcome: Outcome) -> None:
+        """Takes the end of the run."""
+        ...
+
+
+MakeTracker = Callable[[TrackedRun], RunTracker]
+
+
+def find_trackers(tracking: Tracking) -> dict[str, MakeTracker]:
+    """The functions that make the trackers of a config, by name; nothing is sent yet.
+
+    Raises:
+      InputError: a module or a name in it is missing, or the extra is not installed.
+    """
+    return {name: _find(name) for name in tracking.to}
+
+
+def _find(name: str) -> MakeTracker:
+    if name in _EXTRAS and importlib.util.find_spec(name) is None:
+        raise InputError(
+            f"tracking.to {name} needs the package {name}: {install_command(name)}, or leave it out"
+        )
+    module_name, _, attribute = _SHIPPED.get(name, name).partition(":")
+    try:
+        shipped = name in _SHIPPED
+        module = (importlib.import_module if shipped else project.import_module)(module_name)
+    except ImportError as error:
+        raise InputError(f"tracking.to {name}: {error}") from error
+    make: Any = getattr(module, attribute, None)
+    if not callable(make):
+        near = did_you_mean(attribute, vars(module))
+        raise InputError(f"tracking.to {name}: {module_name} has no {attribute}{near}")
+    return cast(MakeTracker, make)
+
+
+class KnownIds:
+    """trackers.json of a work directory: tracker -> the id of its run there.
+
+    Args:
+      directory: the work directory.
+    """
+
+    def __init__(self, directory: AnyPath):
+        self._path = directory / TRACKERS_FILE
+        self._lock = threading.Lock()  # each tracker has a thread
+
+    def get(self, name: str) -> str | None:
+        """The id that a tracker had; None where there is none, or the file is damaged."""
+        found = self._read().get(name)
+        return found if isinstance(found, str) else None
+
+    def set(self, name: str, value: str) -> None:
+        """Keeps an id.
+
+        Raises:
+          OSError: it cannot be written.
+        """
+        with self._lock:
+            known = self._read()
+            if known.get(name) != value:
+                content = json.dumps({**known, name: value}, indent=1) + "\n"
+                write_whole(self._path, content.encode())
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested config by the names of its options: {"optimizer.schedule.value": 0.001}."""
+    leaves: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            leaves |= flat(value, f"{prefix}{name}.")
+        elif isinstance(value, Sequence) and any(isinstance(each, Mapping) for each in value):
+            for i, each in enumerate(value):
+                leaves |= flat(
+                    each if isinstance(each, Mapping) else {"": each}, f"{prefix}{name}.{i}."
+                )
+        else:
+            leaves[prefix + name] = value
+    return leaves

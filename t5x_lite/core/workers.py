@@ -1,0 +1,175 @@
+"""Work beside the main thread: processes, and a thread that reads ahead.
+
+Processes for `concurrent.futures` that a plain script and a notebook can start.
+
+    with ProcessPoolExecutor(8, mp_context=WorkerContext()) as pool: ...
+
+Processes are spawned, for the threads of TensorFlow and JAX do not survive a fork. What spawning
+does besides is left out here:
+
+- it would run the main script again in every worker, with all that stands beside its call of ours,
+  unless the call is guarded by `if __name__ == "__main__"`: what workers need is in our modules;
+- a worker would look for its first modules in the current directory.
+
+Elements of an iterator, made ahead of their time in a thread.
+
+    ahead = Prefetch(iter_of_batches, depth=4)
+    next(ahead)
+
+What the iterator raises is raised by next() at the element's place.
+"""
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, Generic, TypeVar
+
+from t5x_lite.core.project import safe_path
+
+_SECONDS = 5.0
+
+
+class WorkerContext(SpawnContext):
+    """A context of multiprocessing that remembers its processes, to say how one ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:
+        """A process that does not run the main script."""
+        process = _Worker(*args, **kwargs)
+        self._started.append(process)
+        return process
+
+    def kill(self) -> None:
+        """Ends all processes at once."""
+        for process in self._started:
+            if process.is_alive():
+                process.kill()
+
+    def why_broken(self) -> str:
+        """How a worker ended that broke a pool, as a sentence: "a worker was killed by SIGKILL"."""
+        started = [process for process in self._started if process.pid is not None]
+        until = time.monotonic() + _SECONDS
+        # The pool's own thread waits for them too: what it has seen first, `join` here would miss.
+        while any(process.exitcode is None for process in started) and time.monotonic() < until:
+            time.sleep(0.01)
+        codes = [process.exitcode for process in started if process.exitcode]
+        # The pool ends the other workers by SIGTERM.
+        codes.sort(key=lambda code: code == -signal.SIGTERM)
+        if not codes:
+            return "a worker ended unexpectedly"
+        if codes[0] > 0:
+            return f"a worker ended with exit code {codes[0]}; its own message is above"
+        why = ", perhaps for its memory" if codes[0] == -signal.SIGKILL else ""
+        return f"a worker was killed by {signal.Signals(-codes[0]).name}{why}"
+
+
+class _Worker(SpawnProcess):
+    """A spawned process without the main module of this one."""
+
+    def start(self) -> None:
+        """Starts it, without Ctrl-C: the process that started it ends it."""
+        with without_main_module(), safe_path(), _without_interrupts():
+            super().start()
+
+
+def end_with_parent() -> None:
+    """End this worker when the process that started it has ended, however that was."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Blocks SIGINT, which a process that is started in the block inherits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def without_main_module() -> Iterator[None]:
+    """Hides what multiprocessing knows the main module by: its file and its name."""
+    main = vars(sys.modules["__main__"])
+    hidden = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+    main.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        main.update(hidden)
+
+
+T = TypeVar("T")
+
+_WAIT_SECONDS = 0.1
+
+
+class Prefetch(Iterator[T], Generic[T]):
+    """An iterator that is `depth` elements ahead; the thread begins with the first next()."""
+
+    def __init__(self, elements: Iterator[T], *, depth: int = 4):
+        self._queue: queue.Queue = queue.Queue(depth)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(
+            target=_fill, args=(elements, self._queue, self._closed), daemon=True
+        )
+        # The thread holds no reference to this object, and ends with it or with the interpreter: a
+        # thread that is still in C++ when the interpreter goes would abort the process.
+        self._end = weakref.finalize(self, _end, self._closed, self._thread)
+
+    def __next__(self) -> T:
+        if self._closed.is_set():
+            raise StopIteration
+        if self._thread.ident is None:
+            self._thread.start()
+        element, error = self._queue.get()
+        if error is not None:
+            self._closed.set()
+            raise error
+        return element
+
+    def close(self) -> None:
+        """Ends the thread, and waits for the element that it is making."""
+        self._end()
+
+
+def _end(closed: threading.Event, thread: threading.Thread) -> None:
+    closed.set()
+    if thread.is_alive() and thread is not threading.current_thread():
+        thread.join()
+
+
+def _fill(elements: Iterator[Any], ahead: queue.Queue, closed: threading.Event) -> None:
+    while not closed.is_set():
+        try:
+            item = next(elements), None
+        except BaseException as error:  # it is raised where the element is asked for
+            item = None, error
+        while not closed.is_set():
+            try:
+                ahead.put(item, timeout=_WAIT_SECONDS)
+                break
+            except queue.Full:
+                continue
+        if item[1] is not None:
+            return

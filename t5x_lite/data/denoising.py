@@ -1,0 +1,869 @@
+"""T5's unsupervised objectives: noise masks, inputs and targets, and UL2's mixture of denoisers.
+
+Which tokens of a text are noise: the masks of T5's objectives (Raffel et al. 2020, section 3.3).
+
+    spans  0 0 1 1 0 0 0 1     `random_spans_noise_mask`: the number of noise tokens and of spans is
+                               fixed, their places are random; the first token is kept, the last cut
+    i.i.d. 1 0 0 1 1 0 0 0     `iid_noise_mask`: every token on its own
+
+What becomes of the noise stands in replacement.py, and the objectives made of both in
+recipes.py. All of it is NumPy, and a pure function of (tokens, seed, epoch, index):
+`example_rng` gives the random numbers. Only uniform doubles are drawn: unlike NumPy's shuffling,
+these do not change between versions.
+
+Source: t5/data/preprocessors.py in google-research/text-to-text-transfer-transformer
+(random_spans_helper, random_spans_noise_mask, iid_noise_mask).
+
+What becomes of noise: from tokens and a mask to inputs and targets (Raffel et al. 2020, 3.3).
+
+    tokens               10 11 12 13 14 15 16 17
+    mask                  0  0  1  1  0  0  0  1
+    `replace_spans`      inputs  10 11 99 14 15 16 98     targets  99 12 13 98 17
+    `drop`               inputs  10 11 14 15 16           targets  12 13 17
+    `replace_tokens`     inputs  10 11 99 99 14 15 16 99
+
+With sentinels counting down from 99. Masks of section 3.3.3 and 3.3.4 begin with a kept token and
+end in a cut one, so their targets begin with a sentinel and have no closing one: the released T5
+code does it so, although the paper's figure 2 shows one. An i.i.d. mask may begin and end as it
+likes: then inputs begin with a sentinel, or targets end in one. With `final_sentinel` all targets
+end in one, as in the figure: where the text ends in noise, the next sentinel is appended.
+
+    `replace_spans(..., final_sentinel=True)`             targets  99 12 13 98 17 97
+
+Where there are more spans than sentinels, the ordinary tokens below them serve too, as in T5.
+
+Source: t5/data/preprocessors.py in google-research/text-to-text-transfer-transformer
+(noise_span_to_unique_sentinel, nonnoise_span_to_unique_sentinel, drop_noise_tokens,
+noise_token_to_sentinel).
+
+T5's unsupervised objectives on tokens (Raffel et al. 2020, section 3.3), by their names there.
+
+    tokens                     10 11 12 13 14 15 16 17
+    span corruption            inputs 10 11 99 14 15 16 98    targets 99 12 13 98 17
+    i.i.d., replace spans      inputs 99 11 12 98 15 16 17    targets 10 99 13 14 98
+    i.i.d., drop tokens        inputs 11 12 15 16 17          targets 10 13 14
+    BERT-style                 inputs 99 11 12 99 57 15 16 17, all of the text in the targets
+    MASS-style                 inputs 99 11 12 99 99 15 16 17, all of the text in the targets
+    deshuffling                inputs 13 10 16 11 17 12 14 15, all of the text in the targets
+    prefix language modelling  inputs 10 11 12                targets 13 14 15 16 17
+
+With `final_sentinel` the targets of span corruption are 99 12 13 98 17 97 (replacement.py). A
+language model has no inputs, and no corruption. EOS is not added here. Everything is a pure
+function of (tokens, seed, epoch, index): the seqio pipeline and an offline cache give the same
+examples. What is noise and what becomes of it stand in noise.py and replacement.py; how long the
+text is that a corruption gets, in tasks/unsupervised.py; UL2's mixture in mixture_of_denoisers.py.
+
+Source: t5/data/preprocessors.py (denoise) and t5/models/gin/objectives in
+google-research/text-to-text-transfer-transformer.
+
+UL2's mixture of denoisers: seven objectives, one of them for each example (Tay et al. 2022).
+
+    denoiser  mean span, density                          its mode token stands before the inputs
+    R         3, 0.15 | 8, 0.15                           [NLU]
+    X         3, 0.5 | 8, 0.5 | 64, 0.15 | 64, 0.5        [NLG]
+    S         the rest of the text, a quarter on average  [S2S]
+
+R and X are span corruption; S is prefix language modelling, without a sentinel. Which denoiser an
+example gets depends on (seed, epoch, index) alone, and so does the part of the chunk that it gets:
+denoisers need from 509 to 1004 tokens to fill inputs of 512, a chunk has the most, and a denoiser
+that needs fewer takes as many in a row from a random place. (The authors' code cuts the text into
+chunks for each denoiser on its own, which one cache could not hold.)
+
+Source: "UL2: Unifying Language Learning Paradigms", table 1 and the code of appendix 9.2, by which
+denoisers are drawn uniformly; section 4 finds a share of 20 % best for S. Modes as in the released
+checkpoints.
+"""
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Int, Int32
+
+# Second half of the Philox key: another use of the same example gets other numbers.
+SPANS, PREFIX, IID, PERMUTATION, DENOISER, GROUP = 1, 2, 3, 4, 5, 6
+FEW_SHOT, DOCUMENT_SPANS, SEGMENTS = 7, 8, 9
+_WORD = 2**64
+
+
+class _Generator(threading.local):
+    """A thread's generator: making one costs eight times what setting it does."""
+
+    def __init__(self):
+        self.bits = np.random.Philox(0)
+        self.fresh = self.bits.state
+        self.generator = np.random.Generator(self.bits)
+
+
+_own = _Generator()
+
+
+def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np.random.Generator:
+    """The random numbers of one example in one epoch.
+
+    Philox is counter based: the seed is its key, and (index, epoch) are the high words of its
+    counter, so that no two examples share numbers.
+
+    Args:
+      seed: the run's seed, taken modulo 2**64.
+      epoch: how often the data were repeated before, >= 0.
+      index: the example's position in the unshuffled data, >= 0.
+      stream: what the numbers are for.
+
+    Returns:
+      This thread's generator, good until the thread's next call.
+    """
+    key, counter = _own.fresh["state"]["key"], _own.fresh["state"]["counter"]
+    key[0], key[1] = seed % _WORD, stream
+    counter[2], counter[3] = index, epoch
+    _own.bits.state = _own.fresh
+    return _own.generator
+
+
+@functools.lru_cache(maxsize=4096)
+def noise_counts(length: int, noise_density: float, *, mean_span_length: float) -> tuple[int, int]:
+    """How many tokens are cut out of `length`, in how many spans.
+
+    Args:
+      length: tokens of the chunk.
+      noise_density: share of the tokens to cut, between 0 and 1.
+      mean_span_length: mean tokens of a span, >= 1.
+
+    Returns:
+      (noise tokens, spans): clip(round(length * density), 1, length - 1) and round(noise / mean),
+      at least 1 and at most what fits. Rounding is half to even, in float32 as T5's
+      random_spans_noise_mask does it: 0.15 of 190 tokens are 29. A chunk of fewer than two tokens
+      cannot both keep and cut one: (0, 0).
+
+    Raises:
+      ValueError: if density or mean are out of range.
+    """
+    if not 0 < noise_density < 1:
+        raise ValueError(f"noise_density must be between 0 and 1, got {noise_density}")
+    if mean_span_length < 1:
+        raise ValueError(f"mean_span_length must be at least 1, got {mean_span_length}")
+    if length < 2:
+        return 0, 0
+    noise = int(np.rint(np.float32(length) * np.float32(noise_density)))
+    noise = min(max(noise, 1), length - 1)
+    spans = max(int(np.rint(np.float32(noise) / np.float32(mean_span_length))), 1)
+    return noise, min(spans, noise, length - noise)
+
+
+@functools.lru_cache(maxsize=256)
+def random_spans_lengths(
+    inputs_length: int,
+    noise_density: float,
+    mean_span_length: float,
+    *,
+    final_sentinel: bool = False,
+) -> tuple[int, int]:
+    """The chunk length that fills inputs exactly, and the targets' length that goes with it.
+
+    512 tokens of inputs at density 0.15 and mean span 3 need 568 raw tokens and give targets of
+    114, EOS counted in both; a final sentinel makes them 115, of the same text. T5's
+    random_spans_helper rounds in float64 and its mask in float32: where they differ (172 tokens:
+    targets of 38 and 40) room is made for what the mask cuts.
+
+    Args:
+      inputs_length: tokens of the inputs, EOS included, >= 3.
+      noise_density: share of the tokens to cut.
+      mean_span_length: mean tokens of a span.
+      final_sentinel: whether targets end in a sentinel (`replacement.replace_spans`).
+
+    Returns:
+      (raw tokens, targets length).
+
+    Raises:
+      ValueError: if inputs_length < 3: one kept token, one sentinel and EOS.
+    """
+
+    def lengths(raw: int) -> tuple[int, int]:
+        noise, spans = noise_counts(raw, noise_density, mean_span_length=mean_span_length)
+        return raw - noise + spans + 1, noise + spans + 1
+
+    if inputs_length < 3:
+        raise ValueError(
+            f"span corruption needs an inputs_length of at least 3, got {inputs_length}"
+        )
+    raw = 2
+    while lengths(raw + 1)[0] <= inputs_length:
+        raw += 1
+    # T5's exception: at density 0.5 the targets shall not be longer than the inputs.
+    if noise_density == 0.5 and raw > 2 and lengths(raw)[1] > inputs_length:
+        raw -= 1
+    return raw, lengths(raw)[1] + final_sentinel
+
+
+def _random_segments(rng: np.random.Generator, total: int, *, parts: int) -> Int[np.ndarray, " n"]:
+    """`total` in `parts` positive summands, every such composition equally likely."""
+    if parts == total:
+        return np.ones(parts, np.int64)
+    bounds = np.empty(parts + 1, np.int64)
+    bounds[0], bounds[-1] = -1, total - 1
+    bounds[1:-1] = rng.random(total - 1).argpartition(parts - 1)[: parts - 1]
+    bounds.sort()
+    return bounds[1:] - bounds[:-1]
+
+
+def random_spans_noise_mask(
+    length: int,
+    rng: np.random.Generator,
+    *,
+    noise_density: float = 0.15,
+    mean_noise_span_length: float = 3.0,
+) -> Bool[np.ndarray, " n"]:
+    """Which tokens are cut out: kept and cut spans alternate, first kept, last cut.
+
+    Args:
+      length: tokens of the chunk; below 2 nothing is cut.
+      rng: from `example_rng`.
+      noise_density: share of the tokens to cut.
+      mean_noise_span_length: mean tokens of a cut span.
+
+    Returns:
+      Mask [length], true where the token is cut out.
+    """
+    noise, spans = noise_counts(length, noise_density, mean_span_length=mean_noise_span_length)
+    if not spans:
+        return np.zeros(length, bool)
+    runs = np.empty(2 * spans, np.int64)
+    runs[1::2] = _random_segments(rng, noise, parts=spans)
+    runs[0::2] = _random_segments(rng, length - noise, parts=spans)
+    cut = np.zeros(2 * spans, bool)
+    cut[1::2] = True
+    return cut.repeat(runs)
+
+
+def iid_noise_mask(
+    length: int, rng: np.random.Generator, *, noise_density: float = 0.15
+) -> Bool[np.ndarray, " n"]:
+    """Which tokens are cut out: each with probability `noise_density`, on its own.
+
+    Args:
+      length: tokens of the chunk.
+      rng: from `example_rng`.
+      noise_density: share of the tokens to cut.
+
+    Returns:
+      Mask [length], true where the token is cut out.
+    """
+    return rng.random(length) < noise_density
+
+
+def iid_targets_length(
+    length: int, noise_density: float, *, final_sentinel: bool = False
+) -> tuple[float, float]:
+    """How long targets are where i.i.d. noise is kept and every other span is a sentinel.
+
+    A token of the chunk gives one of the targets if it is noise, or kept and after noise; the first
+    always does. 511 tokens at density 0.15 give 142.5 on average.
+
+    Args:
+      length: tokens of the chunk, >= 1.
+      noise_density: share of the tokens to cut.
+      final_sentinel: whether a text that ends in noise gives one more.
+
+    Returns:
+      (mean, standard deviation), without EOS.
+    """
+    either = 1 - (1 - noise_density) ** 2
+    # Two neighbouring pairs share a token.
+    both = noise_density + (1 - noise_density) * noise_density**2
+    variance = (length - 1) * either * (1 - either)
+    variance += 2 * max(length - 2, 0) * (both - either**2)
+    mean = 1 + (length - 1) * either
+    if final_sentinel:
+        mean += noise_density
+        variance += noise_density * (1 - noise_density)
+        # Noise at the end is itself one of the targets.
+        variance += 2 * min(length - 1, 1) * noise_density * (1 - either)
+    return mean, math.sqrt(variance)
+
+
+def iid_spans(length: int, noise_density: float) -> tuple[float, float]:
+    """How many spans i.i.d. noise has, of noise and nearly as many of kept tokens.
+
+    Args:
+      length: tokens of the chunk, >= 1.
+      noise_density: share of the tokens to cut.
+
+    Returns:
+      (mean, standard deviation) of the number of noise spans.
+    """
+    begins = noise_density * (1 - noise_density)
+    # A span begins at the first token, or where noise follows what is kept; never at two in turn.
+    variance = begins + (length - 1) * begins * (1 - begins)
+    variance -= 2 * max(length - 2, 0) * begins**2 + 2 * min(length - 1, 1) * noise_density * begins
+    return noise_density + (length - 1) * begins, math.sqrt(variance)
+
+
+def replace_spans(
+    tokens: Int32[np.ndarray, " n"],
+    mask: Bool[np.ndarray, " n"],
+    sentinel_start: int,
+    *,
+    final_sentinel: bool = False,
+) -> dict[str, Int32[np.ndarray, " _"]]:
+    """One sentinel for each span of noise in the inputs, for each kept span in the targets.
+
+    Args:
+      tokens: token ids.
+      mask: true where a token is noise.
+      sentinel_start: the first sentinel; the others count down from it.
+      final_sentinel: whether targets end in a sentinel where the text ends in noise, too.
+
+    Returns:
+      {"inputs", "targets"}: token ids without EOS; of no tokens both are empty.
+    """
+    if not len(tokens):
+        return {"inputs": tokens, "targets": tokens}
+    starts = np.empty(np.count_nonzero(changes := mask[1:] != mask[:-1]) + 1, np.int64)
+    starts[0] = 0
+    np.add(changes.nonzero()[0], 1, out=starts[1:])
+    first = int(mask[0])  # spans of noise are the first, third ... or the second, fourth ...
+    kept = starts[first::2]
+    targets = _with_sentinels(tokens, mask, kept, sentinel_start)
+    if final_sentinel and mask[-1]:
+        targets = np.append(targets, np.int32(sentinel_start - len(kept)))
+    return {
+        "inputs": _with_sentinels(tokens, ~mask, starts[1 - first :: 2], sentinel_start),
+        "targets": targets,
+    }
+
+
+def _with_sentinels(
+    tokens: np.ndarray, keep: np.ndarray, starts: np.ndarray, sentinel_start: int
+) -> np.ndarray:
+    """The tokens to keep, and a sentinel for each of the other spans, which begin at `starts`."""
+    marked, kept = tokens.copy(), keep.copy()
+    marked[starts] = np.arange(sentinel_start, sentinel_start - len(starts), -1)
+    kept[starts] = True
+    return marked[kept]
+
+
+def drop(
+    tokens: Int32[np.ndarray, " n"], mask: Bool[np.ndarray, " n"]
+) -> dict[str, Int32[np.ndarray, " _"]]:
+    """Kept tokens in the inputs, noise in the targets, and nothing to say where it was.
+
+    Args:
+      tokens: token ids.
+      mask: true where a token is noise.
+
+    Returns:
+      {"inputs", "targets"}: token ids without EOS.
+    """
+    return {"inputs": tokens[~mask], "targets": tokens[mask]}
+
+
+def replace_tokens(
+    tokens: Int32[np.ndarray, " n"],
+    mask: Bool[np.ndarray, " n"],
+    replacements: Int[np.ndarray, " n"] | int,
+) -> dict[str, Int32[np.ndarray, " _"]]:
+    """Each noise token replaced by one other in the inputs, and the whole text in the targets.
+
+    Args:
+      tokens: token ids.
+      mask: true where a token is noise.
+      replacements: what takes its place: a sentinel, or one id for each token.
+
+    Returns:
+      {"inputs", "targets"}: token ids without EOS, as many as there are tokens.
+    """
+    return {"inputs": np.where(mask, replacements, tokens).astype(np.int32), "targets": tokens}
+
+
+def invert(
+    inputs: Int[np.ndarray, " n"], targets: Int[np.ndarray, " m"], sentinel_start: int
+) -> Int[np.ndarray, " _"]:
+    """Puts the cut spans back: the tokens that `replace_spans` was given, with either ending.
+
+    Args:
+      inputs: int token ids [n] without EOS.
+      targets: int token ids [m] without EOS.
+      sentinel_start: the first sentinel. No ordinary token may have a sentinel's id.
+
+    Returns:
+      The int32 token ids.
+
+    Raises:
+      ValueError: if inputs and targets are not two sides of one text.
+    """
+    inputs, targets = np.asarray(inputs, np.int32), np.asarray(targets, np.int32)
+    if not len(inputs) or not len(targets):
+        return np.concatenate([inputs, targets])
+    # Who begins with a sentinel has the second span of the text, the fourth and so on.
+    begin = [side[0] == sentinel_start for side in (inputs, targets)]
+    if begin[0] == begin[1]:
+        raise ValueError(
+            f"inputs and targets do not fit: sentinel {sentinel_start} must be at position 0 of "
+            f"one of them, and is of {'both' if begin[0] else 'none'}"
+        )
+    sides = [_split(side, sentinel_start) for side in (inputs, targets)]
+    (kept, _), (noise, in_targets) = sides
+    if in_targets == len(kept) + 1 and targets[-1] == sentinel_start - len(kept):
+        sides[1] = noise, in_targets - 1  # the final one stands for no span
+    (first, after_first), (second, after_second) = reversed(sides) if begin[0] else sides
+    if after_first != len(second) or after_second != len(first):
+        raise ValueError(
+            f"inputs and targets do not fit: {after_first} and {after_second} sentinels stand for "
+            f"{len(second)} and {len(first)} spans"
+        )
+    spans: list[np.ndarray] = [np.zeros(0, np.int32)] * (len(first) + len(second))
+    spans[0::2], spans[1::2] = first, second
+    return np.concatenate(spans)
+
+
+def _split(side: np.ndarray, sentinel_start: int) -> tuple[list[np.ndarray], int]:
+    """The spans between the sentinels of one side, and how many sentinels there are."""
+    spans, start, sentinel = [], 0, sentinel_start
+    while len(found := np.flatnonzero(side[start:] == sentinel)):
+        spans.append(side[start : start + found[0]])
+        start, sentinel = start + found[0] + 1, sentinel - 1
+    spans.append(side[start:])
+    return [span for span in spans if len(span)], sentinel_start - sentinel
+
+
+MODES = {"R": "[NLU]", "X": "[NLG]", "S": "[S2S]"}
+"""What is written before the inputs, for each kind of denoiser."""
+
+
+@dataclass(frozen=True)
+class Denoiser:
+    """One of the seven; S has no mean span length of its own."""
+
+    kind: Literal["R", "X", "S"]
+    noise_density: float
+    mean_span_length: float = 0.0
+
+
+DENOISERS = (
+    Denoiser("R", 0.15, 3.0),
+    Denoiser("R", 0.15, 8.0),
+    Denoiser("X", 0.5, 3.0),
+    Denoiser("X", 0.5, 8.0),
+    Denoiser("X", 0.15, 64.0),
+    Denoiser("X", 0.5, 64.0),
+    Denoiser("S", 0.25),
+)
+SEQUENTIAL_SHARE = 1 / len(DENOISERS)
+
+
+def chunk_lengths(denoiser: Denoiser, inputs_length: int) -> tuple[int, int]:
+    """How much text fills a denoiser's inputs, and how long its targets get at most.
+
+    Args:
+      denoiser: one of `DENOISERS`.
+      inputs_length: tokens of the inputs with EOS, without the mode; at least 4.
+
+    Returns:
+      (tokens of text, targets length), EOS counted.
+    """
+    if denoiser.kind == "S":
+        return inputs_length - 1, _longest_suffix(inputs_length - 1, denoiser) + 1
+    return random_spans_lengths(inputs_length, denoiser.noise_density, denoiser.mean_span_length)
+
+
+def _longest_suffix(length: int, denoiser: Denoiser) -> int:
+    """Suffixes are uniform from 1 to this: a quarter of the text on average, at density 0.25."""
+    return max(min(round(2 * denoiser.noise_density * length) - 1, length - 1), 1)
+
+
+def _draw(
+    counts: int,
+    *,
+    seed: int,
+    epoch: int,
+    index: int,
+    room: tuple[int, ...],
+    sequential_share: float,
+) -> tuple[Denoiser, int, int, int]:
+    """What an example gets: denoiser, start and length of its text, and S's suffix."""
+    which, where, suffix = example_rng(seed, epoch, index, stream=DENOISER).random(3)
+    others = len(DENOISERS) - 1
+    number = others
+    if which >= sequential_share:
+        number = min(int((which - sequential_share) / (1 - sequential_share) * others), others - 1)
+    denoiser = DENOISERS[number]
+    length = min(counts, room[number])
+    start = int(where * (counts - length + 1))
+    return denoiser, start, length, 1 + int(suffix * _longest_suffix(length, denoiser))
+
+
+@functools.lru_cache(maxsize=64)
+def _room(inputs_length: int, modes: tuple[int, ...]) -> tuple[int, ...]:
+    """Tokens of text that each denoiser takes; `modes` are the lengths of R's, X's and S's."""
+    taken = dict(zip(MODES, modes, strict=True))
+    return tuple(chunk_lengths(d, inputs_length - taken[d.kind])[0] for d in DENOISERS)
+
+
+def mixture_of_denoisers(
+    tokens: Int[np.ndarray, " n"],
+    *,
+    seed: int,
+    epoch: int,
+    index: int,
+    sentinel_start: int,
+    inputs_length: int,
+    r_mode: list[int],
+    x_mode: list[int],
+    s_mode: list[int],
+    sequential_share: float = SEQUENTIAL_SHARE,
+) -> dict[str, Int[np.ndarray, " _"]]:
+    """One chunk of text, or part of it, as an example of one of the denoisers.
+
+    Args:
+      tokens: token ids [n]; of fewer than two there are no targets.
+      seed: the run's seed.
+      epoch: how often the data were repeated before.
+      index: the chunk's position in the unshuffled data.
+      sentinel_start: the first sentinel; the others count down from it.
+      inputs_length: tokens of the inputs, mode and EOS included.
+      r_mode: token ids that stand before the inputs of an R denoiser.
+      x_mode: those of an X denoiser.
+      s_mode: those of the S denoiser.
+      sequential_share: probability of S; the others are equally likely.
+
+    Returns:
+      {"inputs", "targets"}: int32 token ids without EOS.
+    """
+    tokens = np.asarray(tokens, np.int32)
+    modes = {"R": r_mode, "X": x_mode, "S": s_mode}
+    denoiser, start, length, suffix = _draw(
+        len(tokens),
+        seed=seed,
+        epoch=epoch,
+        index=index,
+        room=_room(inputs_length, tuple(len(mode) for mode in modes.values())),
+        sequential_share=sequential_share,
+    )
+    text, mode = tokens[start : start + length], np.array(modes[denoiser.kind], np.int32)
+    if length < 2:
+        return {"inputs": np.concatenate([mode, text]), "targets": tokens[:0]}
+    if denoiser.kind == "S":
+        return {"inputs": np.concatenate([mode, text[:-suffix]]), "targets": text[-suffix:]}
+    mask = random_spans_noise_mask(
+        length,
+        example_rng(seed, epoch, index),
+        noise_density=denoiser.noise_density,
+        mean_noise_span_length=denoiser.mean_span_length,
+    )
+    example = replace_spans(text, mask, sentinel_start)
+    return {**example, "inputs": np.concatenate([mode, example["inputs"]])}
+
+
+def mixture_of_denoisers_lengths(
+    counts: Int[np.ndarray, " n"],
+    *,
+    seed: int,
+    epochs: Int[np.ndarray, " n"],
+    indices: Int[np.ndarray, " n"],
+    inputs_length: int,
+    r_mode: list[int],
+    x_mode: list[int],
+    s_mode: list[int],
+    sequential_share: float = SEQUENTIAL_SHARE,
+    **unused: object,
+) -> Int[np.ndarray, "n 2"]:
+    """How long `mixture_of_denoisers` makes inputs and targets, without making them.
+
+    Args and results are those of the functions in `corruption.LENGTHS`.
+    """
+    modes = {"R": len(r_mode), "X": len(x_mode), "S": len(s_mode)}
+    room = _room(inputs_length, tuple(modes.values()))
+    lengths = np.empty((len(counts), 2), np.int64)
+    keys = zip(counts.tolist(), epochs.tolist(), indices.tolist(), strict=True)
+    for row, (count, epoch, index) in enumerate(keys):
+        denoiser, _, length, suffix = _draw(
+            count,
+            seed=seed,
+            epoch=epoch,
+            index=index,
+            room=room,
+            sequential_share=sequential_share,
+        )
+        cut, spans = suffix, 0
+        if length < 2:
+            cut = 0
+        elif denoiser.kind != "S":
+            cut, spans = noise_counts(
+                length, denoiser.noise_density, mean_span_length=denoiser.mean_span_length
+            )
+        lengths[row] = modes[denoiser.kind] + length - cut + spans, cut + spans
+    return lengths
+
+
+_SPECIAL_TOKENS = 3
+"""Padding, EOS and unknown: the first ids, which no random token is."""
+
+
+def span_corruption(
+    tokens: Int[np.ndarray, " n"],
+    *,
+    seed: int,
+    epoch: int,
+    index: int,
+    sentinel_start: int,
+    noise_density: float = 0.15,
+    mean_noise_span_length: float = 3.0,
+    final_sentinel: bool = False,
+) -> dict[str, Int[np.ndarray, " _"]]:
+    """One chunk of text as an example of span corruption.
+
+    Args:
+      tokens: token ids [n]. Of fewer than two nothing is cut: inputs are the tokens, targets empty.
+      seed: the run's seed.
+      epoch: how often the data were repeated before.
+      index: the chunk's position in the unshuffled data.
+      sentinel_start: the first sentinel, the vocabulary's last id; the others count down from it.
+      noise_density: share of the tokens to cut.
+      mean_noise_span_length: mean tokens of a cut span.
+      final_sentinel: whether targets end in a sentinel.
+
+    Returns:
+      {"inputs", "targets"}: int32 token ids without EOS.
+    """
+    tokens = np.asarray(tokens, np.int32)
+    if len(tokens) < 2:
+        return {"inputs": tokens, "targets": tokens[:0]}
+    mask = random_spans_noise_mask(
+        len(tokens),
+        example_rng(seed, epoch, index),
+        noise_density=noise_density,
+        mean_noise_span_length=mean_noise_span_length,
+    )
+    return replace_spans(tokens, mask, sentinel_start, final_sentinel=final_sentinel)
+
+
+def iid_replace_spans(
+    tokens: Int[np.ndarray, " n"],
+    *,
+    seed: int,
+    epoch: int,
+    index: int,
+    sentinel_start: int,
+    noise_density: float = 0.15,
+    final_sentinel: bool = False,
+) -> dict[str, Int[np.ndarray, " _"]]:
+    """The paper's baseline: i.i.d. noise, one sentinel for each span of it ("u_u").
+
+    Args:
+      tokens: token ids [n].
+      seed: the run's seed.
+      epoch: how often the data were repeated before.
+      index: the chunk's position in the unshuffled data.
+      sentinel_start: the first sentinel; the others count down from it, into the ordinary tokens
+        where there are more spans than sentinels.
+      noise_density: probability that a token is noise.
+      final_sentinel: whether targets end in a sentinel where the text ends in noise, too.
+
+    Returns:
+      {"inputs", "targets"}: int32 token ids without EOS.
+    """
+    tokens = np.asarray(tokens, np.int32)
+    mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
+    return replace_spans(tokens, mask, sentinel_start, final_sentinel=final_sentinel)
+
+
+def iid_drop_tokens(
+    tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int, noise_density: float = 0.15
+) -> dict[str, Int[np.ndarray, " _"]]:
+    """I.i.d. noise, dropped from the inputs; the targets are what was dropped ("d_d").
+
+    Args and results are those of `iid_replace_spans`, without sentinels.
+    """
+    tokens = np.asarray(tokens, np.int32)
+    return drop(tokens, _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density))
+
+
+def bert_style(
+    tokens: Int[np.ndarray, " n"],
+    *,
+    seed: int,
+    epoch: int,
+    index: int,
+    sentinel_start: int,
+    noise_density: float = 0.15,
+    random_share: float = 0.1,
+) -> dict[str, Int[np.ndarray, " n"]]:
+    """I.i.d. noise of which a tenth becomes random tokens, the rest sentinels ("r10s90_f").
+
+    Args:
+      tokens: token ids [n], which are the targets.
+      seed: the run's seed.
+      epoch: how often the data were repeated before.
+      index: the chunk's position in the unshuffled data.
+      sentinel_start: the one sentinel that is used, the vocabulary's last id.
+      noise_density: probability that a token is noise.
+      random_share: probability that noise becomes a random token of the vocabulary, special tokens
+        left out.
+
+    Returns:
+      {"inputs", "targets"}: int32 token ids without EOS.
+    """
+    tokens = np.asarray(tokens, np.int32)
+    rng = example_rng(seed, epoch, index, stream=IID)
+    mask = iid_noise_mask(len(tokens), rng, noise_density=noise_density)
+    chosen, which = rng.random((2, len(tokens)))
+    others = _SPECIAL_TOKENS + (which * (sentinel_start + 1 - _SPECIAL_TOKENS)).astype(np.int32)
+    return replace_tokens(tokens, mask, np.where(chosen < random_share, others, sentinel_start))
+
+
+def mass_style(
+    tokens: Int[np.ndarray, " n"],
+    *,
+    seed: int,
+    epoch: int,
+    index: int,
+    sentinel_start: int,
+    noise_density: float = 0.15,
+) -> dict[str, Int[np.ndarray, " n"]]:
+    """I.i.d. noise that becomes one and the same sentinel, token by token ("m_f").
+
+    Args and results are those of `bert_style`, without random tokens.
+    """
+    tokens = np.asarray(tokens, np.int32)
+    mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
+    return replace_tokens(tokens, mask, sentinel_start)
+
+
+def deshuffling(
+    tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int
+) -> dict[str, Int[np.ndarray, " n"]]:
+    """The tokens in random order; the targets have them in theirs ("all_permute").
+
+    Args:
+      tokens: token ids [n].
+      seed: the run's seed.
+      epoch: how often the data were repeated before.
+      index: the chunk's position in the unshuffled data.
+
+    Returns:
+      {"inputs", "targets"}: int32 token ids without EOS; every order is equally likely.
+    """
+    tokens = np.asarray(tokens, np.int32)
+    rng = example_rng(seed, epoch, index, stream=PERMUTATION)
+    return {"inputs": tokens[rng.random(len(tokens)).argsort(kind="stable")], "targets": tokens}
+
+
+def prefix_split(
+    tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int
+) -> dict[str, Int[np.ndarray, " _"]]:
+    """One chunk of text as an example of prefix language modelling.
+
+    Args:
+      tokens: token ids [n].
+      seed: the run's seed.
+      epoch: how often the data were repeated before.
+      index: the chunk's position in the unshuffled data.
+
+    Returns:
+      {"inputs", "targets"}: int32 token ids without EOS, together the tokens. The inputs' length is
+      uniform in [1, n - 1]; of fewer than two tokens there are no inputs.
+    """
+    tokens = np.asarray(tokens, np.int32)
+    start = _split_place(len(tokens), seed=seed, epoch=epoch, index=index)
+    return {"inputs": tokens[:start], "targets": tokens[start:]}
+
+
+def _iid_mask(
+    length: int, seed: int, epoch: int, index: int, *, noise_density: float
+) -> np.ndarray:
+    rng = example_rng(seed, epoch, index, stream=IID)
+    return iid_noise_mask(length, rng, noise_density=noise_density)
+
+
+def _split_place(length: int, *, seed: int, epoch: int, index: int) -> int:
+    """How many of `length` tokens are the prefix."""
+    places = max(length - 1, 0)
+    draw = example_rng(seed, epoch, index, stream=PREFIX).random()
+    return min(1 + int(draw * places), places)
+
+
+CORRUPTIONS: Mapping[str, Callable[..., Mapping[str, np.ndarray]]] = {
+    function.__name__: function
+    for function in (
+        span_corruption,
+        iid_replace_spans,
+        iid_drop_tokens,
+        bert_style,
+        mass_style,
+        deshuffling,
+        prefix_split,
+        mixture_of_denoisers,
+    )
+}
+"""The corruptions that a cache can name, (tokens, *, seed, epoch, index, **options) -> example."""
+
+
+# How long they make inputs and targets, which an offline cache must know before it makes them:
+# (counts [n], *, seed, epochs [n], indices [n], **options) -> int64 [n, 2], without EOS.
+
+
+def span_corruption_lengths(
+    counts: Int[np.ndarray, " n"],
+    *,
+    noise_density: float = 0.15,
+    mean_noise_span_length: float = 3.0,
+    final_sentinel: bool = False,
+    **_: object,
+) -> Int[np.ndarray, "n 2"]:
+    """Inputs' and targets' lengths of `span_corruption`, which depend on nothing else."""
+    different, inverse = np.unique(counts, return_inverse=True)
+    lengths = np.empty((len(different), 2), np.int64)
+    for row, count in enumerate(different.tolist()):
+        cut, spans = noise_counts(count, noise_density, mean_span_length=mean_noise_span_length)
+        lengths[row] = count - cut + spans, cut + spans + (final_sentinel and cut > 0)
+    return lengths[inverse]
+
+
+def same_lengths(counts: Int[np.ndarray, " n"], **_: object) -> Int[np.ndarray, "n 2"]:
+    """Those of a corruption that gives the whole text on both sides."""
+    return np.stack([counts, counts], axis=1).astype(np.int64)
+
+
+def one_by_one(
+    corruption: Callable[..., Mapping[str, np.ndarray]],
+) -> Callable[..., Int[np.ndarray, "n 2"]]:
+    """Those of a corruption whose lengths are random: of as many tokens as the chunk has.
+
+    Args:
+      corruption: one whose lengths do not depend on what the tokens are.
+    """
+
+    def lengths(
+        counts: Int[np.ndarray, " n"],
+        *,
+        seed: int,
+        epochs: Int[np.ndarray, " n"],
+        indices: Int[np.ndarray, " n"],
+        **options: object,
+    ) -> Int[np.ndarray, "n 2"]:
+        found = np.empty((len(counts), 2), np.int64)
+        tokens = np.zeros(int(counts.max(initial=0)), np.int32)
+        keys = zip(counts.tolist(), epochs.tolist(), indices.tolist(), strict=True)
+        for row, (count, epoch, index) in enumerate(keys):
+            example = corruption(tokens[:count], seed=seed, epoch=epoch, index=index, **options)
+            found[row] = len(example["inputs"]), len(example["targets"])
+        return found
+
+    return lengths
+
+
+LENGTHS: Mapping[str, Callable[..., np.ndarray]] = {
+    "span_corruption": span_corruption_lengths,
+    "iid_replace_spans": one_by_one(iid_replace_spans),
+    "iid_drop_tokens": one_by_one(iid_drop_tokens),
+    "bert_style": same_lengths,
+    "mass_style": same_lengths,
+    "deshuffling": same_lengths,
+    "prefix_split": one_by_one(prefix_split),
+    "mixture_of_denoisers": mixture_of_denoisers_lengths,
+}
+"""For each of them its lengths."""

@@ -1,0 +1,288 @@
+r"""Few-shot prompts: k examples of a task in front of each question (Brown et al. 2020, section 2).
+
+    FewShot(examples=2, seeds=(0, 1), orders=2)        # four trials; each is measured
+
+A prompt of two shown examples, with the default template and separator:
+
+    sst2 sentence: a gem
+    positive
+
+    sst2 sentence: too long
+    negative
+
+    sst2 sentence: a moving and funny film
+
+What is shown is a pure function of the task, the seed and the order: all questions of a trial have
+the same examples, but for one whose text is the question's own, in whose place the next one drawn
+stands. Where a prompt is longer than inputs may be, examples are left out from the front; the
+question is never cut for them.
+"""
+
+import dataclasses
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.denoising import FEW_SHOT, example_rng
+from t5x_lite.data.preprocessors import fill, places
+
+_TEMPLATE = "{inputs}\n{targets}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FewShot:
+    r"""Examples of a task that stand in front of its questions.
+
+    Attributes:
+      examples: number of examples in a prompt; 0 is the question alone.
+      seeds: seeds that draw the examples; each is measured.
+      orders: orders in which the examples of a seed are shown; each is measured.
+      templates: wordings, each of which is measured, such as "Q: {inputs} A: {targets}"; the
+        question is written by the part in front of {targets}. \n is a new line. () is
+        "{inputs}\n{targets}".
+      separator: text between the examples; \n is a new line.
+      split: split of the task that the examples are drawn from.
+      pool: number of the first examples of that split that are drawn from; None is all.
+    """
+
+    examples: int = 0
+    seeds: tuple[int, ...] = (0,)
+    orders: int = 1
+    templates: tuple[str, ...] = ()
+    separator: str = "\n\n"
+    split: str = "train"
+    pool: int | None = 100_000
+
+    def __post_init__(self) -> None:
+        least = {"examples": 0, "orders": 1, "pool": 1}
+        numbers = [(name, getattr(self, name), minimum) for name, minimum in least.items()]
+        numbers += [("seeds", seed, 0) for seed in self.seeds]
+        for name, value, minimum in numbers:
+            if value is not None and value < minimum:
+                raise InputError(f"evaluation.few_shot.{name} must be at least {minimum}: {value}")
+        if not self.seeds or len({*self.seeds}) < len(self.seeds):
+            raise InputError(
+                "evaluation.few_shot.seeds must be one or more different numbers, got "
+                f"{' '.join(map(str, self.seeds)) or 'none'}"
+            )
+        if self.examples and self.orders > math.factorial(min(self.examples, 20)):
+            raise InputError(
+                f"evaluation.few_shot.orders {self.orders} is more than the "
+                f"{math.factorial(self.examples)} orders of {self.examples} examples"
+            )
+        if len({*self.templates}) < len(self.templates):
+            raise InputError("evaluation.few_shot.templates has the same wording twice")
+        for template in self.wordings:
+            _check_template(template)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether prompts are anything but the task's own inputs."""
+        return self.examples > 0 or bool(self.templates)
+
+    @property
+    def wordings(self) -> tuple[str, ...]:
+        """The templates, with new lines in them."""
+        return tuple(_with_lines(each) for each in self.templates or (_TEMPLATE,))
+
+    @property
+    def trials(self) -> tuple["Trial", ...]:
+        """What is measured; without examples each wording once."""
+        seeds, orders = (self.seeds, self.orders) if self.examples else ((0,), 1)
+        return tuple(
+            Trial(seed=seed, order=order, template=template)
+            for seed in seeds
+            for order in range(orders)
+            for template in range(len(self.wordings))
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One way to show examples.
+
+    Attributes:
+      seed: seed that draws the examples.
+      order: number of their order, from 0.
+      template: number of the wording, from 0.
+    """
+
+    seed: int = 0
+    order: int = 0
+    template: int = 0
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """An example that may be shown; `data.live.pipeline.Demonstration` is one."""
+
+    @property
+    def inputs(self) -> str: ...
+    @property
+    def targets(self) -> str: ...
+
+
+@runtime_checkable
+class Encodes(Protocol):
+    """What prompts need of a vocabulary."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """What a model reads of a question.
+
+    Attributes:
+      text: the examples and the question.
+      tokens: int32 [_], its tokens, the end included.
+      examples: number of examples in it.
+    """
+
+    text: str
+    tokens: np.ndarray
+    examples: int
+
+
+class Prompts:
+    """The prompts of a task.
+
+    Attributes:
+      config: says how many examples are shown, and how.
+      length: tokens of a prompt at most.
+
+    Args:
+      config: says how many examples are shown, and how.
+      pool: the examples to draw from, with different inputs.
+      task: the task's name, for the draw.
+      vocabulary: of the inputs.
+      length: tokens of a prompt at most, the end included.
+      ending: tokens that end a prompt, such as EOS.
+    """
+
+    def __init__(
+        self,
+        config: FewShot,
+        pool: Sequence[Shown],
+        *,
+        task: str,
+        vocabulary: Encodes,
+        length: int,
+        ending: Sequence[int],
+    ):
+        self.config, self.length = config, length
+        self._pool = pool
+        self._task = task
+        self._vocabulary = vocabulary
+        self._room = max(0, length - len(ending))
+        self._ending = list(ending)
+        self._drawn: dict[int, list[int]] = {}
+
+    def check(self, questions: Sequence[str]) -> None:
+        """Refuses questions for which there are too few examples.
+
+        Raises:
+          InputError: with both numbers.
+        """
+        if len(self._pool) <= self.config.examples:
+            for question in dict.fromkeys(questions):
+                self._shown(Trial(seed=self.config.seeds[0]), question)
+
+    def of(self, trial: Trial, questions: Sequence[str]) -> list[Prompt]:
+        """The prompts of questions, in their order.
+
+        Args:
+          trial: one of `config.trials`.
+          questions: their texts, as the task writes its inputs.
+        """
+        shown = [self._written(trial, question) for question in questions]
+        counts = [len(parts) - 1 for parts in shown]
+        prompts: dict[int, Prompt] = {}
+        pending, separator = list(range(len(questions))), _with_lines(self.config.separator)
+        while pending:
+            texts = [separator.join(shown[i][-counts[i] - 1 :]) for i in pending]
+            encoded = self._vocabulary.encode_batch(texts)
+            for i, text, ids in zip(pending, texts, encoded, strict=True):
+                if len(ids) <= self._room or not counts[i]:
+                    tokens = np.asarray([*ids[: self._room], *self._ending], np.int32)
+                    prompts[i] = Prompt(text=text, tokens=tokens, examples=counts[i])
+                else:
+                    counts[i] -= 1
+            pending = [i for i in pending if i not in prompts]
+        return [prompts[i] for i in range(len(questions))]
+
+    def _written(self, trial: Trial, question: str) -> list[str]:
+        """The texts of the examples of a trial, and that of the question."""
+        template = self.config.wordings[trial.template]
+        asked = template.partition("{targets}")[0].rstrip()
+        return [
+            *(
+                fill(template, {"inputs": one.inputs, "targets": one.targets})
+                for one in self._shown(trial, question)
+            ),
+            fill(asked, {"inputs": question}),
+        ]
+
+    def _shown(self, trial: Trial, question: str) -> list[Shown]:
+        """The examples of a trial, in its order.
+
+        Raises:
+          InputError: there are too few.
+        """
+        number = self.config.examples
+        if not number:
+            return []
+        if trial.seed not in self._drawn:
+            rng = example_rng(trial.seed, 0, self._key, stream=FEW_SHOT)
+            ranks = rng.random(len(self._pool)).argsort(kind="stable")
+            self._drawn[trial.seed] = ranks[: number + 1].tolist()
+        candidates = [self._pool[place] for place in self._drawn[trial.seed]]
+        drawn = [one for one in candidates if one.inputs != question][:number]
+        if len(drawn) < number:
+            raise InputError(
+                f"evaluation.few_shot.examples {number} is more than the {len(drawn)} different "
+                f"examples of split {self.config.split!r} of {self._task} that are not the question"
+            )
+        return [drawn[place] for place in self._order(trial)]
+
+    def _order(self, trial: Trial) -> list[int]:
+        """The places of the examples in one of the orders of a seed, which are different."""
+        number, found = self.config.examples, [[*range(self.config.examples)]]
+        attempt = 0
+        while len(found) <= trial.order:
+            attempt += 1
+            rng = example_rng(trial.seed, attempt, self._key, stream=FEW_SHOT)
+            order = rng.random(number).argsort(kind="stable").tolist()
+            if order not in found:
+                found.append(order)
+        return found[trial.order]
+
+    @property
+    def _key(self) -> int:
+        """A number for the task's name, equal in all processes."""
+        return zlib.crc32(self._task.encode())
+
+
+def _with_lines(text: str) -> str:
+    r"""The text with new lines where \n stands, as a shell hands it on."""
+    return text.replace("\\n", "\n")
+
+
+def _check_template(template: str) -> None:
+    """Refuses a template that does not have {inputs} and then {targets}, once each.
+
+    Raises:
+      InputError: with the template.
+    """
+    before, _, after = template.partition("{targets}")
+    found = "{inputs}" in before and "{inputs}" not in before.replace("{inputs}", "", 1)
+    if not found or places(template) != ("inputs", "targets") or places(after):
+        raise InputError(
+            "evaluation.few_shot.templates must have {inputs} and behind it {targets}, each once, "
+            f"such as 'Q: {{inputs}} A: {{targets}}'; got {template!r}"
+        )
+    fill(template, {"inputs": "", "targets": ""})

@@ -1,0 +1,549 @@
+"""Files as benchmarks publish them: rows with their place, and tagged sentences.
+
+Files as benchmarks publish them, and as people write them: rows with the place where they stand.
+
+    for row in read_tsv(Path("GLUE/RTE/dev.tsv"), columns=("sentence1", "label")):
+        row.where, row.fields            # "GLUE/RTE/dev.tsv:2", {"sentence1": ..., "label": ...}
+
+`read_tsv` reads GLUE's TSV, in which a quotation mark is a character like any other. `read_csv`
+reads CSV and TSV as spreadsheets write them (RFC 4180): an entry in quotation marks may hold
+separators, line ends and doubled quotation marks. `read_jsonl` reads SuperGLUE's JSON lines,
+`read_squad` the JSON file of SQuAD. Whatever is wrong raises InputError with file and line.
+
+Files of sentences with a tag for each word: CoNLL's columns, and JSON lines.
+
+    EU NNP I-NP I-ORG               {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]}
+    rejects VBZ I-VP O
+
+    read_conll(Path("eng.train"))   read_tagged_jsonl(Path("train.jsonl"))
+
+In columns, which spaces or tabs divide, the word is the first and its tag the last one. A blank
+line ends a sentence, and so does a line that begins with -DOCSTART-, which is no word. An object
+may call its tags "ner_tags", as `datasets` does, and have numbers there. Whatever is wrong raises
+InputError with file and line.
+"""
+
+import codecs
+import dataclasses
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import LONGEST_LINE, without_bom
+from t5x_lite.core.object_store import DataPath
+from t5x_lite.data.formats import lines as json_lines
+from t5x_lite.data.formats.lines import LONGEST_COLUMNS, open_text, read_lines, read_whole
+
+_logger = logging.getLogger(__name__)
+
+_NAMED_LINES = 5
+_CSV_BYTES = 1 << 16
+"""Of a CSV file that are taken apart at a time, at least."""
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+class Row(NamedTuple):
+    """The entries of one row by column, and where it stands, as "file:line"."""
+
+    where: str
+    fields: dict[str, Any]
+
+
+def read_tsv(
+    file: DataPath,
+    *,
+    columns: Sequence[str],
+    header: Sequence[str] = (),
+    skip_incomplete: bool = False,
+) -> list[Row]:
+    """The rows of a TSV file that has no quoting, such as GLUE's; blank lines are skipped.
+
+    Args:
+      file: the path of a file in UTF-8, perhaps with a byte-order mark.
+      columns: names that the header must hold.
+      header: the names, where the file has no line for them.
+      skip_incomplete: whether rows with fewer columns are skipped, with a warning.
+
+    Raises:
+      InputError: the file cannot be read, is not UTF-8, lacks a column, or has a row that does not
+        fit its header.
+    """
+    names, rows, skipped = list(header), [], []
+    for number, line in enumerate(_bytes(file).split(b"\n"), start=1):
+        try:
+            entries = line.decode("utf-8").rstrip("\r").split("\t")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file}:{number}: not UTF-8: convert the file to UTF-8") from error
+        if not names:
+            names = entries
+            _check_header(names, columns, file=file)
+        elif entries != [""]:
+            if len(entries) < len(names) and skip_incomplete:
+                skipped.append(number)
+                continue
+            _check_width(entries, names, where=f"{file}:{number}")
+            rows.append(Row(f"{file}:{number}", dict(zip(names, entries, strict=True))))
+    if skipped:
+        lines = ", ".join(map(str, skipped[:_NAMED_LINES]))
+        more = ", ..." if len(skipped) > _NAMED_LINES else ""
+        _logger.warning(
+            "%s: %d rows with too few columns are left out (lines %s%s)",
+            file,
+            len(skipped),
+            lines,
+            more,
+        )
+    return rows
+
+
+def _bytes(file: DataPath) -> bytes:
+    """A file's content without a byte-order mark."""
+    try:
+        return read_whole(file).removeprefix(codecs.BOM_UTF8)
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _check_header(names: Sequence[str], columns: Sequence[str], *, file: DataPath) -> None:
+    if not names:
+        raise InputError(f"{file}: the file is empty; its first line must name the columns")
+    missing = [column for column in columns if column not in names]
+    if missing:
+        raise InputError(
+            f"{file}:1: the header lacks {', '.join(missing)}: it has {', '.join(names)}"
+        )
+    twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
+    if twice and set(twice) & set(columns):
+        raise InputError(f"{file}:1: the header has {', '.join(twice)} more than once")
+
+
+def _check_width(entries: Sequence[str], names: Sequence[str], *, where: str) -> None:
+    if len(entries) != len(names):
+        raise InputError(f"{where}: {len(entries)} columns, but the header has {len(names)}")
+
+
+def read_csv(
+    file: DataPath, *, columns: Sequence[str], separator: str = ",", quoting: bool = True
+) -> Iterator[Row]:
+    """The rows of a file with a header and RFC 4180's quoting; blank lines are skipped.
+
+    Args:
+      file: the path of a file in UTF-8, perhaps with a byte-order mark.
+      columns: names that the header must hold.
+      separator: the character between entries.
+      quoting: whether an entry may stand in quotation marks; else they are characters like others.
+
+    Raises:
+      InputError: as `read_tsv`; or a quotation mark stands inside an entry without being doubled,
+        or is never closed.
+    """
+    names: list[str] = []
+    for number, entries in _all_records(file, separator=separator, quoting=quoting):
+        where = f"{file}:{number}"
+        if entries == [""]:
+            continue
+        if not names:
+            names = entries
+            _check_header(names, columns, file=file)
+        else:
+            _check_width(entries, names, where=where)
+            yield Row(where, dict(zip(names, entries, strict=True)))
+    if not names:
+        _check_header([], columns, file=file)
+
+
+def _all_records(
+    file: DataPath, *, separator: str, quoting: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Line number and entries of each record of a file, of which a part is in memory at a time."""
+    try:
+        with open_text(file) as stream:
+            lines = without_bom(json_lines.lines_of(stream, name=str(file), longest=LONGEST_LINE))
+            for first, content in _whole_records(lines, file=file, quoting=quoting):
+                try:
+                    text = content.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    number = first + content.count(b"\n", 0, error.start)
+                    raise InputError(
+                        f"{file}:{number}: not UTF-8: convert the file to UTF-8"
+                    ) from error
+                yield from _records(
+                    text, file=file, separator=separator, quoting=quoting, first=first
+                )
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _whole_records(
+    lines: Iterable[bytes], *, file: DataPath, quoting: bool
+) -> Iterator[tuple[int, bytes]]:
+    """Lines that together are whole records, and the number of the first of them.
+
+    A record ends where a line does behind an even number of quotation marks.
+    """
+    block, size, marks, first = [], 0, 0, 1
+    for number, line in enumerate(lines, start=1):
+        block.append(line)
+        size += len(line)
+        marks += line.count(b'"') if quoting else 0
+        if marks % 2 == 0 and size >= _CSV_BYTES:
+            yield first, b"".join(block)
+            block, size, marks, first = [], 0, 0, number + 1
+        elif size > LONGEST_LINE:
+            raise InputError(
+                f"{file}:{first}: a quotation mark near this line is not closed within "
+                f"{LONGEST_LINE} bytes: close it, or read the file without quoting "
+                "(--data.columns.quoting False)"
+            )
+    yield first, b"".join(block)
+
+
+def _records(
+    text: str, *, file: DataPath, separator: str, quoting: bool, first: int = 1
+) -> Iterator[tuple[int, list[str]]]:
+    """Line number and entries of each record of a text, whose first line has the number `first`.
+
+    The csv module takes a quotation mark inside an entry for text, and cannot say where it stood.
+    """
+    plain = re.escape(separator) + r"\r\n" + ('"' if quoting else "")
+    quoted = r'"([^"]*(?:""[^"]*)*)"|' if quoting else "()(?!)|"
+    entry = re.compile(rf"(?:{quoted}([^{plain}]*))({re.escape(separator)}|\r\n|\n|\r|\Z)")
+    place, line, start, entries = 0, first, first, []
+    while place < len(text) or entries:
+        if not entries:  # a line without quotation marks is a record, and needs no more care
+            end_of_line = _LINE_END.search(text, place)
+            stop = end_of_line.start() if end_of_line else len(text)
+            if not quoting or text.find('"', place, stop) < 0:
+                yield line, text[place:stop].split(separator)
+                place, line = end_of_line.end() if end_of_line else stop, line + 1
+                start = line
+                continue
+        match = entry.match(text, place)
+        if match is None:
+            raise InputError(
+                f"{file}:{line}: a stray quotation mark: write it twice and the whole entry in "
+                "quotation marks, or read the file without quoting (--data.columns.quoting False)"
+            )
+        inside, outside, end = match.groups()
+        entries.append(outside if inside is None else inside.replace('""', '"'))
+        line += len(_LINE_END.findall(match.group()))
+        place = match.end()
+        if end != separator:
+            yield start, entries
+            start, entries = line, []
+
+
+def read_jsonl(
+    file: DataPath, *, fields: Sequence[str], numbers: Sequence[str] = ()
+) -> Iterator[Row]:
+    """The objects of a JSONL file; blank lines are skipped.
+
+    Args:
+      file: the path of a file in UTF-8.
+      fields: fields that every object must have, strings.
+      numbers: fields that must be whole numbers from 0 where an object has them; "7" is 7.
+
+    Raises:
+      InputError: the file cannot be read, or a line is not such an object.
+    """
+    for line in json_lines.read_examples(str(file), fields=fields):
+        for name in numbers:
+            if name in line.record:
+                line.record[name] = whole_number(line.record[name])
+            json_lines.check_number(line, name)
+        yield Row(line.where, line.record)
+
+
+def whole_number(entry: Any) -> Any:
+    """The number of a text of digits, as 0 of "0"; anything else as it is."""
+    is_digits = isinstance(entry, str) and entry.isascii() and entry.isdigit() and len(entry) <= 10
+    return int(entry) if is_digits else entry
+
+
+def read_squad(file: DataPath, *, unanswerable: bool = False) -> Iterator[dict[str, Any]]:
+    """The questions of a file in SQuAD's JSON form.
+
+    Each has "id", "title", "context", "question" and "answers" with the lists "text" and
+    "answer_start", which are empty where the file has no answers.
+
+    Args:
+      file: the path of a file in UTF-8.
+      unanswerable: whether some questions have no answer, and each says so by "is_impossible", as
+        in SQuAD 2.0.
+
+    Raises:
+      InputError: the file cannot be read or has another form, or two questions have one id.
+    """
+    content = json_lines.parse_json(_bytes(file), where=str(file))
+    seen: dict[str, str] = {}
+    for where, fields in _questions(file, content):
+        if fields["id"] in seen:
+            raise InputError(f"{where}: the id {fields['id']!r} is that of {seen[fields['id']]}")
+        seen[fields["id"]] = where.removeprefix(f"{file}: ")
+        if unanswerable:
+            _check_impossible(fields, where=where)
+        else:
+            del fields["is_impossible"]
+        yield fields
+
+
+def _check_impossible(fields: Mapping[str, Any], *, where: str) -> None:
+    """Refuses a question that does not say, or says wrongly, whether it has an answer."""
+    if not isinstance(fields["is_impossible"], bool):
+        raise InputError(
+            f'{where} must have "is_impossible", true or false: is this a file of SQuAD 2.0?'
+        )
+    if fields["is_impossible"] == bool(fields["answers"]["text"]):
+        has = "has answers" if fields["is_impossible"] else "has no answer"
+        raise InputError(
+            f'{where} {has}, and "is_impossible" is {str(fields["is_impossible"]).lower()}: '
+            "correct one of them"
+        )
+
+
+def _questions(file: DataPath, content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each question with its place, as "file: data[0].paragraphs[0].qas[0]"."""
+    for article_place, article in _items(content, "data", where=f"{file}: "):
+        title = article.get("title", "")
+        for place, paragraph in _items(article, "paragraphs", where=f"{article_place}."):
+            context = _string(paragraph, "context", where=place)
+            for where, qa in _items(paragraph, "qas", where=f"{place}."):
+                found = [
+                    (
+                        _string(answer, "text", where=answer_place),
+                        _start(answer, where=answer_place),
+                    )
+                    for answer_place, answer in _items(
+                        {"answers": qa.get("answers", [])}, "answers", where=f"{where}."
+                    )
+                ]
+                yield (
+                    where,
+                    {
+                        "id": _string(qa, "id", where=where),
+                        "title": title,
+                        "context": context,
+                        "question": _string(qa, "question", where=where),
+                        "is_impossible": qa.get("is_impossible"),
+                        "answers": {
+                            "text": [text for text, _ in found],
+                            "answer_start": [start for _, start in found],
+                        },
+                    },
+                )
+
+
+def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a list, each with its place."""
+    items = node.get(name) if isinstance(node, dict) else None
+    if not isinstance(items, list):
+        raise InputError(f"{where}{name} must be a list: is this a file of SQuAD's form?")
+    for number, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise InputError(f"{where}{name}[{number}] must be an object")
+        yield f"{where}{name}[{number}]", item
+
+
+def _start(answer: Mapping[str, Any], *, where: str) -> int:
+    """The first character of an answer in its context; -1 where it does not say."""
+    start = answer.get("answer_start", -1)
+    if type(start) is not int:
+        raise InputError(f'{where}: "answer_start" must be a whole number, got {start!r}')
+    return start
+
+
+def _string(node: Mapping[str, Any], name: str, *, where: str) -> str:
+    if not isinstance(node.get(name), str):
+        raise InputError(f'{where} must have "{name}", a string')
+    return node[name]
+
+
+def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
+    """The records of a file of definite pronoun resolution: four lines each, and a blank one.
+
+    The lines are the sentence, the pronoun, the two candidates with a comma between them, and the
+    right candidate.
+
+    Raises:
+      InputError: naming file and line.
+    """
+    del split  # all have answers
+    try:
+        lines = [line.strip() for line in _bytes(file).decode("utf-8").split("\n")]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: not UTF-8: convert the file to UTF-8") from error
+    for start in range(0, len(lines), 5):
+        sentence, pronoun, candidates, answer = [*lines[start : start + 4], "", "", ""][:4]
+        if not sentence:
+            return
+        names = [name.strip() for name in candidates.split(",")]
+        if not pronoun or len(names) != 2 or answer not in names:
+            raise InputError(
+                f"{file}:{start + 1}: must be a sentence, a pronoun, two candidates divided by a "
+                "comma, one of these, and a blank line"
+            )
+        yield {
+            "sentence": sentence,
+            "pronoun": pronoun,
+            "candidates": names,
+            "label": names.index(answer),
+        }
+
+
+def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
+    """Rows with their numbers: those of a column, or, where the rows lack it, 0, 1, 2 ...
+
+    Args:
+      rows: the rows.
+      column: the name of the column.
+
+    Raises:
+      InputError: an entry is no whole number, or two rows have the same.
+    """
+    seen: dict[int, str] = {}
+    for count, row in enumerate(rows):
+        number = count
+        if column in row.fields:
+            entry = str(row.fields[column])
+            if not (entry.isascii() and entry.isdigit() and len(entry) < 10):
+                raise InputError(f"{row.where}: {column} {entry[:40]!r} is not a whole number")
+            number = int(entry)
+        if number in seen:
+            raise InputError(f"{row.where}: {column} {number} is that of {seen[number]}, too")
+        seen[number] = row.where
+        yield row, number
+
+
+def label_index(row: Row, column: str, labels: Sequence[str]) -> int:
+    """The index of a row's label.
+
+    Raises:
+      InputError: the row has none, or it is none of the labels.
+    """
+    if column not in row.fields:
+        raise InputError(f"{row.where}: there is no {column}; only a test split may lack it")
+    label = str(row.fields[column])
+    if label not in labels:
+        raise InputError(f"{row.where}: {column} {label!r} is none of {', '.join(labels)}")
+    return labels.index(label)
+
+
+_DOCUMENT = "-DOCSTART-"
+_COLUMNS = re.compile(r"[ \t]+")
+_TAGS = ("tags", "ner_tags")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """Words and their tags, where they are known.
+
+    Attributes:
+      words: as the file has them.
+      tags: as many; None in a file without tags.
+      file: where it stands.
+      line: of the first word, from 1.
+      is_column: whether each word has a line of its own.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    file: str
+    line: int
+    is_column: bool = True
+
+    def where(self, place: int = 0) -> str:
+        """Where the word at a place stands, as "file:line"."""
+        return f"{self.file}:{self.line + place * self.is_column}"
+
+
+def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
+    """The sentences of a file with columns.
+
+    Args:
+      file: in UTF-8; it may be compressed.
+      may_lack_tags: whether a sentence may have words alone, as in a test split.
+
+    Raises:
+      InputError: the file cannot be read, or a word has no tag.
+    """
+    rows: list[list[str]] = []
+    number = 0
+    for number, line in enumerate(read_lines([str(file)], longest=LONGEST_COLUMNS), start=1):
+        columns = _COLUMNS.split(line.strip(" \t"))
+        if columns == [""] or columns[0] == _DOCUMENT:
+            yield from _sentence(rows, str(file), number, may_lack_tags=may_lack_tags)
+            rows = []
+        else:
+            rows.append(columns)
+    yield from _sentence(rows, str(file), number + 1, may_lack_tags=may_lack_tags)
+
+
+def _sentence(
+    rows: Sequence[Sequence[str]], file: str, end: int, *, may_lack_tags: bool
+) -> Iterator[Sentence]:
+    """The sentence that ends before a line, unless it is empty."""
+    if not rows:
+        return
+    first = end - len(rows)
+    bare = [place for place, columns in enumerate(rows) if len(columns) == 1]
+    if bare and not (may_lack_tags and len(bare) == len(rows)):
+        word = rows[bare[0]][0]
+        raise InputError(
+            f"{file}:{first + bare[0]}: {word[:40]!r} has no tag: a line must have a word and, in "
+            "its last column, its tag"
+        )
+    tags = None if bare else tuple(columns[-1] for columns in rows)
+    for place, tag in enumerate(tags or ()):
+        if tag.split() != [tag]:
+            raise InputError(f"{file}:{first + place}: a tag must be a word, got {tag[:40]!r}")
+    words = tuple(columns[0] for columns in rows)
+    yield Sentence(words=words, tags=tags, file=file, line=first)
+
+
+def read_tagged_jsonl(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
+    """The sentences of JSON lines; white space inside a word becomes one space.
+
+    Args:
+      file: in UTF-8; it may be compressed.
+      may_lack_tags: whether an object may have no tags, or null, as in a test split.
+
+    Raises:
+      InputError: the file cannot be read, or a line is no such object.
+    """
+    for row in read_jsonl(file, fields=()):
+        words = row.fields.get("tokens")
+        if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
+            raise InputError(f'{row.where}: must have "tokens", a list of at least one word')
+        tags = next((row.fields[name] for name in _TAGS if name in row.fields), None)
+        if tags is None and not may_lack_tags:
+            raise InputError(f'{row.where}: must have "tags", a list of as many tags as "tokens"')
+        name, _, line = row.where.rpartition(":")
+        yield Sentence(
+            words=tuple(" ".join(word.split()) for word in words),
+            tags=None if tags is None else _checked(row, tags, len(words)),
+            file=name,
+            line=int(line),
+            is_column=False,
+        )
+
+
+def _checked(row: Row, tags: Any, number: int) -> tuple[str, ...]:
+    """The tags of an object as text.
+
+    Raises:
+      InputError: they are none, or not as many as the words.
+    """
+    if not isinstance(tags, list):
+        raise InputError(f"{row.where}: the tags must be a list, got {json.dumps(tags)[:40]}")
+    if len(tags) != number:
+        raise InputError(f"{row.where}: has {number} tokens and {len(tags)} tags")
+    for tag in tags:
+        is_word = isinstance(tag, str) and len(tag.split()) == 1 and tag.split()[0] == tag
+        if not is_word and type(tag) is not int:
+            raise InputError(
+                f"{row.where}: a tag must be a word or a number, got {json.dumps(tag)[:40]}"
+            )
+    return tuple(map(str, tags))

@@ -1,0 +1,445 @@
+"""Documents: files of them, and lines of several files in given shares.
+
+Unlabelled documents: text files, JSON lines, Parquet, Arrow and data sets of the hub.
+
+    for document in read_documents(data_path("c4-train.00000-of-01024.json.gz")):
+        document.where, document.text
+
+    *.txt, and any other name            a document a line; or what blank lines divide
+    *.jsonl, *.json, *.ndjson            an object a line; its "text", as C4's release has it
+    *.parquet, *.arrow, *.feather        the column "text" (extra `tables`)
+    hf://NAME[:CONFIG][:SPLIT]           a split of a data set that the package `datasets` loads
+    tfds://NAME[:VERSION]                data that TensorFlow Datasets prepared, read in data/
+
+The first two kinds may be compressed, and end in .gz, .zst or .xz then. A template names other
+columns: "{title} {content}", or "content" alone. `Groups` reads a table by parts, in any order, as
+a shuffle needs it, and of its columns only those that the template names.
+
+English words that end in a period within a sentence.
+
+C4's sentence counter takes them where NLTK's own parameters are missing, and documents are divided
+into sentences by them.
+
+Lines of several files in given shares: "10 parts English, 1 part German".
+
+    sources = weighted_files(["en.txt=10", "de/*.txt=1"])
+    sources                              # two, or None where no weight is given
+    weighted_lines(sources, seed=0)      # an iterator of lines
+
+A weight is a share of the text in bytes: of UTF-8, blank lines and white space at the ends of lines
+left out. No line is repeated, so the scarcest source says how much text there is: all of its lines
+are kept, and of every other source each line is kept with one and the same probability, drawn by
+the seed. With 50 MB of English and 2 MB of German, 10 to 1, all of the German is read and 40 % of
+the English. The shares are exact on average; of a few hundred lines they may be off by some
+percent.
+
+The files are read twice, line by line: once to count, once to draw.
+"""
+
+import dataclasses
+import functools
+import glob
+import itertools
+import logging
+import math
+import random
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.object_store import DataPath
+from t5x_lite.data.formats.benchmark_files import Row
+from t5x_lite.data.formats.lines import (
+    plain_name,
+    read_examples,
+    read_lines,
+)
+from t5x_lite.data.formats.table_splits import HUB, HubSplit, column_names, num_groups, read_columns
+
+_logger = logging.getLogger(__name__)
+
+TFDS = "tfds://"
+TEXT = "{text}"
+"""The template that applies if none is given."""
+TEXTS = (".txt",)
+JSON = (".jsonl", ".json", ".ndjson")
+TABLES = (".parquet", ".arrow", ".feather")
+
+Kind = Literal["text", "json", "table"]
+
+
+Shard: TypeAlias = DataPath | HubSplit
+"""What documents are read from, here or in a bucket or at the hub."""
+
+
+class Document(NamedTuple):
+    """A text and its place, "file:line" or "file: row 3"."""
+
+    where: str
+    text: str
+
+
+def kind_of(shard: Any) -> Kind:
+    """How documents are read from a shard, by its name."""
+    if isinstance(shard, HubSplit):
+        return "table"
+    name = plain_name(shard)
+    if str(shard).endswith(TABLES):
+        return "table"
+    return "json" if name.endswith(JSON) else "text"
+
+
+def is_named(place: str) -> bool:
+    """Whether a place is the name of a data set, and no path."""
+    return place.startswith((HUB, TFDS))
+
+
+def read_documents(
+    shard: Shard, *, template: str = TEXT, blocks: bool = False, longest: int = LONGEST_LINE
+) -> Iterator[Document]:
+    """The documents of a shard, in order; it is read as they are asked for.
+
+    Args:
+      shard: a file, or a split of the hub.
+      template: the text, with columns in braces; plain text has none.
+      blocks: whether blank lines divide the documents of plain text, and no line ends.
+      longest: maximum bytes of a line.
+
+    Raises:
+      InputError: naming file and line or row: unreadable, damaged, a column is missing or no text,
+        or a package is missing.
+    """
+    if kind_of(shard) == "text":
+        yield from _plain(str(shard), blocks=blocks, longest=longest)
+        return
+    template = as_template(template)
+    # A missing field of an object is named below, with the option that names another.
+    columns = None if kind_of(shard) == "json" else places(template)
+    for row in read_fields(shard, columns=columns, longest=longest):
+        yield Document(row.where, text_of(row, template))
+
+
+def read_fields(
+    shard: Shard, *, columns: Sequence[str] | None = None, longest: int = LONGEST_LINE
+) -> Iterator[Row]:
+    """The objects or rows of a shard.
+
+    Args:
+      shard: JSON lines or a table.
+      columns: that each must have; a table is read without its others. None reads all there are.
+      longest: maximum bytes of a line.
+
+    Raises:
+      InputError: as `read_documents`.
+    """
+    if kind_of(shard) == "json":
+        for line in read_examples(str(shard), fields=columns or (), longest=longest):
+            yield Row(line.where, line.record)
+        return
+    yield from read_columns(shard, columns=column_names(shard) if columns is None else columns)
+
+
+def _plain(path: str, *, blocks: bool, longest: int) -> Iterator[Document]:
+    numbered = enumerate(read_lines([path], longest=longest), start=1)
+    name = "standard input" if path == "-" else path
+    if not blocks:
+        for number, line in numbered:
+            yield Document(f"{name}:{number}", line)
+        return
+    filled = itertools.groupby(numbered, key=lambda pair: bool(pair[1].strip()))
+    for is_text, lines in filled:
+        if is_text:
+            found = list(lines)
+            yield Document(f"{name}:{found[0][0]}", "\n".join(line for _, line in found))
+
+
+def text_of(row: Row, template: str) -> str:
+    """The text of a row of a table or of an object.
+
+    Raises:
+      InputError: one of its columns is missing, null or no text.
+    """
+    for name in places(template):
+        value = row.fields.get(name)
+        if isinstance(value, str):
+            continue
+        if name not in row.fields:
+            there = sorted(row.fields) or "nothing"
+            raise InputError(
+                f'{row.where}: must have "{name}", a string; it has {there}; {_NAME_IT}'
+            )
+        kind = getattr(value, "kind", "null" if value is None else type(value).__name__)
+        raise InputError(f"{row.where}: {name!r} must be a text, got {kind}; {_NAME_IT}")
+    if template == TEXT:
+        return row.fields["text"]
+    return fill(template, row.fields)
+
+
+_NAME_IT = (
+    "name the column of the text by --data.columns.inputs '{COLUMN}' (train, cache) or --text "
+    "COLUMN (vocab, embed, pairs)"
+)
+
+
+class Groups:
+    """A table by parts: the row groups of Parquet, the batches of Arrow, 1,024 rows of the hub.
+
+    Args:
+      shard: of the kind "table".
+      template: the text, with columns in braces.
+    """
+
+    def __init__(self, shard: Shard, template: str = TEXT):
+        self._shard, self._template = shard, as_template(template)
+
+    @functools.cached_property
+    def num(self) -> int:
+        """How many there are, at least one."""
+        return max(1, num_groups(self._shard))
+
+    def texts(self, group: int | None) -> Iterator[bytes]:
+        """The texts of a part, or of all parts if it is None, in UTF-8.
+
+        Raises:
+          InputError: as `read_documents`.
+        """
+        columns = places(self._template)
+        for row in read_columns(self._shard, columns=columns, group=group):
+            yield text_of(row, self._template).encode("utf-8", "replace")
+
+
+# Templates.
+
+_PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+def as_template(text: str) -> str:
+    """The template that an option gives: "content" stands for "{content}".
+
+    Raises:
+      InputError: it names no column.
+    """
+    if text and not _PLACE.search(text):
+        return f"{{{text}}}"
+    if not places(text):
+        raise InputError(f"the text {text!r} must name a column, such as '{{text}}'")
+    return text
+
+
+def fill(template: str, fields: Mapping[str, object]) -> str:
+    """The template with the fields in their places.
+
+    Raises:
+      InputError: a place names no field, or a brace is not closed.
+    """
+    return _PLACE.sub(functools.partial(_value, template=template, fields=fields), template)
+
+
+def _value(match: re.Match[str], *, template: str, fields: Mapping[str, object]) -> str:
+    """The text of one place: the field that it names, or a brace."""
+    place = match.group()
+    if place in ("{{", "}}"):
+        return place[0]
+    if place in ("{", "}"):
+        raise InputError(f"the template {template!r} has a single {place}: write {place * 2}")
+    name = match.group(1)
+    if name not in fields:
+        raise InputError(
+            f"the template {template!r} names {name!r}; the fields are {', '.join(fields)}"
+        )
+    return str(fields[name])
+
+
+def places(template: str) -> tuple[str, ...]:
+    """The names of the fields in a template, in its order, each once."""
+    found = (match.group(1) for match in _PLACE.finditer(template))
+    return tuple(dict.fromkeys(name for name in found if name is not None))
+
+
+_ENGLISH = """
+mr mrs messrs mme mlle dr drs prof rev hon pres gov sen sens col lt maj capt cmdr cpl sgt adm atty
+supt insp st ste jr sr esq bros co corp inc ltd llc plc mfg assn dept univ est dist div ave blvd
+rd hwy ft mt mts apt bldg jan feb apr jun jul aug sept sep oct nov dec tue tues wed thu thur thurs
+fri vs etc cf al ibid viz approx ca vol vols fig figs eq eqs sec secs ch chap ed eds edn pp p pt
+pts resp incl excl misc tel ext a.m p.m a.d b.c b.c.e c.e e.g i.e u.s u.s.a u.k u.n e.u d.c n.y
+l.a ph.d m.d b.a m.a b.sc m.sc ll.b ll.d r.n j.d j.r g.m n.b p.s q.v s.a n.a ala ariz calif colo
+conn fla ga kan ky md mich minn mo mont neb nev okla pa tenn tex va vt wis wyo ont ms gen rep
+"""
+ABBREVIATIONS = frozenset(_ENGLISH.split())
+"""Words that end in a period within a sentence, lower case, without that period. Words that often
+end sentences are left out even where they are abbreviations too ("no", "sat", "mass")."""
+
+
+# From the front.
+
+
+# From anywhere.
+
+
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|nan|inf")
+
+
+Read = Callable[[Sequence[str]], Iterator[str]]
+"""From the names of files to their lines."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """Files that share a weight.
+
+    Attributes:
+      name: as it was given, without the weight.
+      files: their paths, sorted where the name is a pattern.
+      weight: above 0; only the ratios of weights count.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    weight: float
+
+
+def weighted_files(
+    inputs: Sequence[str], *, is_place: Callable[[str], bool] = lambda name: False
+) -> list[Source] | None:
+    """Reads "FILE=WEIGHT", where FILE may be a pattern such as de/*.txt.
+
+    Args:
+      inputs: all with a weight, or all without one. A file whose own name ends in =NUMBER is taken
+        whole if it exists.
+      is_place: whether a name is left as it is, as of a directory that the reader knows.
+
+    Returns:
+      The sources in the order given; None where there are no weights.
+
+    Raises:
+      InputError: some have no weight, a weight is no number above 0, a file is missing, cannot be
+        read twice, or is there twice.
+    """
+    pairs = [_split(text) for text in inputs]
+    if all(weight is None for _, weight in pairs):
+        return None
+    sources = []
+    for name, weight in pairs:
+        if weight is None:
+            raise InputError(
+                f"--input {name} has no weight, and others have: write FILE=WEIGHT, as {name}=1"
+            )
+        number = float(weight)
+        if not 0 < number < math.inf:
+            raise InputError(f"--input {name}={weight}: a weight must be a number above 0")
+        files = (name,) if is_place(name) else _files(name)
+        sources.append(Source(name=name, files=files, weight=number))
+    every = [file for source in sources for file in source.files]
+    if twice := next((file for file in every if every.count(file) > 1), None):
+        raise InputError(f"--input has {twice} twice: add up its weights")
+    return sources
+
+
+def tempered_files(
+    inputs: Sequence[str],
+    alpha: float,
+    *,
+    is_place: Callable[[str], bool] = lambda name: False,
+    read: Read = read_lines,
+) -> list[Source]:
+    """Files or patterns, each a source, whose weights are their bytes to the power of alpha.
+
+    q_l ~ p_l^alpha of languages: with 0.3, XLM-R's, 900 MB and 10 MB are drawn as 3.9 to 1.
+
+    Args:
+      inputs: files or patterns, without weights.
+      alpha: in (0, 1]; 1 is in proportion.
+      is_place: as of `weighted_files`.
+      read: gives the lines of files.
+
+    Raises:
+      InputError: alpha is no such number; or as `weighted_files`.
+    """
+    if not 0 < alpha <= 1:
+        raise InputError(f"--alpha must be above 0 and at most 1: got {alpha}")
+    sources = [
+        Source(name=name, files=(name,) if is_place(name) else _files(name), weight=1.0)
+        for name in inputs
+    ]
+    weights = [_bytes_of(source, read) ** alpha for source in sources]
+    return [
+        dataclasses.replace(source, weight=weight)
+        for source, weight in zip(sources, weights, strict=True)
+    ]
+
+
+def weighted_lines(
+    sources: Sequence[Source], *, seed: int, read: Read = read_lines
+) -> Iterator[str]:
+    """The lines that are drawn, source by source, each in the order of its files.
+
+    Args:
+      sources: from `weighted_files`.
+      seed: of the draws; equal files and seeds give equal lines.
+      read: gives the lines of files.
+
+    Raises:
+      InputError: at the call if a file is not UTF-8, or a source has no text.
+    """
+    sizes = [_bytes_of(source, read) for source in sources]
+    total = math.fsum(source.weight for source in sources)
+    most = min(size * total / one.weight for one, size in zip(sources, sizes, strict=True))
+    kept = [
+        min(most * one.weight / total / size, 1.0) for one, size in zip(sources, sizes, strict=True)
+    ]
+    for source, size, share in zip(sources, sizes, kept, strict=True):
+        _logger.info(
+            "%s: %s of %s parts, %.4g %% of %s bytes",
+            *(source.name, f"{source.weight:g}", f"{total:g}", 100 * share, f"{size:,}"),
+        )
+    return _drawn(sources, kept, seed=seed, read=read)
+
+
+def _drawn(
+    sources: Sequence[Source], kept: Sequence[float], *, seed: int, read: Read
+) -> Iterator[str]:
+    for place, (source, share) in enumerate(zip(sources, kept, strict=True)):
+        # The numbers of `random` are the same in every version of Python.
+        draw = random.Random(f"{seed} {place}").random
+        for line in read(source.files):
+            if line.strip() and draw() < share:
+                yield line
+
+
+def _bytes_of(source: Source, read: Read) -> int:
+    size = sum(len(line.strip().encode()) for line in read(source.files))
+    if not size:
+        raise InputError(f"--input {source.name} holds no text: leave it out, or add some")
+    return size
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    """("FILE", "WEIGHT") of "FILE=WEIGHT"; None where there is no weight."""
+    name, _, weight = text.rpartition("=")
+    if name and not Path(text).exists() and _NUMBER.fullmatch(weight):
+        return name, weight
+    return text, None
+
+
+def _files(name: str) -> tuple[str, ...]:
+    """The files that a name stands for; they must bear being read twice."""
+    if name == "-":
+        raise InputError("--input - can be read only once, and a weighted input is read twice")
+    found = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True))
+    if not found:
+        what = "no file matches" if glob.has_magic(name) else "there is no such file"
+        raise InputError(f"--input {name}: {what}")
+    for file in found:
+        if Path(file).is_dir():
+            raise InputError(
+                f"--input {file} is a directory: name the files in it, as {file}/*.txt"
+            )
+        if not stat.S_ISREG(Path(file).stat().st_mode):
+            raise InputError(
+                f"--input {file} can be read only once, and a weighted input is read twice"
+            )
+    return tuple(found)

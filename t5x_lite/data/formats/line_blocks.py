@@ -1,0 +1,317 @@
+"""Text by blocks of lines, documents or rows: from the front, or at any place of a file.
+
+    files = Files(["a.txt", "b.jsonl.gz"])
+    files.read(0, 5)         # lines 640 to 767 of a.txt, a Block; None behind the last
+    files.num_parts          # how many parts the files have together
+    files.read_part(7, 0)    # the lines that begin in the eighth part
+
+A part is 64 KiB of a plain file, and of one in a bucket a range of its bytes. A compressed file is
+read from the front, and is one part; a table has those of `documents.Groups`. What is read depends
+on the arguments alone, so that a saved position can be gone back to; blocks that are asked for one
+after the other come from a file that stays open.
+
+Lines are stripped, and blank ones are passed over. Documents are what blank lines divide; their
+lines are stripped. A byte-order mark in front is no part of the text. A line of more than
+`files.LONGEST_LINE` bytes is refused.
+"""
+
+import codecs
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.object_store import data_path, open_stream, size_of
+from t5x_lite.core.remote import is_remote
+from t5x_lite.data.formats.documents import TEXT, Groups, Shard, kind_of
+from t5x_lite.data.formats.lines import (
+    decompressed,
+    is_compressed,
+    lines_of,
+    naming_damage,
+    too_long,
+)
+
+LINES = 128
+"""Of a block."""
+
+
+PART_BYTES = 1 << 16
+"""Of a plain file: one of its parts."""
+
+
+class Block(NamedTuple):
+    """Texts of one file.
+
+    Attributes:
+      file: its path.
+      places: where each text begins: its line, from 0, or in a part -1 - its offset in bytes.
+      texts: UTF-8.
+    """
+
+    file: str
+    places: list[int]
+    texts: list[bytes]
+
+
+class Files:
+    """Text files, each of lines or of documents, and tables."""
+
+    def __init__(
+        self,
+        paths: Sequence[str | Shard],
+        *,
+        documents: Sequence[bool] | None = None,
+        template: str = TEXT,
+    ):
+        """Opens nothing.
+
+        Args:
+          paths: the files, in UTF-8; tables, or splits of the hub.
+          documents: for each file whether blank lines divide documents; by default lines are texts.
+          template: the text of the rows of tables.
+        """
+        self.paths = [str(path) for path in paths]
+        self._documents = list(documents or [False] * len(self.paths))
+        self._tables = {
+            place: Groups(data_path(path) if isinstance(path, str) else path, template)
+            for place, path in enumerate(paths)
+            if kind_of(path) == "table"
+        }
+        self._streams: dict[tuple[int, int | None, int], _Stream | _Rows] = {}
+        self._ends: np.ndarray | None = None
+
+    def read(self, file: int, number: int) -> Block | None:
+        """A block of a file, counted from the front; None behind the last.
+
+        Raises:
+          InputError: the file cannot be read, is cut off or damaged, or is not UTF-8.
+        """
+        return self._read(file, None, number)
+
+    def _read(self, file: int, group: int | None, number: int) -> Block | None:
+        """A block of a file or, of a table, of one of its groups."""
+        stream = self._streams.pop((file, group, number), None)
+        path = self.paths[file]
+        with _naming_errors(path):
+            if stream is None:
+                table = self._tables.get(file)
+                stream = (
+                    _Stream(path, documents=self._documents[file])
+                    if table is None
+                    else _Rows(path, table.texts(group))
+                )
+                for _ in range(number):
+                    stream.block()
+            block = stream.block()
+        if block is not None:
+            self._streams[file, group, number + 1] = stream
+        return block
+
+    @property
+    def num_parts(self) -> int:
+        """The parts of all files; their sizes are looked at once."""
+        return int(self._part_ends()[-1])
+
+    def _part_ends(self) -> np.ndarray:
+        if self._ends is None:
+            self._ends = np.cumsum(
+                [
+                    self._tables[place].num if place in self._tables else _num_parts(path)
+                    for place, path in enumerate(self.paths)
+                ]
+            )
+        return self._ends
+
+    def read_part(self, part: int, number: int) -> Block | None:
+        """A block of a part; None behind its last.
+
+        Raises:
+          InputError: as `read`.
+        """
+        ends = self._part_ends()
+        file = int(np.searchsorted(ends, part, side="right"))
+        first = int(ends[file - 1]) if file else 0
+        path, count = self.paths[file], int(ends[file]) - first
+        if count == 1:
+            return self.read(file, number)
+        if file in self._tables:
+            return self._read(file, part - first, number)
+        if number:
+            return None
+        start = (part - first) * PART_BYTES
+        with _naming_errors(path), _opened(path) as stream:
+            lines, end = _lines_from(stream, start), start + PART_BYTES
+            if self._documents[file]:
+                return _block(path, _documents_of_part(lines, end, begins=not start))
+            return _block(path, _lines_of_part(lines, end))
+
+
+def line_of(file: str, place: int) -> int:
+    """The line, from 1, at the place of a text."""
+    if place >= 0:
+        return place + 1
+    line, rest = 1, -1 - place
+    with _opened(file) as stream:
+        while rest and (piece := stream.read(min(rest, 1 << 20))):
+            line, rest = line + piece.count(b"\n"), rest - len(piece)
+    return line
+
+
+def _opened(path: str) -> BinaryIO:
+    """A plain file; of one in a bucket about a part is read at a time."""
+    if not is_remote(path):
+        return open(path, "rb")
+    return open_stream(path, first=PART_BYTES + PART_BYTES // 4)
+
+
+@contextlib.contextmanager
+def _naming_errors(path: str) -> Iterator[None]:
+    try:
+        with naming_damage(path):
+            yield
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _num_parts(path: str) -> int:
+    if is_compressed(path):
+        return 1
+    with _naming_errors(path):
+        return max(1, -(-size_of(path) // PART_BYTES))
+
+
+def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
+    """The texts that are not blank.
+
+    Raises:
+      InputError: one of them is not UTF-8.
+    """
+    pairs = [(place, text.strip()) for place, text in numbered]
+    pairs = [(place, text) for place, text in pairs if text]
+    places, texts = [place for place, _ in pairs], [text for _, text in pairs]
+    try:
+        b"\n".join(texts).decode()
+    except UnicodeDecodeError as error:
+        place, line = next(found for pair in pairs if (found := _not_utf8(*pair)))
+        raise InputError(
+            f"{path}:{line_of(path, place) + line}: not UTF-8: convert it to UTF-8"
+        ) from error
+    return Block(path, places, texts)
+
+
+def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
+    """The place of a text that is not UTF-8, and which of its lines is not."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return place, text.count(b"\n", 0, error.start)
+    return None
+
+
+def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Documents: lines that stand together."""
+    stripped = ((place, line.strip()) for place, line in numbered)
+    for blank, lines in itertools.groupby(stripped, key=lambda pair: not pair[1]):
+        if not blank:
+            found = list(lines)
+            yield found[0][0], b"\n".join(line for _, line in found)
+
+
+class _Stream:
+    """A file that is read from the front."""
+
+    def __init__(self, path: str, *, documents: bool):
+        self._path, self._documents = path, documents
+        self._file = decompressed(path)
+        self._numbered = enumerate(lines_of(self._file, name=path, longest=LONGEST_LINE))
+        self._begun: list[tuple[int, bytes]] = []  # lines of a document that may go on
+
+    def __del__(self):
+        if hasattr(self, "_file"):
+            self._file.close()
+
+    def block(self) -> Block | None:
+        """What the next lines hold; of documents, those that end there."""
+        lines = list(itertools.islice(self._numbered, LINES))
+        if lines and lines[0][0] == 0:
+            lines[0] = (0, lines[0][1].removeprefix(codecs.BOM_UTF8))
+        if not lines and not self._begun:
+            self._file.close()
+            return None
+        if not self._documents:
+            return _block(self._path, lines)
+        blank = (i for i in reversed(range(len(lines))) if not lines[i][1].strip())
+        ended = next(blank, None) if lines else 0
+        if ended is None:
+            self._begun += lines
+            return _block(self._path, [])
+        document, self._begun = self._begun + lines[:ended], lines[ended:]
+        return _block(self._path, _joined(document))
+
+
+class _Rows:
+    """A table, or a part of one, that is read from its front."""
+
+    def __init__(self, path: str, texts: Iterator[bytes]):
+        self._path, self._numbered = path, enumerate(texts)
+
+    def block(self) -> Block | None:
+        """The texts of the next rows."""
+        rows = list(itertools.islice(self._numbered, LINES))
+        pairs = [(place, text) for place, text in rows if text.strip()]
+        texts = [text for _, text in pairs]
+        return Block(self._path, [place for place, _ in pairs], texts) if rows else None
+
+
+def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
+    """The lines that begin at an offset or behind it.
+
+    Raises:
+      InputError: one has more than `LONGEST_LINE` bytes.
+    """
+    offset = start
+    if start:
+        stream.seek(start - 1)
+        end = stream.readline(PART_BYTES + 1)
+        if not end.endswith(b"\n"):
+            return  # none begins in this part
+        offset += len(end) - 1
+    for line in iter(lambda: stream.readline(LONGEST_LINE + 1), b""):
+        if len(line) > LONGEST_LINE:
+            raise InputError(too_long(stream.name, line_of(stream.name, -1 - offset), LONGEST_LINE))
+        yield -1 - offset, line.removeprefix(codecs.BOM_UTF8) if not offset else line
+        offset += len(line)
+
+
+def _lines_of_part(lines: Iterator[tuple[int, bytes]], end: int) -> Iterator[tuple[int, bytes]]:
+    """The lines that begin before an offset."""
+    return itertools.takewhile(lambda pair: -1 - pair[0] < end, lines)
+
+
+def _documents_of_part(
+    lines: Iterator[tuple[int, bytes]], end: int, *, begins: bool
+) -> Iterator[tuple[int, bytes]]:
+    """The documents behind the blank lines that begin before an offset.
+
+    Args:
+      lines: of the file, from the part on.
+      end: the offset.
+      begins: whether the first line begins a document, as a file's first does.
+    """
+    document: list[tuple[int, bytes]] = []
+    for place, line in lines:
+        is_blank, is_behind = not line.strip(), -1 - place >= end
+        if is_blank or (is_behind and not begins):
+            yield from _joined(document)
+            document = []
+            if is_behind:
+                return
+            begins = True
+        elif begins:
+            document.append((place, line))
+    yield from _joined(document)

@@ -1,0 +1,569 @@
+"""Lines: plain or compressed text, and JSON lines.
+
+Text files that may be compressed: plain, gzip's .gz, Zstandard's .zst, and .xz.
+
+    with open_text("prose.txt.gz") as file:     # bytes, as of open(path, "rb")
+        for line in file: ...
+    plain_name("c4-train.00000-of-01024.json.gz")     # "c4-train.00000-of-01024.json"
+
+A file may hold several members or frames one after another. One that was cut off, or is damaged,
+is an error that names it, and never a shorter text. Paths may be of buckets.
+
+JSON lines in and out: what `predict` and `score` read and write.
+
+    for example in read_examples("inputs.jsonl", fields=("inputs",)):
+        example.record["inputs"]
+
+Reading streams. Writing, too, but the file takes its name when it is whole; `resumable` writes one
+that a killed command goes on with.
+
+Lines of UTF-8 text files, compressed ones and standard input among them.
+"""
+
+import contextlib
+import errno
+import functools
+import gzip
+import io
+import itertools
+import json
+import lzma
+import math
+import os
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.core.files import LONGEST_LINE, open_atomically, reason, without_bom
+from t5x_lite.core.object_store import data_path, open_stream
+from t5x_lite.core.remote import is_remote
+
+COMPRESSED = (".gz", ".zst", ".xz")
+_INPUT_BYTES = 1 << 12
+"""Of a .zst file at a time: a few bytes of it may stand for 128 KiB."""
+
+
+def is_compressed(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name says that it is compressed."""
+    return os.fspath(path).endswith(COMPRESSED)
+
+
+def plain_name(path: str | os.PathLike[str]) -> str:
+    """The path without the ending of a compressed file."""
+    text = os.fspath(path)
+    ending = next((each for each in COMPRESSED if text.endswith(each)), "")
+    return text.removesuffix(ending)
+
+
+def open_text(path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[BinaryIO]:
+    """Opens a file whose bytes are those of the text.
+
+    Raises:
+      OSError: it cannot be read.
+      InputError: while it is read, it turns out to be cut off or damaged, or a package is missing.
+    """
+    return _named(path, decompressed(path))
+
+
+LARGEST_WHOLE = 512 << 20
+"""Maximum bytes of a file that is taken apart in memory at once."""
+_EXPANSION = 200
+"""Times its own size that a compressed file of more than 64 MiB of text may come to."""
+
+
+def read_whole(path: str | os.PathLike[str], *, most: int = LARGEST_WHOLE) -> bytes:
+    """Read the text of a file that is taken apart in memory at once.
+
+    Raises:
+      OSError: it cannot be read.
+      InputError: it is damaged, has more bytes than `most`, or is compressed and expands to more
+        than 200 times its size.
+    """
+    allowed = most
+    if is_compressed(path) and not is_remote(path):
+        allowed = min(most, max(LONGEST_LINE, _EXPANSION * os.stat(path).st_size))
+    with open_text(path) as file:
+        content = file.read(allowed + 1)
+    if len(content) > allowed:
+        raise InputError(
+            f"{path}: has more than {allowed:,} bytes of text, which is read at once; divide it"
+            + (", or decompress it first if its size is right" if allowed < most else "")
+        )
+    return content
+
+
+@contextlib.contextmanager
+def _named(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[BinaryIO]:
+    with file, naming_damage(path):
+        yield file
+
+
+def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
+    """The same file without the naming of errors; read it within `naming_damage`."""
+    file = _opened(path)
+    if os.fspath(path).endswith(".gz"):
+        return io.BufferedReader(_Gzip(fileobj=file))
+    if os.fspath(path).endswith(".zst"):
+        return io.BufferedReader(_Zstandard(file))
+    if os.fspath(path).endswith(".xz"):
+        return io.BufferedReader(_Xz(file))
+    return file
+
+
+@contextlib.contextmanager
+def naming_damage(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raises InputError, with the file, where compressed bytes cannot be read."""
+    try:
+        yield
+    except EOFError as error:
+        raise InputError(f"{path}: the file was cut off: copy or download it again") from error
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, _ZstandardError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{path}: damaged, or not compressed as its name says ({reason})"
+        ) from error
+
+
+def _opened(path: str | os.PathLike[str]) -> Any:
+    if not is_remote(path):
+        return open(path, "rb")
+    return open_stream(os.fspath(path))
+
+
+class _Gzip(gzip.GzipFile):
+    """The bytes of a .gz file, which is closed with it: GzipFile leaves open what it was given."""
+
+    def close(self) -> None:
+        file: Any = self.fileobj
+        super().close()
+        if file is not None:
+            file.close()
+
+
+class _Xz(io.RawIOBase):
+    """The bytes of an .xz file, which is closed with it.
+
+    A header may ask for a dictionary of 4 GiB; LZMAFile would give it that memory.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._file, self._stream = file, _xz_stream()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self._stream.eof:
+                data = self._stream.unused_data or self._more()
+                while data and not data.lstrip(b"\0"):  # padding between streams
+                    data = self._more()
+                if not data:
+                    return 0
+                self._stream, data = _xz_stream(), data.lstrip(b"\0")
+            else:
+                data = self._more() if self._stream.needs_input else b""
+                if not data and self._stream.needs_input:
+                    raise EOFError
+            found = self._stream.decompress(data, len(buffer))
+            if found:
+                buffer[: len(found)] = found
+                return len(found)
+
+    def _more(self) -> bytes:
+        return self._file.read(_INPUT_BYTES)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+_XZ_MEMORY = 1 << 28
+
+
+def _xz_stream() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+
+
+class _ZstandardError(Exception):
+    """What the package zstandard raises; it may not be installed."""
+
+
+class _Zstandard(io.RawIOBase):
+    """The bytes of a .zst file, whose end is seen to be the end of a frame."""
+
+    def __init__(self, file: BinaryIO):
+        try:
+            import zstandard
+        except ImportError as error:
+            file.close()
+            raise InputError(
+                f"a .zst file needs zstandard, which is missing: {install_command('zst')}"
+            ) from error
+        self._file, self._package = file, zstandard
+        self._frame: Any = None
+        self._input, self._ready = b"", memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = self._input or self._file.read(_INPUT_BYTES)
+            self._input = b""
+            if not data:
+                if self._frame is not None:
+                    raise EOFError
+                return 0
+            if self._frame is None:
+                self._frame = self._package.ZstdDecompressor().decompressobj()
+            try:
+                self._ready = memoryview(self._frame.decompress(data))
+            except self._package.ZstdError as error:
+                raise _ZstandardError(error) from error
+            if self._frame.eof:
+                self._input, self._frame = self._frame.unused_data, None
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+NUMBER_LIMIT = 2**32
+"""Of the fields that `read_examples` takes for numbers: they fit 32 bits."""
+
+
+class Line(NamedTuple):
+    """One object and where it stands, as "file:line"."""
+
+    where: str
+    record: dict[str, Any]
+
+
+def read_examples(
+    path: str,
+    *,
+    fields: Sequence[str],
+    optional: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+    skip: int = 0,
+    longest: int = LONGEST_LINE,
+) -> Iterator[Line]:
+    """Reads objects that have the given fields, each a string; blank lines are passed over.
+
+    Args:
+      path: a file in UTF-8, which may be compressed (.gz, .zst); "-" is standard input.
+      fields: fields that every object must have.
+      optional: fields that must be strings where an object has them.
+      numbers: fields that must be whole numbers in [0, 2**32) where an object has them.
+      skip: objects at the beginning that are passed over, unread.
+      longest: bytes of a line at most.
+
+    Raises:
+      InputError: naming file and line: unreadable, not UTF-8, too long, not a JSON object, a field
+        missing.
+        NaN and infinity, which Python's json takes, are no JSON.
+    """
+    name = "standard input" if path == "-" else path
+    with _open(path) as lines:
+        numbered = enumerate(without_bom(lines_of(lines, name=name, longest=longest)), start=1)
+        filled = ((number, line) for number, line in numbered if line.strip())
+        for number, line in itertools.islice(filled, skip, None):
+            found = parse_object(line, where=f"{name}:{number}", fields=fields, optional=optional)
+            for field in numbers:
+                check_number(found, field)
+            yield found
+
+
+def lines_of(file: Any, *, name: str, longest: int) -> Iterator[bytes]:
+    """The lines of a file, of which no more than a line is ever in memory.
+
+    Args:
+      file: open for reading.
+      name: for the message.
+      longest: bytes of a line at most, its end included.
+
+    Raises:
+      InputError: a line is longer, of which no more was read.
+    """
+    lines = iter(functools.partial(file.readline, longest + 1), b"")
+    for number, line in enumerate(lines, start=1):
+        if len(line) > longest:
+            raise InputError(too_long(name, number, longest))
+        yield line
+
+
+def too_long(name: str, number: int, longest: int) -> str:
+    """The message about a line, from 1, of more than so many bytes."""
+    return (
+        f"{name}:{number}: the line has more than {longest} bytes: divide it, or raise "
+        "--longest-line where the command has it (predict, score, embed)"
+    )
+
+
+def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
+    if path == "-":
+        return contextlib.nullcontext(sys.stdin.buffer)
+    try:
+        return open_text(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def parse_object(
+    line: bytes, *, where: str, fields: Sequence[str], optional: Sequence[str]
+) -> Line:
+    """The object of a line; see `read_examples`.
+
+    Raises:
+      InputError: naming the place.
+    """
+    try:
+        record = _DECODER.decode(line.decode("utf-8").rstrip())
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 (byte {error.start}); convert the file") from error
+    except json.JSONDecodeError as error:
+        what = error.msg.removesuffix(" at")  # "Unterminated string starting at"
+        raise InputError(f"{where}: not JSON ({what} at column {error.colno})") from error
+    except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits
+        raise InputError(f"{where}: not JSON that can be read ({error})") from error
+    check_surrogates(record, line, where=where)
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: must be a JSON object, got {type(record).__name__}")
+    for field in fields:
+        if field not in record:
+            raise InputError(
+                f'{where}: must have "{field}", a string; it has {sorted(record) or "nothing"}'
+            )
+    for field in (*fields, *optional):
+        if not isinstance(record.get(field, ""), str):
+            raise InputError(
+                f'{where}: "{field}" must be a string, got {type(record[field]).__name__}'
+            )
+    return Line(where, record)
+
+
+def parse_json(content: bytes, *, where: str) -> Any:
+    """Parse the JSON of a file that people give.
+
+    Args:
+      content: UTF-8.
+      where: the place, for messages.
+
+    Raises:
+      InputError: it is not UTF-8 or not JSON, nests too deep, or has half a surrogate pair.
+    """
+    try:
+        found = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 (byte {error.start}); convert the file") from error
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{where}: not JSON that can be read ({error})") from error
+    check_surrogates(found, content, where=where)
+    return found
+
+
+def check_surrogates(found: Any, content: str | bytes, *, where: str) -> None:
+    """Raise InputError if JSON has an escaped half of a surrogate pair.
+
+    Args:
+      found: the parsed value.
+      content: its source.
+      where: the place, for the message.
+    """
+    if isinstance(content, bytes):
+        escaped = b"\\u" in content and b"\\ud" in content.lower()
+    else:
+        escaped = "\\ud" in content.lower()
+    if escaped and not _is_text(found):
+        raise InputError(f"{where}: half of a surrogate pair (\\ud...) is not text; remove it")
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a number in JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits} is too large for a float")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+
+
+def check_number(line: Line, field: str) -> None:
+    """Refuses a field that is no whole number in [0, 2**32); a line may lack it.
+
+    Raises:
+      InputError: naming file, line and field.
+    """
+    value = line.record.get(field, 0)
+    if type(value) is not int or not 0 <= value < NUMBER_LIMIT:
+        raise InputError(
+            f'{line.where}: "{field}" must be a whole number from 0 to {NUMBER_LIMIT - 1}, got '
+            f"{json.dumps(value)[:40]}"
+        )
+
+
+def _is_text(record: Any) -> bool:
+    try:
+        json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def writer(path: str) -> Iterator["Writer"]:
+    """Opens an output that appears whole, or not at all; "-" is standard output.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    if path == "-":
+        yield Writer(sys.stdout.buffer)
+        return
+    with contextlib.ExitStack() as stack:
+        with writing(path):
+            file = stack.enter_context(open_atomically(path))
+        yield Writer(file, path)
+        with writing(path):
+            stack.close()
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Around what writes an output: says which one it was, of which a full disk says nothing.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # the reader has gone, as head does
+        raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+class Writer:
+    """Writes objects, one a line, non-ASCII characters as they are.
+
+    Attributes:
+      done: objects that were there at the start, which is none.
+    """
+
+    done = 0
+
+    def __init__(self, file: Any, path: str = "standard output"):
+        self._file = file
+        self._path = path
+
+    def write(self, *records: Mapping[str, Any]) -> None:
+        """Writes objects, and hands them on at once."""
+        content = encode(records)
+        with writing(self._path):
+            self._file.write(content)
+            self._file.flush()
+
+    def write_text(self, text: str) -> None:
+        """Writes text as it is; what was written may be seen later only."""
+        with writing(self._path):
+            self._file.write(text.encode())
+
+
+def encode(records: Iterable[Mapping[str, Any]]) -> bytes:
+    """The lines of objects.
+
+    Raises:
+      ValueError: a number is NaN or infinite, which JSON does not have.
+    """
+    return "".join(
+        json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records
+    ).encode()
+
+
+LONGEST_COLUMNS = 1 << 20
+"""Maximum bytes of a line of ids, numbers or tags: the columns of runs, judgments and CoNLL."""
+
+
+def read_lines(paths: Sequence[str], *, longest: int = LONGEST_LINE) -> Iterator[str]:
+    """Lines of UTF-8 files one after another, without their line ends; "-" is standard input.
+
+    Files that end in .gz, .zst or .xz are compressed.
+
+    Args:
+      paths: the files.
+      longest: maximum bytes of a line.
+
+    Raises:
+      InputError: at the call if no path is given or a file is missing or unreadable; while
+        reading, at a line that is not UTF-8 or too long, with file and line number.
+    """
+    if not paths:
+        raise InputError("no input file was given; name one, or - for standard input")
+    for path in paths:
+        if path == "-":
+            continue
+        if is_remote(path):
+            if not data_path(path).is_file():
+                raise InputError(f"{path}: {os.strerror(errno.ENOENT)}")
+            continue
+        # No trial opening: a pipe such as <(command) can be opened once only.
+        if not os.path.exists(path):
+            raise InputError(f"{path}: {os.strerror(errno.ENOENT)}")
+        if os.path.isdir(path):
+            raise InputError(f"{path}: {os.strerror(errno.EISDIR)}; name the files in it")
+        if not os.access(path, os.R_OK):
+            raise InputError(f"{path}: {os.strerror(errno.EACCES)}")
+    return _read_lines(paths, longest)
+
+
+def _read_lines(paths: Sequence[str], longest: int) -> Iterator[str]:
+    for path in paths:
+        name = "<stdin>" if path == "-" else path
+        try:
+            with contextlib.ExitStack() as stack:
+                standard = path == "-"
+                stream = sys.stdin.buffer if standard else stack.enter_context(open_text(path))
+                lines = lines_of(stream, name=name, longest=longest)
+                for number, line in enumerate(without_bom(lines), start=1):
+                    yield _decode_line(line, where=f"{name}:{number}")
+        except OSError as error:
+            raise InputError(f"{name}: {reason(error)}") from error
+
+
+def _decode_line(line: bytes, *, where: str) -> str:
+    try:
+        return line.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
+            f"convert the text first, for example with iconv"
+        ) from error
+
+
+_COUNTED = 1 << 28
+"""Bytes of a file whose lines are counted in advance."""
+
+
+def count_lines(path: str) -> int | None:
+    """The lines of a plain file of moderate size, for progress; None of other inputs.
+
+    Args:
+      path: a file, "-" or an address.
+    """
+    file = Path(path)
+    if is_compressed(file) or not file.is_file() or file.stat().st_size > _COUNTED:
+        return None
+    with file.open("rb") as opened:
+        return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 16), b""))

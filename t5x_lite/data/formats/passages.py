@@ -1,0 +1,423 @@
+r"""Passages with an id and perhaps a title, one a line, and shares of them.
+
+Passages with an id and perhaps a title, one a line, from the files in which collections come.
+
+    for passage in read_passages("collection.tsv.gz"):
+        passage.where, passage.id, passage.title, passage.text
+
+    corpus.jsonl       {"_id": "4983", "title": "...", "text": "..."}    BEIR; MIRACL has "docid"
+    docs.jsonl         {"id": "4983#0", "contents": "Title\n\nText"}      Pyserini; Mr. TyDi
+    psgs_w100.tsv      id TAB text TAB title, with these names in the first line     DPR
+    collection.tsv     id TAB text, with or without names                    MS MARCO's passages
+    msmarco-docs.tsv   id TAB url TAB title TAB text, with or without names  MS MARCO's documents
+    queries.tsv        id TAB text, with or without names, such as qid TAB query
+    other.txt          a passage a line; its number, from 0, is its id
+    corpus.parquet     a row each, with columns named as the fields of JSON; also Arrow
+
+A first line of column names is a header: one of its fields names the id (id, _id, qid, pid, docid,
+query-id, corpus-id, ...), one the text (text, passage, query, contents, body, ...), and others may
+be title, url, or columns that are not read. The columns may have any order then. If the text is
+called "text", a field that begins with a quotation mark is quoted, and "" in it is one mark, as DPR
+writes them; in other files a quotation mark is text. All may be compressed (.gz, .zst).
+
+Source: facebookresearch/DPR dpr/data/retriever_data.py; the README files of MS MARCO's two tasks.
+
+Texts in files, one a line: plain, or passages with or without a title and an id.
+
+for record in read_texts("corpus.jsonl"):
+    record.where, record.id, record.text      # "corpus.jsonl:1", "4983", "Title The text ..."
+
+texts.txt       every line is a text, also an empty one; its number, from 0, is its id
+corpus.jsonl    objects with "text"; a "title" stands before it, as BEIR's documents have it; the
+                id is "_id" (BEIR), or else "id" or "docid", or else the object's number; blank
+                lines are passed over
+passages.tsv    fields with tabs between them, as MS MARCO and DPR have them (`passages`)
+
+corpus.parquet  rows with the columns "text", and "title" and an id if they have them; also Arrow
+
+Each but the last may be compressed, and ends in .gz, .zst or .xz then.
+
+The I-th of N parts of a file's records, for so many hosts that each do one.
+
+    share = Share.of_text("2/3")
+    share.bounds(1000, whole=64, what="texts")      # (320, 640): whole blocks of 64
+
+A part is a run of whole blocks, so that each block is what it is where one host does all: results
+of the parts, one behind the other, are those of one host to the last bit.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.object_store import data_path
+from t5x_lite.data.formats.benchmark_files import Row
+from t5x_lite.data.formats.documents import (
+    TEXT,
+    Shard,
+    as_template,
+    kind_of,
+    places,
+    read_fields,
+    text_of,
+)
+from t5x_lite.data.formats.lines import Line, parse_object, plain_name, read_examples, read_lines
+from t5x_lite.data.formats.table_splits import column_names
+
+PassageFormat = Literal["auto", "text", "jsonl", "tsv"]
+
+_SUFFIXES: Mapping[str, PassageFormat] = {
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".ndjson": "jsonl",
+    ".tsv": "tsv",
+}
+_TEXTS = ("text", "contents", "title")
+"""Fields of an object that are strings."""
+_IDS = ("_id", "id", "docid", "pid")
+"""Names of the id, the first that a passage has."""
+_ROLES: Mapping[str, str] = {
+    **dict.fromkeys(("id", "docid", "pid", "did", "docno", "qid", "topicid", "queryid"), "id"),
+    **dict.fromkeys(("passageid", "documentid", "corpusid", "questionid"), "id"),
+    **dict.fromkeys(("text", "passage", "content", "contents", "body", "segment"), "text"),
+    **dict.fromkeys(("query", "question", "document", "doc", "topic"), "text"),
+    **dict.fromkeys(("passagetext", "documenttext", "querytext", "questiontext"), "text"),
+    "title": "title",
+    "url": "url",
+}
+"""What a column holds, by its name in lower case without "-", "_" and spaces."""
+_UNNAMED = {2: ("id", "text"), 4: ("id", "url", "title", "text")}
+"""The columns of files without names, by their number."""
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"(?:\t|$)|([^\t]*)(?:\t|$)')
+
+
+class Passage(NamedTuple):
+    """A passage.
+
+    Attributes:
+      where: its place, "file:line".
+      id: of the passage in its collection; a line's number where the file has no ids.
+      title: "" where there is none.
+      text: without the title.
+    """
+
+    where: str
+    id: str
+    title: str
+    text: str
+
+    @property
+    def whole(self) -> str:
+        """Title and text with a space between them: what a model reads."""
+        return f"{self.title} {self.text}".strip()
+
+
+class Columns(NamedTuple):
+    """Where the fields of a file of tabs are.
+
+    Attributes:
+      names: of the columns: "id", "text", "title", "url"; "" is not read.
+      named: whether the first line has names.
+      quoted: whether fields may be quoted.
+    """
+
+    names: tuple[str, ...]
+    named: bool
+    quoted: bool = False
+
+
+def read_passages(
+    path: str | Shard,
+    *,
+    format: PassageFormat = "auto",
+    longest: int = LONGEST_LINE,
+    template: str = TEXT,
+) -> Iterator[Passage]:
+    """The passages of a file, in order; it is read as they are asked for.
+
+    Args:
+      path: a file in UTF-8, a table or a split of the hub; "-" is standard input.
+      format: "auto" goes by the name: .jsonl, .json, .ndjson; .tsv; else "text".
+      longest: bytes of a line at most.
+      template: the text of an object or a row; one that is not "{text}" is all of it, and no title
+        stands before it.
+
+    Raises:
+      InputError: naming file and line: unreadable, not UTF-8, too long, not a JSON object, no
+        "text", an id that is no string or whole number, a line with other columns.
+    """
+    if kind_of(path) == "table":
+        shard = data_path(path) if isinstance(path, str) else path
+        yield from _of_table(shard, as_template(template))
+        return
+    path = str(path)
+    kind = format_of(path) if format == "auto" else format
+    if kind == "jsonl":
+        template = as_template(template)
+        texts = {"fields": (), "optional": _TEXTS}
+        if template != TEXT:
+            texts = {"fields": places(template), "optional": ()}
+        lines = read_examples(path, **texts, longest=longest)
+        for number, line in enumerate(lines):
+            yield of_object(_with_text(line, template), number=number)
+        return
+    name = "standard input" if path == "-" else path
+    numbered = enumerate(read_lines([path], longest=longest), start=1)
+    if kind == "text":
+        for number, text in numbered:
+            yield Passage(f"{name}:{number}", str(number - 1), "", text)
+        return
+    first = next(numbered, None)
+    if first is None:
+        return
+    columns = columns_of(first[1], where=f"{name}:1")
+    for number, text in numbered if columns.named else itertools.chain([first], numbered):
+        if text.strip():
+            yield of_line(text, columns, where=f"{name}:{number}")
+
+
+def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
+    """The passages of a table."""
+    there = column_names(shard)
+    needed = places(template)
+    if template == TEXT:
+        needed = ("contents",) if "text" not in there and "contents" in there else ("text",)
+    also = {*_IDS, *(("title",) if template == TEXT else ())}
+    columns = [*needed, *(name for name in there if name in also)]
+    for number, row in enumerate(read_fields(shard, columns=[*dict.fromkeys(columns)])):
+        if template == TEXT:
+            text_of(row, f"{{{needed[0]}}}")  # it must be a text
+        fields = {name: value for name, value in row.fields.items() if value is not None}
+        yield of_object(_with_text(Line(row.where, fields), template), number=number)
+
+
+def _with_text(line: Line, template: str) -> Line:
+    """The same object, whose text is that of a template, without a title then."""
+    if template == TEXT:
+        return line
+    text = text_of(Row(line.where, line.record), template)
+    ids = {name: line.record[name] for name in _IDS if name in line.record}
+    return Line(line.where, {**ids, "text": text})
+
+
+def format_of(path: str) -> PassageFormat:
+    """The format that a file's name says."""
+    return _SUFFIXES.get(Path(plain_name(path)).suffix.lower(), "text")
+
+
+def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
+    """Reads the lines of one file in any order: a function of a line and its place, "file:line".
+
+    The function gives None for a line of names. Its passages have the id "" where lines have none.
+    The first line of a file of tabs is read for the columns, at the first call.
+
+    Args:
+      path: a file whose name says its format.
+    """
+    kind = format_of(path)
+
+    @functools.cache
+    def columns() -> Columns:
+        first = next(iter(read_lines([path], longest=LONGEST_LINE)), "")
+        return columns_of(first, where=f"{path}:1")
+
+    def passage(line: bytes, where: str) -> Passage | None:
+        if kind == "jsonl":
+            found = parse_object(line, where=where, fields=(), optional=_TEXTS)
+            return of_object(found)
+        text = line.decode()
+        if kind == "text":
+            return Passage(where, "", "", text)
+        if columns().named and named_columns(text) == columns():
+            return None
+        return of_line(text, columns(), where=where)
+
+    return passage
+
+
+def of_object(line: Line, *, number: int | str = "") -> Passage:
+    """The passage of a JSON object with "text", or with "contents" as Pyserini writes them.
+
+    A first line of "contents" that a blank line follows is the title.
+
+    Args:
+      line: the object and its place.
+      number: the id where it has none.
+
+    Raises:
+      InputError: there is no text, or the id is no string and no whole number.
+    """
+    record = line.record
+    if "text" not in record and "contents" not in record:
+        raise InputError(
+            f'{line.where}: must have "text", a string; it has {sorted(record) or "nothing"}'
+        )
+    identity = next((record[name] for name in _IDS if name in record), number)
+    if isinstance(identity, bool) or not isinstance(identity, str | int):
+        raise InputError(
+            f"{line.where}: the id must be a string or a whole number, got {identity!r:.40}"
+        )
+    title, text = record.get("title", ""), record.get("text")
+    if text is None:
+        text = record["contents"]
+        first, blank, rest = text.partition("\n\n")
+        if blank and not title and "\n" not in first:
+            title, text = first, rest
+    return Passage(line.where, str(identity), title, text)
+
+
+def columns_of(first: str, *, where: str) -> Columns:
+    """The columns of a file of tabs, by its first line.
+
+    Raises:
+      InputError: they are not told by their names or their number.
+    """
+    if (columns := named_columns(first)) is not None:
+        return columns
+    number = first.count("\t") + 1
+    if number in _UNNAMED:
+        return Columns(_UNNAMED[number], False)
+    raise InputError(
+        f"{where}: {number} columns, and no names of them: must be id TAB text, or id TAB url "
+        "TAB title TAB text, or have a first line that names its columns, such as id TAB text TAB "
+        "title"
+    )
+
+
+def of_line(line: str, columns: Columns, *, where: str) -> Passage:
+    """The passage of a line of tabs.
+
+    Raises:
+      InputError: it has other columns, or a quotation that does not end.
+    """
+    fields = _fields(line) if columns.quoted and '"' in line else line.split("\t")
+    if len(fields) == len(columns.names) - 1 and columns.names[-1] == "title":
+        fields = [*fields, ""]
+    if len(fields) != len(columns.names):
+        raise InputError(
+            f"{where}: must have {len(columns.names)} columns, "
+            f"{' TAB '.join(name or '(not read)' for name in columns.names)}, got "
+            f"{len(fields)}: {line[:60]!r}"
+        )
+    found = dict(zip(columns.names, fields, strict=True))
+    return Passage(where, found["id"], found.get("title", ""), found["text"])
+
+
+def titled_text(record: Mapping[str, Any]) -> str:
+    """Title and text of a JSON object, with a space between them."""
+    return Passage("", "", record.get("title", ""), record["text"]).whole
+
+
+def named_columns(line: str) -> Columns | None:
+    """Return the columns that a header names, or None if the line is data.
+
+    A header has one name of an id and one of a text, and no such name twice.
+    """
+    names = [name.strip().strip('"').lower() for name in line.lstrip("\ufeff").split("\t")]
+    roles = [_ROLES.get(re.sub(r"[-_ ]", "", name), "") for name in names]
+    known = [role for role in roles if role]
+    if not {"id", "text"} <= {*known} or len({*known}) < len(known):
+        return None
+    return Columns(tuple(roles), True, quoted=names[roles.index("text")] == "text")
+
+
+def _fields(line: str) -> Sequence[str]:
+    """The fields of a line of which some may be quoted.
+
+    There is none where a quotation does not end.
+    """
+    found, place = [], 0
+    while True:
+        match = _QUOTED.match(line, place)
+        if match is None or (match[2] or "").startswith('"'):
+            return ()
+        found.append(match[2] if match[1] is None else match[1].replace('""', '"'))
+        if not line[place : match.end()].endswith("\t"):
+            return found
+        place = match.end()
+
+
+class TextRecord(NamedTuple):
+    """A text, its id, and where it stands, as "file:line"."""
+
+    where: str
+    id: str
+    text: str
+
+
+def read_texts(
+    path: str | Shard,
+    *,
+    format: PassageFormat = "auto",
+    longest: int = LONGEST_LINE,
+    template: str = TEXT,
+) -> Iterator[TextRecord]:
+    """The texts of a file, in order; it is read as they are asked for.
+
+    Args:
+      path: a file in UTF-8, a table or a split of the hub; "-" is standard input.
+      format: "auto" goes by the name: .jsonl, .json, .ndjson; .tsv; else "text".
+      longest: bytes of a line at most.
+      template: as of `passages.read_passages`.
+
+    Raises:
+      InputError: naming file and line; see `passages.read_passages`.
+    """
+    kind = format_of(str(path)) if format == "auto" else format
+    if kind_of(path) == "table":
+        kind = "jsonl"
+    for passage in read_passages(path, format=kind, longest=longest, template=template):
+        text = passage.text if kind == "text" else passage.whole
+        yield TextRecord(passage.where, passage.id, text)
+
+
+class Share(NamedTuple):
+    """One part of several.
+
+    Attributes:
+      number: from 1.
+      of: how many parts there are.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def of_text(cls, text: str) -> "Share":
+        """Reads "I/N".
+
+        Raises:
+          InputError: it is none, or I is not from 1 to N.
+        """
+        found = re.fullmatch(r"(\d+)/(\d+)", text)
+        share = cls(*map(int, found.groups())) if found else None
+        if share is None or not 1 <= share.number <= share.of:
+            raise InputError(f"--part must be I/N, such as 1/4 and 4/4: got {text!r}")
+        return share
+
+    def bounds(self, total: int, *, whole: int, what: str) -> tuple[int, int]:
+        """The first record of the part, and the one behind its last.
+
+        Args:
+          total: records of all parts.
+          whole: records of a block.
+          what: the records, for the error.
+
+        Raises:
+          InputError: there are fewer blocks than parts.
+        """
+        blocks = -(-total // whole)
+        if blocks < self.of:
+            raise InputError(
+                f"--part {self.number}/{self.of}: {total} {what} are {blocks} blocks of {whole}, "
+                f"and a part has at least one: divide them into {blocks} parts or fewer"
+            )
+        first, end = (
+            blocks * number // self.of * whole for number in (self.number - 1, self.number)
+        )
+        return first, min(end, total)

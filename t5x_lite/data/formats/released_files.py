@@ -1,0 +1,878 @@
+"""Readers of named data sets, in the files of their authors and of the Hugging Face Hub.
+
+    splits = race_splits("RACE")                 # {"train": (Path("RACE/train/high/1.txt"), ...)}
+    for question in read_race(splits["train"]):
+        question["article"], question["question"], question["choices"], question["label"]
+
+| data set | files in data.directory |
+|---|---|
+| RACE | {train,dev,test}/{middle,high}/*.txt, JSON objects; or the Hub's tables |
+| SWAG | train.csv, val.csv, test.csv; or the Hub's tables |
+| TriviaQA | qa/DOMAIN-{train,dev}.json and evidence/{wikipedia,web}/*; unfiltered-web-*.json |
+| SQuAD, as pairs | train-v1.1.json, dev-v1.1.json; or those of v2.0 |
+| PubMedQA, as pairs | ori_pqa{a,l,u}.json; or *train*.json and *dev*.json, objects by PMID |
+| Mr. TyDi, as pairs | mrtydi-v1.1-LANGUAGE/ with train.jsonl, dev.jsonl; or with topic.*.tsv, |
+| | qrels.*.txt and collection/docs.jsonl |
+| Tevatron, as pairs | *train*.jsonl and *dev*.jsonl with "positive_passages" |
+| NLLB, CCMatrix | source TAB target; score TAB source TAB target; NLLB's columns |
+
+Files may be compressed (.gz, .zst, .xz). `PAIRS` has the formats that are read as pairs by name.
+Test sets of retrieval are in `suites`.
+
+Sources: Lai et al. 2017 and the Hub's ehovy/race; rowanz/swagaf data/README.md; mandarjoshi90/
+triviaqa, utils/convert_to_squad_format.py; pubmedqa/pubmedqa; castorini/mr.tydi and the Hub's
+castorini/mr-tydi; the Hub's allenai/nllb and statmt.org/cc-matrix.
+"""
+
+import dataclasses
+import itertools
+import logging
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import reason
+from t5x_lite.core.object_store import DataPath, data_path
+from t5x_lite.data.formats import table_splits as named_splits
+from t5x_lite.data.formats.benchmark_files import Row, label_index, read_squad
+from t5x_lite.data.formats.lines import (
+    COMPRESSED,
+    Line,
+    parse_json,
+    plain_name,
+    read_examples,
+    read_lines,
+    read_whole,
+)
+from t5x_lite.data.formats.pairs import Pairs
+from t5x_lite.data.formats.passages import titled_text
+from t5x_lite.data.formats.retrieval_sets import array_elements, judged_pairs, object_members
+from t5x_lite.data.formats.table_splits import SPLITS, RowFile, Table, read_rows, table_splits
+
+_logger = logging.getLogger(__name__)
+
+Splits = Mapping[str, Sequence[Table]]
+"""The files of each split that is there."""
+
+# Multiple choice.
+
+NUM_CHOICES = 4
+"""Choices of a question of RACE and of SWAG."""
+RACE_LEVELS = ("middle", "high")
+_RACE_SPLITS = {"train": "train", "validation": "dev", "test": "test"}
+_LETTERS = ("A", "B", "C", "D")
+_ENDINGS = tuple(f"ending{number}" for number in range(NUM_CHOICES))
+
+
+def race_splits(directory: str, levels: Sequence[str] = RACE_LEVELS) -> Splits:
+    """The files of RACE's splits.
+
+    Args:
+      directory: the release, the directory that holds RACE, or tables of the Hub.
+      levels: "middle", "high" or both; `read_race` also needs them for tables.
+
+    Raises:
+      InputError: there is no file of RACE.
+    """
+    root = data_path(directory)
+    for place in (root / "RACE", root) if directory else ():
+        found = {
+            split: tuple(
+                file
+                for level in levels
+                for file in sorted((place / name / level).glob("*.txt*"), key=_numbered_name)
+            )
+            for split, name in _RACE_SPLITS.items()
+        }
+        if any(found.values()):
+            return {split: files for split, files in found.items() if files}
+    return _tables(directory, f"RACE's {'|'.join(_RACE_SPLITS.values())}/{'|'.join(levels)}/*.txt")
+
+
+def _numbered_name(file: DataPath) -> tuple[int, str]:
+    return len(file.name), file.name
+
+
+def _tables(directory: str, expected: str) -> Splits:
+    """Tables of the Hub's form.
+
+    Raises:
+      InputError: there is none.
+    """
+    found = table_splits(directory) if directory else {}
+    if not found:
+        raise InputError(
+            f"data.directory {directory!r} has neither {expected} nor train, validation or test "
+            "tables (.jsonl, .csv, .parquet)"
+        )
+    return found
+
+
+def read_race(
+    files: Sequence[Table], levels: Sequence[str] = RACE_LEVELS
+) -> Iterator[dict[str, Any]]:
+    """The questions of RACE's files, in order.
+
+    Each has "article", "question", "choices", "label" (0 to 3) and "id".
+
+    Args:
+      files: of one split.
+      levels: those that are read. A table's rows say theirs by the beginning of "example_id".
+
+    Raises:
+      InputError: naming file and question: not RACE's JSON, other than four choices, an unknown
+        answer; or there is no question.
+    """
+    number = 0
+    for file in files:
+        is_text = isinstance(file, DataPath) and ".txt" in file.name
+        for question in _race_text(file) if is_text else _race_rows(file, levels):
+            number += 1
+            yield question
+    if not number:
+        raise InputError(f"{files[0]}: no question of {' or '.join(levels)}")
+
+
+def _race_text(file: Any) -> Iterator[dict[str, Any]]:
+    """The questions of one article, each with the name "high/1.txt:0"."""
+    where = str(file)
+    record = parse_json(_whole(file), where=where)
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: must be a JSON object with an article of RACE")
+    lists = [record.get(name) for name in ("questions", "options", "answers")]
+    article = record.get("article")
+    if not isinstance(article, str) or not all(isinstance(one, list) for one in lists):
+        raise InputError(
+            f'{where}: must have "article", and the lists "questions", "options" and "answers"'
+        )
+    questions, options, answers = (one or [] for one in lists)
+    if not len(questions) == len(options) == len(answers):
+        raise InputError(
+            f"{where}: {len(questions)} questions, {len(options)} lists of options and "
+            f"{len(answers)} answers; each question needs one of each"
+        )
+    for number, each in enumerate(zip(questions, options, answers, strict=True)):
+        place = f"{where}: question {number}"
+        name = f"{file.parent.name}/{file.name}:{number}"
+        yield _race_question(article, *each, where=place, name=name)
+
+
+def _race_rows(table: Table, levels: Sequence[str]) -> Iterator[dict[str, Any]]:
+    columns = ("article", "question", "options", "answer")
+    for number, row in enumerate(read_rows(table, columns=columns)):
+        article, question = _texts_of(row, "article", "question")
+        name = str(row.fields.get("example_id", number))
+        if len(levels) < len(RACE_LEVELS) and not name.startswith(tuple(levels)):
+            if not name.startswith(RACE_LEVELS):
+                raise InputError(
+                    f'{row.where}: "example_id" {name!r} does not say the level; read both levels'
+                )
+            continue
+        yield _race_question(
+            article,
+            question,
+            row.fields.get("options"),
+            row.fields.get("answer"),
+            where=row.where,
+            name=f"{name}:{number}",
+        )
+
+
+def _race_question(
+    article: str, question: Any, options: Any, answer: Any, *, where: str, name: str
+) -> dict[str, Any]:
+    texts = [question, *options] if isinstance(options, list) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{where}: a question must be a string, and its options strings")
+    if len(options) != NUM_CHOICES:
+        raise InputError(f"{where}: must have {NUM_CHOICES} options, got {len(options)}")
+    label = label_index(Row(where, {"answer": answer}), "answer", _LETTERS)
+    record = {"article": article, "question": question, "choices": list(options), "id": name}
+    return {**record, "label": label}
+
+
+def swag_splits(directory: str) -> Splits:
+    """The tables of SWAG's splits: train.csv, val.csv and test.csv, or the Hub's.
+
+    Raises:
+      InputError: there is none.
+    """
+    return _tables(directory, "SWAG's train.csv and val.csv")
+
+
+def read_swag(files: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
+    """The questions of SWAG's tables, in order.
+
+    Each has "sent1", "sent2" (the beginning of the second sentence), "choices" (four endings),
+    "label" (0 to 3, -1 if it is not known) and "id".
+
+    Raises:
+      InputError: naming file and line: a column is missing, or the label is unknown.
+    """
+    columns = ["sent1", "sent2", *_ENDINGS]
+    labels = tuple(map(str, range(NUM_CHOICES)))
+    number = 0
+    for table in files:
+        known = [] if split == "test" else ["label"]
+        for row in read_rows(table, columns=[*columns, *known]):
+            texts = _texts_of(row, *columns)
+            hidden = split == "test" and row.fields.get("label") in (None, "", -1, "-1")
+            label = -1 if hidden else label_index(row, "label", labels)
+            record = {"sent1": texts[0], "sent2": texts[1], "choices": texts[2:], "label": label}
+            yield {**record, "id": str(number)}
+            number += 1
+    if not number:
+        raise InputError(f"{files[0]}: no question")
+
+
+def _texts_of(row: Row, *names: str) -> list[str]:
+    """Fields of a row that must be strings."""
+    for name in names:
+        if not isinstance(row.fields.get(name), str):
+            has = ", ".join(row.fields) or "nothing"
+            raise InputError(f'{row.where}: must have "{name}", a string; it has {has}')
+    return [row.fields[name] for name in names]
+
+
+def _whole(file: Any) -> bytes:
+    try:
+        return read_whole(file).removeprefix(b"\xef\xbb\xbf")
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {reason(error)}") from error
+
+
+# TriviaQA.
+
+_TRIVIA_SPLITS = {"train": "train", "validation": "dev", "test": "test-without-answers"}
+_EVIDENCE = {"EntityPages": "wikipedia", "SearchResults": "web"}
+"""Lists of a question's documents, and their folders in evidence/."""
+WORDS_OF_DOCUMENT = 800
+"""Words of a document that are read; the authors' conversion reads as many tokens."""
+_WORD = re.compile(r"\S+")
+
+
+def trivia_splits(directory: str, domains: Sequence[str]) -> dict[str, tuple[DataPath]]:
+    """The files of TriviaQA's splits.
+
+    Args:
+      directory: the release, or its folder qa.
+      domains: beginnings of names, "wikipedia", "web" or "unfiltered-web"; the first that is there.
+
+    Raises:
+      InputError: there is none.
+    """
+    root = data_path(directory)
+    places = [root, root / "qa", root / "triviaqa-unfiltered"] if directory else []
+    for domain, place in itertools.product(domains, places):
+        found = {
+            split: (file,)
+            for split, name in _TRIVIA_SPLITS.items()
+            for file in _first_file([place], f"{domain}-{name}.json")
+        }
+        if found:
+            return found
+    names = " or ".join(f"{domain}-train.json" for domain in domains)
+    raise InputError(f"data.directory {directory!r} has no {names} of TriviaQA, nor qa with it")
+
+
+def _first_file(folders: Sequence[Any], name: str) -> list[DataPath]:
+    """The first file of a name, plain or compressed, in a list of one; [] if there is none."""
+    paths = [folder / f"{name}{end}" for folder in folders for end in ("", *COMPRESSED)]
+    return next(([path] for path in paths if path.is_file()), [])
+
+
+def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
+    """The questions of a file of TriviaQA, in SQuAD's form without contexts.
+
+    Each has "id", "question", "context" ("") and "answers" with "text", the value and the aliases,
+    which is empty in the test split, and "answer_start" (-1).
+
+    Raises:
+      InputError: naming file and question: the file has another form.
+    """
+    for where, record in _trivia(file):
+        _, answers, _ = _trivia_answers(record, where=where)
+        yield _squad_record(record["QuestionId"], record["Question"], "", answers, -1)
+
+
+def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
+    """Each question of a file of TriviaQA with each of its documents, in SQuAD's form.
+
+    Documents without a file are skipped with a warning. The first answer is the one that the
+    document has, with its place. In the split "train" a question goes without the documents that
+    have no answer. "id" is QuestionId--Filename.
+
+    Raises:
+      InputError: naming file and question: the file has another form; or no document is there.
+    """
+    num_read = num_found = 0
+    evidence = _Evidence(file)
+    for where, record in _trivia(file):
+        _, answers, normalized = _trivia_answers(record, where=where)
+        for name, _, text in evidence.documents(record, where=where):
+            num_read += 1
+            place = _find_answer(text, normalized)
+            if place is None and split == "train":
+                continue
+            num_found += place is not None
+            found, start = ([], -1) if place is None else ([text[slice(*place)]], place[0])
+            texts = [*dict.fromkeys([*found, *answers])]
+            yield _squad_record(
+                f"{record['QuestionId']}--{name}", record["Question"], text, texts, start
+            )
+    _logger.info("%s: %d documents, %d with an answer", file, num_read, num_found)
+    evidence.finish(kept=bool(num_found if split == "train" else num_read))
+
+
+def read_trivia_pairs(file: DataPath) -> Iterator[Pairs]:
+    """Questions of TriviaQA with documents that have an answer, and documents that have none.
+
+    Raises:
+      InputError: as `read_trivia_documents`.
+    """
+    num_read = num_kept = 0
+    evidence = _Evidence(file)
+    for where, record in _trivia(file):
+        num_read += 1
+        _, _, normalized = _trivia_answers(record, where=where)
+        sides: tuple[dict[str, str], dict[str, str]] = ({}, {})
+        for name, title, text in evidence.documents(record, where=where):
+            side = sides[_find_answer(text, normalized) is None]
+            side.setdefault(titled_text({"title": title, "text": text}), name)
+        if sides[0]:
+            num_kept += 1
+            yield Pairs(
+                record["Question"],
+                [*sides[0]],
+                [*sides[1]],
+                positive_ids=[*sides[0].values()],
+                negative_ids=[*sides[1].values()],
+            )
+    evidence.finish(kept=bool(num_kept))
+    _logger.info("%s: %d questions, %d with a document that answers", file, num_read, num_kept)
+
+
+def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The questions of a file with their places."""
+    number = 0
+    for number, record in enumerate(array_elements(file, member="Data"), start=1):
+        where = f"{file}: question {number}"
+        for name in ("Question", "QuestionId"):
+            if not isinstance(record.get(name), str):
+                raise InputError(f'{where}: must have "{name}", a string')
+        yield where, {**record, "Question": record["Question"].strip()}
+    if not number:
+        raise InputError(f"{file}: no question")
+
+
+def _trivia_answers(
+    record: Mapping[str, Any], *, where: str
+) -> tuple[str, list[str], Sequence[str]]:
+    """The value, all answers as they are written, and all in normalized form; none in test."""
+    answer = record.get("Answer")
+    if answer is None:
+        return "", [], ()
+    lists = [
+        answer.get(n) if isinstance(answer, dict) else None
+        for n in ("Aliases", "NormalizedAliases")
+    ]
+    value = answer.get("Value") if isinstance(answer, dict) else None
+    texts = [value, *(text for one in lists for text in (one if isinstance(one, list) else [None]))]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(
+            f'{where}: "Answer" must have "Value", a string, and "Aliases" and '
+            '"NormalizedAliases", lists of strings'
+        )
+    aliases, normalized = (one or [] for one in lists)
+    written = [text.strip() for text in (str(value), *aliases)]
+    return written[0], [*dict.fromkeys(filter(None, written))], [n for n in normalized if n.strip()]
+
+
+class _Evidence:
+    """The documents of the questions of a file; those that have no file are counted.
+
+    Args:
+      file: of questions; the folder evidence stands beside it, or beside its folder.
+    """
+
+    def __init__(self, file: DataPath):
+        folders = [file.parent / "evidence", file.parent.parent / "evidence"]
+        root = next((folder for folder in folders if folder.is_dir()), None)
+        if root is None:
+            raise InputError(f"{file}: there is no {folders[1]} with the documents of TriviaQA")
+        self._file, self._root = file, root
+        self._missing: list[str] = []
+
+    def documents(self, record: Mapping[str, Any], *, where: str) -> Iterator[tuple[str, str, str]]:
+        """Filename, title and the first words of each document of a question that has a file."""
+        for kind, folder in _EVIDENCE.items():
+            for page in record.get(kind) or ():
+                name = page.get("Filename") if isinstance(page, dict) else None
+                if name is None:
+                    continue
+                if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/"):
+                    raise InputError(
+                        f'{where}: "Filename" must be a file in evidence, got {name!r}'
+                    )
+                path = self._root / folder
+                for part in name.split("/"):
+                    path = path / part
+                if not path.is_file():
+                    self._missing.append(str(path))
+                    continue
+                title = page.get("Title")
+                yield name, title.strip() if isinstance(title, str) else "", _first_words(path)
+
+    def finish(self, *, kept: bool) -> None:
+        """Warn of missing documents; raise InputError if no question has a document to read."""
+        missing = f"{len(self._missing)} documents are missing, such as {self._missing[:1]}"
+        if not kept:
+            why = f"; {missing}" if self._missing else ""
+            raise InputError(f"{self._file}: no question has a document with an answer{why}")
+        if self._missing:
+            _logger.warning("%s: %s", self._file, missing)
+
+
+def _first_words(path: DataPath) -> str:
+    try:
+        text = _whole(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8; convert the file to UTF-8") from error
+    words = itertools.islice(_WORD.finditer(text), WORDS_OF_DOCUMENT)
+    return text[: max((word.end() for word in words), default=0)]
+
+
+def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
+    """Where the first alias that a text has stands; letters' case does not matter."""
+    lower = text.lower()
+    for alias in normalized:
+        if len(lower) == len(text):
+            start = lower.find(alias.lower())
+            if start >= 0:
+                return start, start + len(alias)
+        elif match := re.search(re.escape(alias), text, re.IGNORECASE):
+            return match.span()  # as "İ" is two characters in lower case
+    return None
+
+
+def _squad_record(
+    identity: str, question: str, context: str, answers: Sequence[str], start: int
+) -> dict[str, Any]:
+    starts = [start, *[-1] * (len(answers) - 1)] if answers else []
+    found = {"text": [*answers], "answer_start": starts}
+    return {"id": identity, "question": question, "context": context, "answers": found}
+
+
+# Pairs.
+
+
+class PairFormat(NamedTuple):
+    """A data set that is read as pairs.
+
+    Attributes:
+      splits: from data.directory to the splits that are there.
+      read: from data.directory and a split to its pairs.
+    """
+
+    splits: Callable[[str], tuple[str, ...]]
+    read: Callable[[str, str], Iterator[Pairs]]
+
+
+def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
+    """The files of SQuAD 1.1, or else of 2.0, and whether questions may have no answer."""
+    root = data_path(directory)
+    for version in ("v1.1", "v2.0") if directory else ():
+        found = {
+            split: (file, version == "v2.0")
+            for split, name in {"train": "train", "validation": "dev"}.items()
+            for file in _first_file([root / "SQuAD", root], f"{name}-{version}.json")
+        }
+        if "train" in found:
+            return found
+    raise InputError(
+        f"data.directory {directory!r} has no train-v1.1.json or train-v2.0.json of SQuAD"
+    )
+
+
+def _read_squad_pairs(directory: str, split: str) -> Iterator[Pairs]:
+    """Questions with their paragraphs.
+
+    A paragraph's id is the number of the first question with its text, so that a paragraph of
+    several questions is known as their answer where it is another question's negative.
+    """
+    file, unanswerable = _squad_files(directory)[split]
+    ids: dict[str, str] = {}
+    num_left_out = 0
+    for number, record in enumerate(read_squad(file, unanswerable=unanswerable)):
+        if record.get("is_impossible", False) or not record["question"].strip():
+            num_left_out += 1
+            continue
+        context = record["context"].strip()
+        name = ids.setdefault(context, str(number))
+        yield Pairs(record["question"].strip(), [context], positive_ids=[name], negative_ids=[])
+    if not ids:
+        raise InputError(f"{file}: no question has an answer in its paragraph")
+    if num_left_out:
+        _logger.info("%s: skipped %d questions without an answer", file, num_left_out)
+
+
+_PUBMED = ("ori_pqaa.json", "ori_pqal.json", "ori_pqau.json")
+
+
+def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
+    """The files of PubMedQA's splits: the whole sets, or those of its preprocess/split_dataset."""
+    root = data_path(directory)
+    places = [root, root / "data"] if directory else []
+    whole = [file for name in _PUBMED for file in _first_file(places, name)]
+    if whole:
+        return {"train": whole}
+    expected = f"{', '.join(_PUBMED)}, nor *train*.json of PubMedQA"
+    return named_splits.split_files(directory, suffix=".json", expected=expected)
+
+
+def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
+    """Questions with the abstracts of their articles: the contexts, and the long answer."""
+    count = 0
+    for file in _pubmed_files(directory)[split]:
+        for name, record in object_members(file):
+            where = f"{file}: {name!r}"
+            contexts, asked = record.get("CONTEXTS"), record.get("QUESTION")
+            texts: list[Any] = [asked, *contexts] if isinstance(contexts, list) else [None]
+            if not all(isinstance(text, str) for text in texts):
+                raise InputError(
+                    f'{where}: must have "QUESTION", a string, and "CONTEXTS", a list of strings'
+                )
+            answer = record.get("LONG_ANSWER")
+            parts = [*texts[1:], answer if isinstance(answer, str) else ""]
+            abstract = " ".join(part.strip() for part in parts if part and part.strip())
+            if texts[0].strip() and abstract:
+                count += 1
+                yield Pairs(texts[0].strip(), [abstract], positive_ids=[name], negative_ids=[])
+    if not count:
+        raise InputError(f"{', '.join(map(str, _pubmed_files(directory)[split]))}: no question")
+
+
+def tevatron_pairs(files: Sequence[str | DataPath]) -> Iterator[Pairs]:
+    """The queries of files with "query", "positive_passages" and "negative_passages".
+
+    A passage is an object with "text", and perhaps "title" and "docid". Queries without a positive
+    passage are skipped.
+
+    Raises:
+      InputError: naming file and line: another form; or no query has a positive passage.
+    """
+    num_read = num_kept = 0
+    for file in files:
+        for line in read_examples(str(file), fields=("query",)):
+            num_read += 1
+            positives = _tevatron_passages(line, "positive_passages")
+            negatives = _tevatron_passages(line, "negative_passages")
+            if not positives:
+                continue
+            num_kept += 1
+            named = all(name for one in (positives, negatives) for name in one.values())
+            yield Pairs(
+                line.record["query"],
+                [*positives],
+                [*negatives],
+                positive_ids=[*positives.values()] if named else None,
+                negative_ids=[*negatives.values()] if named else None,
+            )
+    if not num_kept:
+        raise InputError(f"{', '.join(map(str, files))}: no query has a positive passage")
+    _logger.info("%d queries, %d without a positive passage", num_read, num_read - num_kept)
+
+
+def _tevatron_passages(line: Line, name: str) -> dict[str, str]:
+    """Texts of passages, and their ids; "" if a passage has none."""
+    found: dict[str, str] = {}
+    passages = line.record.get(name) or []
+    for passage in passages if isinstance(passages, list) else [None]:
+        record = passage if isinstance(passage, dict) else {}
+        title = record.get("title") or ""
+        if not isinstance(record.get("text"), str) or not isinstance(title, str):
+            raise InputError(f'{line.where}: "{name}" must be a list of objects with "text"')
+        text = titled_text({"title": title, "text": record["text"]})
+        if text:
+            found.setdefault(text, str(record.get("docid", "")))
+    return found
+
+
+_TEVATRON = '*train*.jsonl of Tevatron, objects with "query" and "positive_passages"'
+
+
+def _tevatron_files(directory: str) -> dict[str, list[DataPath]]:
+    return named_splits.split_files(directory, suffix=".jsonl", expected=_TEVATRON)
+
+
+TYDI_LANGUAGES = (
+    *("arabic", "bengali", "english", "finnish", "indonesian", "japanese", "korean", "russian"),
+    *("swahili", "telugu", "thai"),
+)
+_TYDI_SPLITS = {"train": "train", "validation": "dev", "test": "test"}
+
+
+class TydiFiles(NamedTuple):
+    """The files of one language and one split of Mr. TyDi.
+
+    Attributes:
+      rows: a file with passages in its rows, as the Hub has it; None if there is none.
+      topics: queries; None if there is none.
+      qrels: judgments; None if there is none.
+      corpus: passages; None if there is none.
+    """
+
+    rows: DataPath | None
+    topics: DataPath | None
+    qrels: DataPath | None
+    corpus: DataPath | None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether queries, judgments and passages are there."""
+        return None not in (self.topics, self.qrels, self.corpus)
+
+
+def tydi_files(directory: str, language: str, split: str) -> TydiFiles:
+    """The files of a language, in the form of the release or of the Hub.
+
+    Args:
+      directory: that holds mrtydi-v1.1-LANGUAGE (or v1.0).
+      language: one of `TYDI_LANGUAGES`.
+      split: "train", "validation" or "test".
+    """
+    root, name = data_path(directory), _TYDI_SPLITS[split]
+    folders = [root / f"mrtydi-v1.{minor}-{language}" for minor in (1, 0)]
+    places = [place for one in folders for place in (one, one / "ir-format-data")]
+    kinds = [
+        ([f"{name}.jsonl"], folders),
+        ([f"topic.{name}.tsv", f"topics.{name}.txt", f"topics.{name}.tsv"], places),
+        ([f"qrels.{name}.txt", f"qrels.{name}.tsv"], places),
+        (["corpus.jsonl", "docs.jsonl"], [p for one in folders for p in (one, one / "collection")]),
+    ]
+    found = [
+        next((file for each in names for file in _first_file(where, each)), None)
+        for names, where in kinds
+    ]
+    return TydiFiles(*found)
+
+
+def _tydi_splits(directory: str) -> tuple[str, ...]:
+    found = tuple(
+        split
+        for split in ("train", "validation")
+        if directory and any(_tydi_sources(directory, split))
+    )
+    if "train" not in found:
+        raise InputError(
+            f"data.directory {directory!r} has no language of Mr. TyDi to train on: it must hold "
+            "mrtydi-v1.1-LANGUAGE with train.jsonl.gz, or with topic.train.tsv, qrels.train.txt "
+            "and collection/docs.jsonl.gz"
+        )
+    return found
+
+
+def _tydi_sources(directory: str, split: str) -> Iterator[TydiFiles]:
+    """The files of each language that has what training reads."""
+    for language in TYDI_LANGUAGES:
+        files = tydi_files(directory, language, split)
+        if files.rows is not None or files.is_judged:
+            yield files
+
+
+def _read_tydi_pairs(directory: str, split: str) -> Iterator[Pairs]:
+    """The queries of all languages, one language after another."""
+    for files in _tydi_sources(directory, split):
+        if files.rows is not None:
+            yield from tevatron_pairs([files.rows])
+        else:
+            yield from judged_pairs(str(files.topics), str(files.qrels), [str(files.corpus)])
+
+
+def _of_files(
+    files: Callable[[str], Mapping[str, Any]], read: Callable[[str, str], Iterator[Pairs]]
+) -> PairFormat:
+    return PairFormat(lambda directory: tuple(files(directory)), read)
+
+
+def _trivia_files(directory: str) -> dict[str, tuple[DataPath]]:
+    found = trivia_splits(directory, ("wikipedia", "web"))
+    return {split: files for split, files in found.items() if split != "test"}
+
+
+PAIRS: Mapping[str, PairFormat] = {
+    "squad": _of_files(_squad_files, _read_squad_pairs),
+    "triviaqa": _of_files(
+        _trivia_files, lambda where, split: read_trivia_pairs(_trivia_files(where)[split][0])
+    ),
+    "pubmedqa": _of_files(_pubmed_files, _read_pubmed_pairs),
+    "mrtydi": PairFormat(_tydi_splits, _read_tydi_pairs),
+    "tevatron": _of_files(
+        _tevatron_files, lambda where, split: tevatron_pairs(_tevatron_files(where)[split])
+    ),
+}
+"""The formats that `tasks.pairs` reads by name."""
+
+
+# Parallel lines.
+
+SCORED = {2: ("source", "target"), 3: ("score", "source", "target")}
+"""The columns of files without names, by their number."""
+_NLLB = ("source", "target", "score")
+"""The first columns of files with four or more."""
+
+
+class Parallel(NamedTuple):
+    """Two texts of one meaning.
+
+    Attributes:
+      where: their place, "file:line".
+      source: the first text.
+      target: the second text.
+      score: of the mining, as LASER's margin; None if the file has none.
+    """
+
+    where: str
+    source: str
+    target: str
+    score: float | None
+
+
+def read_parallel(path: str, *, min_score: float | None = None) -> Iterator[Parallel]:
+    """The lines of a file of two languages, in order; it is read as they are needed.
+
+    Lines are source TAB target; score TAB source TAB target, as CCMatrix has them; or source TAB
+    target TAB score and more columns, as NLLB has them. Blank lines are skipped, and so are
+    lines with a lower score than `min_score`.
+
+    Args:
+      path: a file in UTF-8.
+      min_score: the lowest score that is kept; None keeps all.
+
+    Raises:
+      InputError: naming file and line: other columns than the first line, a score that is no
+        number, or no score where `min_score` is given.
+    """
+    num_columns = 0
+    for number, line in enumerate(read_lines([path]), start=1):
+        if not line.strip():
+            continue
+        where, fields = f"{path}:{number}", line.split("\t")
+        num_columns = num_columns or len(fields)
+        names = SCORED.get(num_columns, _NLLB)
+        if len(fields) != num_columns or num_columns < len(SCORED[2]):
+            raise InputError(
+                f"{where}: must be source TAB target, score TAB source TAB target, or source TAB "
+                "target TAB score TAB more, and the same in all lines: got "
+                f"{len(fields)} columns: {line[:60]!r}"
+            )
+        found = dict(zip(names, fields, strict=False))
+        score = _score_of(found, where, needed=min_score is not None)
+        if min_score is None or (score is not None and score >= min_score):
+            yield Parallel(where, found["source"].strip(), found["target"].strip(), score)
+
+
+def _score_of(fields: Mapping[str, str], where: str, *, needed: bool) -> float | None:
+    if "score" not in fields:
+        if needed:
+            raise InputError(
+                f"{where}: the lines have no score; leave out the minimum score, or give a file "
+                "with score TAB source TAB target"
+            )
+        return None
+    try:
+        score = float(fields["score"])
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(f"{where}: the score {fields['score'][:40]!r} is not a number")
+    return score
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelFile(RowFile):
+    """A file of two languages as a table with the columns source, target and, if there is, score.
+
+    Attributes:
+      path: of the lines; see `read_parallel`.
+      min_score: the lowest score that is kept; None keeps all.
+    """
+
+    path: DataPath
+    min_score: float | None = None
+
+    def rows(self) -> Iterator[Row]:
+        """The lines that are kept."""
+        for where, source, target, score in read_parallel(str(self.path), min_score=self.min_score):
+            scored = {} if score is None else {"score": score}
+            yield Row(where, {"source": source, "target": target, **scored})
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignedFiles(RowFile):
+    """Files that are translations of each other line by line, as a table with a column for each.
+
+    Attributes:
+      paths: of each language's lines, by its code.
+    """
+
+    paths: tuple[tuple[str, DataPath], ...]
+
+    def rows(self) -> Iterator[Row]:
+        """The lines side by side."""
+        columns = [read_lines([str(path)]) for _, path in self.paths]
+        for number, lines in enumerate(itertools.zip_longest(*columns), start=1):
+            for (_, path), line in zip(self.paths, lines, strict=True):
+                if line is None:
+                    raise InputError(
+                        f"{path} ends before line {number}, and {self.paths[0][1].name} and "
+                        f"{self.paths[-1][1].name} must be translations line by line"
+                    )
+            codes = [code for code, _ in self.paths]
+            yield Row(f"{self}:{number}", dict(zip(codes, lines, strict=True)))
+
+    def __fspath__(self) -> str:
+        return str(self.paths[0][1])
+
+
+def parallel_splits(directory: str, min_score: float | None = None) -> dict[str, tuple[RowFile]]:
+    """The files of parallel lines of each split: train.tsv, or two such as train.de and train.en.
+
+    Args:
+      directory: that holds them.
+      min_score: the lowest score of a line of *.tsv that is kept; None keeps all.
+
+    Raises:
+      InputError: there is no file to train on, a split has other than two languages, or there are
+        minimum scores for two files.
+    """
+    root = data_path(directory)
+    there = [file for file in sorted(root.glob("*")) if file.is_file()] if directory else []
+    found: dict[str, tuple[RowFile]] = {}
+    for split, names in SPLITS.items():
+        own = [file for file in there if plain_name(file.name).rpartition(".")[0] in names]
+        codes = [plain_name(file.name).rpartition(".")[2] for file in own]
+        if codes == ["tsv"]:
+            found[split] = (ParallelFile(own[0], min_score),)
+        elif len({*codes} - {"tsv"}) == len(own) == 2:
+            if min_score is not None:
+                raise InputError(
+                    f"{own[0]}: two files of lines have no scores; unset data.columns.min_score"
+                )
+            found[split] = (AlignedFiles(tuple(zip(codes, own, strict=True))),)
+        elif own:
+            raise InputError(
+                f"data.directory {directory}: {split} must be one .tsv, or two files of lines such "
+                f"as {split}.de and {split}.en; there are {', '.join(file.name for file in own)}"
+            )
+    if not found:
+        raise InputError(
+            f"data.directory {directory!r} has no train.tsv of parallel lines, nor two files such "
+            "as train.de and train.en"
+        )
+    return found

@@ -1,0 +1,340 @@
+"""Test sets of retrieval, as they are released: what is asked, of which passages, and what answers.
+
+    for test in sets_of("beir", "BEIR"):
+        test.name, test.queries(), test.passages(), test.judgements()
+
+    beir      DIR/SET/{corpus.jsonl, queries.jsonl, qrels/test.tsv}; of MS MARCO dev.tsv; twelve
+              sets of CQADupStack in DIR/cqadupstack/SET
+    miracl    DIR/miracl-v1.0-LANG/{topics,qrels}/*-dev.tsv, DIR/miracl-corpus-v1.0-LANG/docs-*
+    mldr      DIR/mldr-v1.0-LANG/{test,corpus}.jsonl.gz
+    mkqa      DIR/mkqa.jsonl(.gz), 25 languages; the passages of DIR/nq/corpus.jsonl
+    mrtydi    DIR/mrtydi-v1.1-LANGUAGE/{topic.test.tsv, qrels.test.txt, collection/docs.jsonl.gz},
+              or {test,corpus}.jsonl.gz there, as on the Hub
+    narrativeqa    DIR/{qaps.csv, documents.csv, tmp/ID.content}, or the Hub's tables of the test
+              split: which of the 355 stories, whole texts, is a question of?
+
+Documents that have a query's id are left out of BEIR's rankings, and never of the others': there,
+queries and passages are numbered apart.
+
+Sources: Thakur et al. 2021; Zhang et al. 2023 (MIRACL); Longpre et al. 2021 (MKQA); Chen et al.
+2024, arXiv:2402.03216 (MLDR, and which questions of MKQA are asked); Zhang et al. 2021 (Mr. TyDi);
+Kočiský et al. 2018 (NarrativeQA) and mteb's NarrativeQARetrieval, which BGE-M3's paper follows by
+way of Günther et al. 2023: a query for each question of the test split, its story is relevant.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.benchmark_files import read_csv
+from t5x_lite.data.formats.lines import read_examples, read_whole
+from t5x_lite.data.formats.passages import Passage, read_passages
+from t5x_lite.data.formats.rankings import Qrels, read_mkqa, read_qrels
+from t5x_lite.data.formats.released_files import TYDI_LANGUAGES, tydi_files
+from t5x_lite.data.formats.table_splits import Table, read_rows, table_splits
+
+Suite = Literal["beir", "miracl", "mldr", "mkqa", "mrtydi", "narrativeqa"]
+
+BEIR = (
+    *("trec-covid", "bioasq", "nfcorpus", "nq", "hotpotqa", "fiqa", "signal1m", "trec-news"),
+    *("robust04", "arguana", "webis-touche2020", "cqadupstack", "quora", "dbpedia-entity"),
+    *("scidocs", "fever", "climate-fever", "scifact"),
+)
+"""The 18 sets of the mean."""
+_MIRACL = "ar bn de en es fa fi fr hi id ja ko ru sw te th yo zh"
+_MLDR = "ar de en es fr hi it ja ko pt ru th zh"
+_MKQA = "ar da de es fi fr he hu it ja km ko ms nl no pl pt ru sv th tr vi zh_cn zh_hk zh_tw"
+MIRACL, MLDR, MKQA = (tuple(names.split()) for names in (_MIRACL, _MLDR, _MKQA))
+METRICS: Mapping[Suite, Sequence[str]] = {
+    "beir": ("ndcg@10", "recall@100", "capped_recall@100", "mrr@10", "hole@10"),
+    "miracl": ("ndcg@10", "recall@100"),
+    "mldr": ("ndcg@10", "recall@100"),
+    "mkqa": ("top@20", "top@100"),
+    "mrtydi": ("mrr@100", "recall@100"),
+    "narrativeqa": ("ndcg@10", "recall@100"),
+}
+EXPECTED: Mapping[Suite, Sequence[str]] = {
+    "beir": BEIR,
+    "miracl": MIRACL,
+    "mldr": MLDR,
+    "mkqa": MKQA,
+    "mrtydi": TYDI_LANGUAGES,
+    "narrativeqa": ("narrativeqa",),
+}
+_NEEDS: Mapping[Suite, str] = {
+    "mrtydi": "mrtydi-v1.1-LANGUAGE with topic.test.tsv, qrels.test.txt and collection/docs.jsonl",
+    "narrativeqa": "qaps.csv, documents.csv and tmp/*.content, or test tables of the Hub",
+}
+"""The files of suites, where the name of a set does not tell them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A set.
+
+    Attributes:
+      name: such as "scifact", or "cqadupstack/gaming".
+      queries: reads the texts of the judged queries.
+      passages: reads the corpus.
+      judgements: reads what answers; None where answers do.
+      answers: reads the answers of questions; None where judgements do.
+      drops_same_ids: whether a document of a query's id is left out.
+    """
+
+    name: str
+    queries: Callable[[], dict[str, str]]
+    passages: Callable[[], Iterator[Passage]]
+    judgements: Callable[[], Qrels] | None = None
+    answers: Callable[[], dict[str, list[str]]] | None = None
+    drops_same_ids: bool = False
+
+    @property
+    def group(self) -> str:
+        """Sets of one group count as one in a mean."""
+        return self.name.partition("/")[0]
+
+
+def sets_of(suite: Suite, directory: str) -> list[Judged]:
+    """The sets of a suite that a directory has, in the suite's order.
+
+    Raises:
+      InputError: it has none.
+    """
+    found = _FIND[suite](Path(directory))
+    if not found:
+        hint = f"; it needs {_NEEDS[suite]}" if suite in _NEEDS else ""
+        raise InputError(f"{directory}: no set of {suite}, such as {EXPECTED[suite][0]!r}{hint}")
+    return found
+
+
+def _beir(directory: Path) -> list[Judged]:
+    if not directory.is_dir():
+        return []
+    names = [path.name for path in sorted(directory.iterdir()) if path.is_dir()]
+    names.sort(key=lambda name: (BEIR.index(name) if name in BEIR else len(BEIR), name))
+    found = []
+    for name in names:
+        folders = [directory / name]
+        if not (directory / name / "corpus.jsonl").exists():
+            folders = [path for path in sorted((directory / name).iterdir()) if path.is_dir()]
+        for folder in folders:
+            split = folder / "qrels" / ("dev.tsv" if name == "msmarco" else "test.tsv")
+            if split.is_file() and (folder / "corpus.jsonl").is_file():
+                found.append(_beir_set(folder, split, str(folder.relative_to(directory))))
+    return found
+
+
+def _beir_set(folder: Path, split: Path, name: str) -> Judged:
+    def judgements() -> Qrels:
+        return read_qrels(str(split))
+
+    def queries() -> dict[str, str]:
+        return _asked(read_passages(str(folder / "queries.jsonl")), judgements(), split)
+
+    return Judged(
+        name=name,
+        queries=queries,
+        passages=lambda: read_passages(str(folder / "corpus.jsonl")),
+        judgements=judgements,
+        drops_same_ids=True,
+    )
+
+
+def _miracl(directory: Path) -> list[Judged]:
+    found = []
+    for language in MIRACL:
+        folder = directory / f"miracl-v1.0-{language}"
+        qrels = sorted(folder.glob("qrels/*-dev.tsv"))
+        topics = sorted(folder.glob("topics/*-dev.tsv"))
+        corpus = directory / f"miracl-corpus-v1.0-{language}"
+        shards = sorted(corpus.glob("docs-*.jsonl*"), key=_number)
+        if qrels and topics and shards:
+            files = str(qrels[0]), str(topics[0]), [*map(str, shards)]
+            found.append(_topics_set(language, *files))
+    return found
+
+
+def _number(path: Path) -> tuple[int, str]:
+    match = re.search(r"docs-(\d+)", path.name)
+    return (int(match.group(1)) if match else -1, path.name)
+
+
+def _topics_set(language: str, qrels: str, topics: str, shards: Sequence[str]) -> Judged:
+    def judgements() -> Qrels:
+        return read_qrels(qrels)
+
+    return Judged(
+        name=language,
+        queries=lambda: _asked(read_passages(topics, format="tsv"), judgements(), qrels),
+        passages=lambda: (one for shard in shards for one in read_passages(shard)),
+        judgements=judgements,
+    )
+
+
+def _mldr(directory: Path) -> list[Judged]:
+    found = []
+    for language in MLDR:
+        folder = directory / f"mldr-v1.0-{language}"
+        files = [next(iter(folder.glob(f"{name}.jsonl*")), None) for name in ("test", "corpus")]
+        if None not in files:
+            found.append(_mldr_set(language, *map(str, files)))
+    return found
+
+
+def _mldr_set(language: str, test: str, corpus: str) -> Judged:
+    def rows() -> Iterator[tuple[str, str, list[str]]]:
+        for where, record in read_examples(test, fields=("query_id", "query")):
+            try:
+                answers = [str(one["docid"]) for one in record["positive_passages"]]
+            except (KeyError, TypeError) as error:
+                raise InputError(f'{where}: must have "positive_passages" with "docid"') from error
+            yield record["query_id"], record["query"], answers
+
+    return Judged(
+        name=language,
+        queries=lambda: {name: text for name, text, _ in rows()},
+        passages=lambda: read_passages(corpus),
+        judgements=lambda: {name: dict.fromkeys(answers, 1) for name, _, answers in rows()},
+    )
+
+
+def _mkqa(directory: Path) -> list[Judged]:
+    file = next(iter(sorted(directory.glob("mkqa.jsonl*"))), None)
+    corpus = directory / "nq" / "corpus.jsonl"
+    if file is None or not corpus.is_file():
+        return []
+    return [_mkqa_set(language, str(file), str(corpus)) for language in MKQA]
+
+
+def _mkqa_set(language: str, file: str, corpus: str) -> Judged:
+    return Judged(
+        name=language,
+        queries=lambda: {one.id: one.text for one in read_mkqa(file, language)},
+        passages=lambda: read_passages(corpus),
+        answers=lambda: {one.id: one.answers for one in read_mkqa(file, language)},
+    )
+
+
+def _mrtydi(directory: Path) -> list[Judged]:
+    found = []
+    for language in TYDI_LANGUAGES:
+        files = tydi_files(str(directory), language, "test")
+        if files.is_judged:
+            qrels, topics, corpus = map(str, (files.qrels, files.topics, files.corpus))
+            found.append(_topics_set(language, qrels, topics, [corpus]))
+        elif files.rows is not None and files.corpus is not None:
+            found.append(_mldr_set(language, str(files.rows), str(files.corpus)))
+    return found
+
+
+def _narrativeqa(directory: Path) -> list[Judged]:
+    questions, stories = directory / "qaps.csv", directory / "documents.csv"
+    tables = () if questions.is_file() else table_splits(str(directory)).get("test", ())
+    if questions.is_file():
+        asked = partial(_narrative_questions, questions)
+        passages = partial(_narrative_stories, stories)
+    elif tables:
+        asked, passages = partial(_narrative_rows, tables), partial(_narrative_texts, tables)
+    else:
+        return []
+
+    def queries() -> dict[str, str]:
+        return {str(number): text for number, (text, _) in enumerate(asked())}
+
+    def judgements() -> Qrels:
+        return {str(number): {story: 1} for number, (_, story) in enumerate(asked())}
+
+    return [Judged(name="narrativeqa", queries=queries, passages=passages, judgements=judgements)]
+
+
+def _narrative_questions(file: Path) -> Iterator[tuple[str, str]]:
+    """The questions of the test split of the release, with the ids of their stories."""
+    found = 0
+    for row in read_csv(file, columns=("document_id", "set", "question")):
+        if row.fields["set"] == "test":
+            found += 1
+            yield row.fields["question"], row.fields["document_id"]
+    if not found:
+        raise InputError(f'{file}: no question with "set" test')
+
+
+def _narrative_stories(file: Path) -> Iterator[Passage]:
+    """The stories of the test split, which download_stories.sh has put into tmp."""
+    rows = read_csv(file, columns=("document_id", "set"))
+    ids = [row.fields["document_id"] for row in rows if row.fields["set"] == "test"]
+    paths = [file.parent / "tmp" / f"{name}.content" for name in ids]
+    missing = [path for path in paths if not path.is_file()]
+    if missing or not ids:
+        raise InputError(
+            f"{len(missing)} of the {len(ids)} stories of the test split are missing, such as "
+            f"{missing[0] if missing else file}; run download_stories.sh of NarrativeQA there"
+        )
+    for name, path in zip(ids, paths, strict=True):
+        content = read_whole(path)
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = content.decode("latin-1")
+        yield Passage(str(path), name, "", text)
+
+
+def _narrative_rows(files: Sequence[Table]) -> Iterator[tuple[str, str]]:
+    """The questions of the Hub's files, with the ids of their stories."""
+    for where, story, question in _narrative_objects(files):
+        if not isinstance(question.get("text"), str):
+            raise InputError(f'{where}: "question" must have "text", a string')
+        yield question["text"], story["id"]
+
+
+def _narrative_texts(files: Sequence[Table]) -> Iterator[Passage]:
+    """Each story of the Hub's files once."""
+    seen: set[str] = set()
+    for where, story, _ in _narrative_objects(files):
+        if story["id"] not in seen:
+            seen.add(story["id"])
+            if not isinstance(story.get("text"), str):
+                raise InputError(f'{where}: "document" must have "text", a string')
+            yield Passage(where, story["id"], "", story["text"])
+
+
+def _narrative_objects(
+    files: Sequence[Table],
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    found = 0
+    for table in files:
+        for row in read_rows(table, columns=("document", "question")):
+            story, question = row.fields.get("document"), row.fields.get("question")
+            if not isinstance(story, dict) or not isinstance(question, dict):
+                raise InputError(f'{row.where}: must have the objects "document" and "question"')
+            if not isinstance(story.get("id"), str):
+                raise InputError(f'{row.where}: "document" must have "id", a string')
+            found += 1
+            yield row.where, story, question
+    if not found:
+        raise InputError(f"{files[0]}: no question")
+
+
+_FIND: Mapping[Suite, Callable[[Path], list[Judged]]] = {
+    "beir": _beir,
+    "miracl": _miracl,
+    "mldr": _mldr,
+    "mkqa": _mkqa,
+    "mrtydi": _mrtydi,
+    "narrativeqa": _narrativeqa,
+}
+
+
+def _asked(passages: Iterator[Passage], judged: Qrels, where: object) -> dict[str, str]:
+    """The texts of the queries that have judgements.
+
+    Raises:
+      InputError: one is missing.
+    """
+    texts = {one.id: one.whole for one in passages if one.id in judged}
+    if missing := judged.keys() - texts.keys():
+        raise InputError(f"{where} names the query {min(missing)!r}, which has no text")
+    return {query: texts[query] for query in judged}

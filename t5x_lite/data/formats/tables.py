@@ -1,0 +1,545 @@
+"""Tables as people have them: rows of JSONL, CSV, TSV, Parquet and Arrow files, read as needed.
+
+    for row in read_table(data_path("train.parquet"), columns=("text", "stars")):
+        row.where, row.fields            # "train.parquet: row 1", {"text": "Fine.", "stars": 5}
+
+JSONL, CSV and TSV may be compressed, and end in .gz or .zst then. Parquet and Arrow need pyarrow
+(extra `tables`); an Arrow file may be of either form, with an index at its end or without, as
+Hugging Face's `datasets` writes it. Only a part of a file is in memory at a time. Values are what
+JSON has: texts, numbers, truth values, and lists and objects of them.
+
+Columns are validated before a value is read: Arrow trusts the offsets of a file, and a wrong one
+ends the process. Values become Python's one row at a time, and batches are cut by bytes, so that
+rows that share a long text do not take its memory many times.
+"""
+
+import contextlib
+import importlib
+import itertools
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.object_store import BucketPath, DataPath
+from t5x_lite.core.options import did_you_mean
+from t5x_lite.data.formats.benchmark_files import Row, read_csv, read_jsonl
+from t5x_lite.data.formats.lines import COMPRESSED, plain_name
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_TEXTS = (".jsonl", *SEPARATORS)
+_ARROW = (".arrow", ".feather")
+_PARQUET = ".parquet"
+ENDINGS = (
+    *(f"{end}{compressed}" for end in _TEXTS for compressed in ("", *COMPRESSED)),
+    _PARQUET,
+    *_ARROW,
+)
+"""How the names of tables end."""
+
+_ROWS = 1024
+"""Rows of a Parquet batch, at most."""
+_BATCH_BYTES = 16 << 20
+"""Bytes of a Parquet batch, about."""
+
+
+def ending_of(name: str) -> str:
+    """The ending of a table's name, such as ".csv.gz"; "" of another file."""
+    return max((end for end in ENDINGS if name.endswith(end)), key=len, default="")
+
+
+def read_table(file: DataPath, *, columns: Sequence[str], quoting: bool = True) -> Iterator[Row]:
+    """The rows of a file, in order.
+
+    Args:
+      file: a path whose name ends in one of `ENDINGS`.
+      columns: that the table must have; of a JSONL file every row is looked at by the caller.
+      quoting: whether entries of a CSV or TSV file may stand in quotation marks.
+
+    Raises:
+      InputError: naming the file, and the line or the row: it cannot be read, is damaged, lacks a
+        column, or holds what is no text, number or truth value; or pyarrow is missing.
+    """
+    end = ending_of(file.name)
+    if not end:
+        raise InputError(
+            f"{file} is no table: its name must end in {', '.join(_TEXTS)} (with .gz or .zst, if "
+            f"compressed), {_PARQUET} or {_ARROW[0]}"
+        )
+    suffix = "." + plain_name(end).split(".")[1]
+    if suffix == ".jsonl":
+        return read_jsonl(file, fields=())
+    if suffix in SEPARATORS:
+        separator = SEPARATORS[suffix]
+        return read_csv(file, columns=columns, separator=separator, quoting=quoting)
+    read = _parquet_batches if suffix == _PARQUET else _arrow_batches
+    return _rows_of_file(file, read, columns)
+
+
+def num_groups(file: DataPath) -> int:
+    """The parts of a Parquet or Arrow file that are read alone: row groups or record batches.
+
+    An Arrow file without an index is one part.
+
+    Raises:
+      InputError: it cannot be read, or pyarrow is missing.
+    """
+    pa = pyarrow(file)
+    with _naming(file, pa), _opened(pa, file) as source:
+        if _is_parquet(file):
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(source) as table:
+                return table.metadata.num_row_groups
+        if not _has_index(source):
+            return 1
+        with pa.ipc.open_file(source) as table:
+            return table.num_record_batches
+
+
+def read_columns(
+    file: DataPath, *, columns: Sequence[str], group: int | None = None
+) -> Iterator[Row]:
+    """The rows of a Parquet or Arrow file with some of its columns; the others are not read.
+
+    Args:
+      file: its name ends in .parquet, .arrow or .feather.
+      columns: names; the file must have all of them.
+      group: one of its `num_groups`, which is read alone; None reads all.
+
+    Raises:
+      InputError: as `read_table`; of a missing column it names those that there are.
+    """
+    pa = pyarrow(file)
+    read = _parquet_batches if _is_parquet(file) else _arrow_batches
+    with _naming(file, pa):
+        yield from rows_of_batches(
+            read(pa, file, columns=columns, group=group),
+            name=str(file),
+            columns=columns,
+            before=0 if group is None else _rows_before(pa, file, group),
+        )
+
+
+def column_names(file: DataPath) -> list[str]:
+    """The columns of a Parquet or Arrow file; no row is read.
+
+    Raises:
+      InputError: it cannot be read, or pyarrow is missing.
+    """
+    pa = pyarrow(file)
+    with _naming(file, pa), _opened(pa, file) as source:
+        if _is_parquet(file):
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(source) as table:
+                return table.schema_arrow.names
+        opened = pa.ipc.open_file if _has_index(source) else pa.ipc.open_stream
+        with opened(source) as table:
+            return table.schema.names
+
+
+def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -> None:
+    """Raise InputError, with the columns that there are, if one of `columns` is missing."""
+    for column in columns:
+        if column not in names:
+            listed = ", ".join(names) or "no columns"
+            raise InputError(
+                f"{name}: there is no column {column!r}: it has {listed}; name the column of the "
+                "text by --data.columns.inputs '{COLUMN}' (train, cache) or --text COLUMN (vocab, "
+                "embed, pairs)"
+            )
+
+
+def _rows_before(pa: Any, file: DataPath, group: int) -> int:
+    """The rows of the groups before one, for messages."""
+    if not group:
+        return 0
+    with _opened(pa, file) as source:
+        if _is_parquet(file):
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(source) as table:
+                return sum(table.metadata.row_group(i).num_rows for i in range(group))
+        with pa.ipc.open_file(source) as table:
+            return sum(table.get_batch(i).num_rows for i in range(group))
+
+
+def _is_parquet(file: DataPath) -> bool:
+    return file.name.endswith(_PARQUET)
+
+
+def rows_of_batches(
+    batches: Iterable[Any], *, name: str, columns: Sequence[str], before: int = 0
+) -> Iterator[Row]:
+    """The rows of Arrow's record batches or tables.
+
+    Args:
+      batches: one after the other, of one schema.
+      name: of what they are read from, for messages.
+      columns: that they must have.
+      before: rows before the first, for messages.
+
+    Raises:
+      InputError: a column is missing, or a value is of a type that JSON has not.
+    """
+    count = before
+    for batch in batches:
+        if count == before:
+            _check_columns(batch.schema.names, columns, name=name)
+        values = [
+            map(_plain, _values(batch, place, name=name, first=count))
+            for place in range(batch.num_columns)
+        ]
+        for row in zip(*values, strict=True):
+            count += 1
+            fields = dict(zip(batch.schema.names, row, strict=True))
+            yield Row(f"{name}: row {count}", fields)
+
+
+def _rows_of_file(file: DataPath, read: Any, columns: Sequence[str]) -> Iterator[Row]:
+    pa = pyarrow(file)
+    names: list[str] = []
+    with _naming(file, pa):
+        yield from rows_of_batches(
+            _looked_at(read(pa, file), names), name=str(file), columns=columns
+        )
+        if not names:
+            raise InputError(f"{file}: the table is empty")
+
+
+@contextlib.contextmanager
+def _naming(file: DataPath, pa: Any) -> Iterator[None]:
+    """Raise InputError, with the file, if it is damaged or cannot be read."""
+    kind = "Parquet" if _is_parquet(file) else "Arrow"
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise InputError(f"cannot read {file}: {os.strerror(error.errno)}") from error
+        raise _damaged(file, kind, error) from error
+    except pa.ArrowException as error:
+        raise _damaged(file, kind, error) from error
+
+
+def _damaged(file: DataPath, kind: str, error: Exception) -> InputError:
+    what = " ".join(str(error).split())[:200]
+    return InputError(f"{file}: damaged, or not {kind} as its name says ({what})")
+
+
+def _looked_at(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
+    """The same batches; `names` holds those of the columns when there was one."""
+    for batch in batches:
+        names[:] = batch.schema.names
+        yield batch
+
+
+def pyarrow(what: object) -> Any:
+    """The package pyarrow.
+
+    Raises:
+      InputError: it is not installed; names what it was needed for.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise InputError(
+            f"{what} needs pyarrow, which is missing: {install_command('tables')}"
+        ) from (error)
+    return pa
+
+
+def _opened(pa: Any, file: DataPath) -> Any:
+    """A file of Arrow's library; of a bucket, ranges of it are read as they are needed."""
+    if isinstance(file, BucketPath):
+        return pa.PythonFile(file.open(), mode="r")
+    return pa.memory_map(str(file))
+
+
+def _parquet_batches(
+    pa: Any, file: DataPath, *, columns: Sequence[str] | None = None, group: int | None = None
+) -> Iterator[Any]:
+    """The batches of a file, or of one row group; with all columns, or with some."""
+    import pyarrow.parquet as parquet
+
+    with _opened(pa, file) as source:
+        with parquet.ParquetFile(source) as table:
+            metadata, schema = table.metadata, table.schema_arrow
+        leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+        if columns is not None:
+            require_columns(schema.names, columns, name=str(file))
+            leaves = [x for x in leaves if {x.path, x.path.split(".")[0]} & {*columns}]
+            schema = pa.schema([schema.field(name) for name in dict.fromkeys(columns)])
+        leaves = [leaf for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        # A list may hold one long entry many times: it stays encoded. A flat column need not.
+        encoded = [leaf.path for leaf in leaves if leaf.max_repetition_level]
+        flat = [leaf.path for leaf in leaves if not leaf.max_repetition_level]
+        with (
+            parquet.ParquetFile(source, read_dictionary=encoded) as table,
+            parquet.ParquetFile(source, read_dictionary=flat) as probed,
+        ):
+            batches = (
+                batch
+                for number in (range(metadata.num_row_groups) if group is None else [group])
+                for batch in table.iter_batches(
+                    batch_size=_batch_size(metadata, number, probed, flat),
+                    row_groups=[number],
+                    columns=None if columns is None else [*dict.fromkeys(columns)],
+                )
+            )
+            yield from _at_least_one(batches, pa, schema)
+
+
+def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> int:
+    """Rows of a batch of a row group, so that no batch is far above `_BATCH_BYTES`.
+
+    Args:
+      metadata: of the file.
+      group: the number of the row group.
+      probed: the file, whose columns `flat` are read as dictionaries.
+      flat: columns of strings without lists.
+    """
+    found = metadata.row_group(group)
+    largest = found.total_byte_size // max(1, found.num_rows)
+    if flat:
+        batch = next(probed.iter_batches(batch_size=1, row_groups=[group], columns=flat), None)
+        largest += 0 if batch is None else sum(map(_longest_entry, batch.columns))
+    return min(_ROWS, max(1, _BATCH_BYTES // max(1, largest)))
+
+
+def _longest_entry(column: Any) -> int:
+    """Bytes of the longest text in a column; those of an object's fields add up."""
+    compute: Any = importlib.import_module("pyarrow.compute")
+    import pyarrow.types as types
+
+    if types.is_struct(column.type):
+        return sum(_longest_entry(column.field(i)) for i in range(column.type.num_fields))
+    texts = column.dictionary if types.is_dictionary(column.type) else column
+    if not _has_length(texts.type):
+        return 0
+    return compute.max(compute.binary_length(texts)).as_py() or 0
+
+
+def _arrow_batches(
+    pa: Any, file: DataPath, *, columns: Sequence[str] | None = None, group: int | None = None
+) -> Iterator[Any]:
+    """Of a file with an index, or else of a stream, which has none."""
+    with _opened(pa, file) as source:
+        if _has_index(source):
+            with pa.ipc.open_file(source) as table:
+                numbers = range(table.num_record_batches) if group is None else [group]
+                batches = (table.get_batch(i) for i in numbers)
+                yield from _selected(_at_least_one(batches, pa, table.schema), file, columns)
+        else:
+            with pa.ipc.open_stream(source) as table:
+                yield from _selected(_at_least_one(table, pa, table.schema), file, columns)
+
+
+def _has_index(source: Any) -> bool:
+    """Whether an Arrow file has an index of its record batches at its end."""
+    start = source.read(6)
+    source.seek(0)
+    return start == b"ARROW1"
+
+
+def _selected(
+    batches: Iterable[Any], file: DataPath, columns: Sequence[str] | None
+) -> Iterator[Any]:
+    """The batches with some of their columns alone, a few rows at a time; all if there are none."""
+    for batch in batches:
+        if columns is None:
+            yield batch
+            continue
+        require_columns(batch.schema.names, columns, name=str(file))
+        yield batch.select([*dict.fromkeys(columns)])
+
+
+def _at_least_one(batches: Iterable[Any], pa: Any, schema: Any) -> Iterator[Any]:
+    """The batches, or one without rows if there is none."""
+    none = True
+    for batch in batches:
+        none = False
+        yield batch
+    if none:
+        yield pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _check_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -> None:
+    for column in columns:
+        if column not in names:
+            hint = did_you_mean(column, names)
+            raise InputError(
+                f"{name}: there is no column {column!r}{hint or f': it has {chr(44).join(names)}'}"
+            )
+
+
+def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
+    """A column's values in Python's types, made one at a time.
+
+    Raises:
+      InputError: the column is damaged, or a text is not UTF-8.
+    """
+    column, kind = batch.column(place), batch.schema.field(place).type
+    if not _is_plain(kind):
+        # Columns that nobody asks for may hold anything: the error comes with their use.
+        return itertools.repeat(_Unreadable(str(kind)), batch.num_rows)
+    _validate(column, batch.schema.names[place], name=name, first=first)
+    longest = _longest_entry(column)
+    if longest > LONGEST_LINE:
+        raise InputError(
+            f"{name}: column {batch.schema.names[place]!r} has a text of more than {LONGEST_LINE} "
+            f"bytes in row {first + 1} or after; divide it"
+        )
+    if _nests(kind):
+        return _nested_values(column, f"{name}: row", batch.schema.names[place], first)
+    if _is_fast(column):
+        return _fast_values(column, min(_ROWS, max(1, _BATCH_BYTES // max(1, longest))))
+    values = (scalar.as_py() for scalar in column)
+    if str(kind) in ("float", "halffloat"):
+        import numpy as np
+
+        short = np.float32 if str(kind) == "float" else np.float16
+        return (None if value is None else float(str(short(value))) for value in values)
+    return values
+
+
+def _is_fast(column: Any) -> bool:
+    """Whether NumPy makes the same values of a column as Python: of texts, and of plain numbers."""
+    import pyarrow.types as types
+
+    kind = column.type
+    if types.is_string(kind) or types.is_large_string(kind):
+        return True
+    plain = types.is_integer(kind) or types.is_boolean(kind) or str(kind) == "double"
+    return plain and not column.null_count
+
+
+def _fast_values(column: Any, rows: int) -> Iterator[Any]:
+    """The values of a column, so many rows at a time."""
+    for first in range(0, len(column), rows):
+        yield from column.slice(first, rows).to_numpy(zero_copy_only=False).tolist()
+
+
+def _nests(kind: Any) -> bool:
+    """Whether a type has lists or structs."""
+    return kind.num_fields > 0
+
+
+def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[Any]:
+    """The values of a column of lists or objects, none of them larger than a line of text."""
+    for row, scalar in enumerate(column):
+        if _expanded(column.slice(row, 1)) > LONGEST_LINE:
+            raise InputError(
+                f"{where} {first + row + 1}: {label!r} has more than {LONGEST_LINE} bytes; "
+                "divide it"
+            )
+        yield scalar.as_py()
+
+
+def _expanded(array: Any) -> int:
+    """Bytes of an array if entries of dictionaries are counted each time that they are used."""
+    compute: Any = importlib.import_module("pyarrow.compute")
+    import pyarrow.types as types
+
+    kind = array.type
+    if types.is_struct(kind):
+        return sum(map(_expanded, array.flatten()))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return 8 * len(array) + _expanded(array.flatten())
+    if types.is_dictionary(kind) and _has_length(kind.value_type):
+        lengths = compute.binary_length(array.dictionary)
+        return 8 * len(array) + (compute.sum(compute.take(lengths, array.indices)).as_py() or 0)
+    if _has_length(kind):
+        return 8 * len(array) + (compute.sum(compute.binary_length(array)).as_py() or 0)
+    return 8 * len(array)
+
+
+def _has_length(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    strings = types.is_string(kind) or types.is_large_string(kind)
+    return strings or types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def _validate(column: Any, label: str, *, name: str, first: int) -> None:
+    """Checks offsets, indices and UTF-8 of a column, every level of it.
+
+    Raises:
+      InputError: one is wrong; names the row if its text is not UTF-8.
+    """
+    import pyarrow as pa
+
+    try:
+        column.validate(full=True)
+    except pa.ArrowException as error:
+        what = " ".join(str(error).split())[:200]
+        found = _NOT_UTF8.search(what) if _has_length(column.type) else None
+        if found:
+            raise InputError(
+                f"{name}: row {first + int(found[1]) + 1}: {label!r} is not UTF-8; convert the text"
+            ) from error
+        raise InputError(
+            f"{name}: column {label!r} is damaged ({what}); copy or download the file again"
+        ) from error
+
+
+_NOT_UTF8 = re.compile(r"UTF8 sequence at string index (\d+)")
+
+
+class _Unreadable:
+    """A value of a type that JSON has not, which `check_row` refuses."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether JSON has the values of a type."""
+    import pyarrow.types as types
+
+    if types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _is_plain(kind.value_type)
+    if types.is_struct(kind):
+        return all(_is_plain(kind.field(i).type) for i in range(kind.num_fields))
+    is_text = types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view"
+    is_number = types.is_integer(kind) or types.is_floating(kind)
+    return is_text or is_number or types.is_boolean(kind) or types.is_null(kind)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: NaN, as pandas writes a missing number, is missing."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def texts_of(row: Row) -> dict[str, str]:
+    """A row's entries as text, numbers as JSON writes them, without missing ones."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in row.fields.items()
+        if value is not None and not isinstance(value, _Unreadable)
+    }
+
+
+def check_row(row: Row, columns: Sequence[str]) -> None:
+    """Refuses a row that lacks a column, or has there what is no text.
+
+    Raises:
+      InputError: naming file, line or row, and column.
+    """
+    for name in columns:
+        value = row.fields.get(name)
+        if isinstance(value, _Unreadable):
+            raise InputError(
+                f"{row.where}: {name!r} is of type {value.kind}: it must be a text, a number or a "
+                "truth value"
+            )
+        if name not in row.fields:
+            raise InputError(f"{row.where}: must have {name!r}; it has {', '.join(row.fields)}")
+        if value is None:
+            raise InputError(f"{row.where}: {name!r} is empty (null): fill it or leave the row out")

@@ -1,0 +1,625 @@
+"""Files of vectors: written as they come, read a block at a time.
+
+Files of vectors, written as they come and there whole or not at all.
+
+    with vector_writer("vectors.npy") as file:
+        file.write(["a", "b"], vectors)             # float32 [2, D]
+
+    .npy        float32 [N, D], row i the vector of text i; np.load(path, mmap_mode="r") reads it
+    .parquet    columns id (string) and vector (a list of D float32); needs pyarrow
+
+N is not known before the end: the header of a .npy file has room for it, and is written again.
+
+Vectors of a corpus in one file or several, read a block at a time.
+
+    shards = VectorShards.open(["part-0.npy", "part-1.npy"], ids=["corpus.jsonl"])
+    for block in shards.blocks(rows=65536):
+        block.first, block.vectors          # 0, float32 [65536, D]
+    shards.ids[7]                           # "d7"
+
+What `embed` writes is read: .npy is mapped, so that a corpus may be larger than memory, and of
+.parquet a row group is read at a time. A .parquet file has its ids; those of .npy files come from
+files of passages (`data.formats.passages`), one after another, or are the rows' numbers from 0.
+
+A directory of what three heads make of texts: written as it comes, read where it lies.
+
+    DIR/ids.txt                    an id a line, as JSON
+    DIR/dense.npy                  float32 [N, D]
+    DIR/lexical.jsonl              {"5": 0.7, "9": 0.4} of each text: token -> weight
+    DIR/multi_vector.npy           vectors of all tokens, one text behind the other [T, K]
+    DIR/multi_vector_ends.npy      int64 [N], where each text's end
+    DIR/multi_vector_scale.npy     float32 [T], of int8 alone: what a vector is multiplied with
+
+Vectors of tokens are float16 numbers, or int8 with a scale of each vector: a half or a quarter of
+float32. A file is there for each head that was asked.
+"""
+
+import abc
+import contextlib
+import importlib
+import io
+import json
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import open_atomically, reason
+from t5x_lite.data.formats.lines import parse_json, read_lines, writing
+from t5x_lite.data.formats.passages import read_passages
+from t5x_lite.data.formats.string_table import StringTable, check_ends, open_array
+
+
+class VectorWriter(Protocol):
+    """Appends vectors to a file."""
+
+    def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
+        """Writes some, all of one size."""
+        ...
+
+    def close(self) -> None:
+        """Writes what says how many there are."""
+        ...
+
+
+def check_vector_file(path: str) -> None:
+    """Refuses a path that no vectors can be written to, before the work and not after it.
+
+    Raises:
+      InputError: it has another suffix, or the package that writes it is missing.
+    """
+    suffix = Path(path).suffix
+    if suffix not in _WRITERS:
+        raise InputError(
+            f"--output {path}: must end in {' or '.join(_WRITERS)}, which say what is written"
+        )
+    if suffix == ".parquet":
+        _pyarrow()
+
+
+@contextlib.contextmanager
+def vector_writer(path: str) -> Iterator[VectorWriter]:
+    """Opens a file of vectors, which takes its name at the end of the block if that ends well.
+
+    Args:
+      path: ends in .npy or .parquet; what is there is replaced at the end.
+
+    Raises:
+      InputError: it cannot be written; what was there is unchanged.
+    """
+    check_vector_file(path)
+    with contextlib.ExitStack() as stack:
+        with writing(path):
+            file = stack.enter_context(open_atomically(path))
+        if not file.seekable():
+            raise InputError(f"{path}: cannot be written (not an ordinary file)")
+        writer = _WRITERS[Path(path).suffix](file, path)
+        try:
+            yield writer
+        except BaseException:
+            with contextlib.suppress(Exception):  # pyarrow would do it later, to a closed file
+                writer.close()
+            raise
+        with writing(path):
+            writer.close()
+            stack.close()
+
+
+class NpyWriter:
+    """Vectors as one array of NumPy.
+
+    Args:
+      file: open for writing, at its beginning.
+      path: its name, for messages.
+    """
+
+    def __init__(self, file: BinaryIO, path: str):
+        self._file, self._path = file, path
+        self._shape: tuple[int, int] | None = None
+
+    def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
+        del ids  # a row's number is all that there is
+        with writing(self._path):
+            if self._shape is None:
+                self._shape = (0, vectors.shape[1])
+                self._file.write(_header(self._shape))
+            self._shape = (self._shape[0] + len(vectors), self._shape[1])
+            self._file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
+
+    def close(self) -> None:
+        if self._shape is not None:
+            self._file.seek(0)
+            self._file.write(_header(self._shape))
+
+
+def _header(shape: tuple[int, int]) -> bytes:
+    """The first bytes of a .npy file; as many of them whatever the number of rows."""
+    file = io.BytesIO()
+    entries = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, entries)
+    return file.getvalue()
+
+
+class ParquetWriter:
+    """Vectors as a table.
+
+    Args:
+      file: open for writing, at its beginning.
+      path: its name, for messages.
+    """
+
+    def __init__(self, file: BinaryIO, path: str):
+        self._file, self._path, self._arrow = file, path, _pyarrow()
+        self._writer: Any = None
+
+    def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
+        arrow, size = self._arrow, vectors.shape[1]
+        schema = arrow.schema({"id": arrow.string(), "vector": arrow.list_(arrow.float32(), size)})
+        if self._writer is None:
+            parquet = importlib.import_module("pyarrow.parquet")
+            with writing(self._path):
+                self._writer = parquet.ParquetWriter(self._file, schema, write_page_checksum=True)
+        numbers = arrow.array(np.ascontiguousarray(vectors, np.float32).ravel())
+        lists = arrow.FixedSizeListArray.from_arrays(numbers, size)
+        names = arrow.array(list(ids), arrow.string())
+        with writing(self._path):
+            self._writer.write_table(arrow.Table.from_arrays([names, lists], schema=schema))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _pyarrow() -> Any:
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise InputError(
+            "a .parquet file needs the package pyarrow: pip install pyarrow, or write .npy"
+        ) from error
+
+
+_WRITERS = {".npy": NpyWriter, ".parquet": ParquetWriter}
+
+
+_DTYPES = (np.float16, np.float32, np.float64)
+
+
+class Block(NamedTuple):
+    """Vectors that stand one after another.
+
+    Attributes:
+      first: the number of the first in the corpus.
+      vectors: float32 [n, D].
+    """
+
+    first: int
+    vectors: Float[np.ndarray, "n D"]
+
+
+class _Shard(abc.ABC):
+    """A file of vectors."""
+
+    rows: int
+    size: int
+
+    @abc.abstractmethod
+    def read(self, first: int, end: int) -> np.ndarray:
+        """The rows from one number to before another, float32 [end - first, D]."""
+
+
+def identity_of(files: Sequence[str]) -> dict[str, Any]:
+    """What tells the files of a corpus from others: paths, sizes, times of the last change."""
+    stats = [os.stat(file) for file in files]
+    return {
+        "vectors": [os.path.abspath(file) for file in files],
+        "sizes": [stat.st_size for stat in stats],
+        "changed": [stat.st_mtime_ns for stat in stats],
+    }
+
+
+class VectorShards:
+    """The vectors of a corpus.
+
+    Attributes:
+      ids: of the vectors; None are numbers.
+      size: D, of each.
+    """
+
+    def __init__(self, shards: Sequence[_Shard], ids: StringTable | None):
+        self._shards, self.ids = shards, ids
+        self._ends = np.cumsum([shard.rows for shard in shards])
+        self.size = shards[0].size
+
+    @classmethod
+    def open(cls, paths: Sequence[str], *, ids: Sequence[str] = ()) -> "VectorShards":
+        """Opens files without reading vectors.
+
+        Args:
+          paths: .npy and .parquet files, in the order of the corpus.
+          ids: files of passages whose ids are those of the vectors, in the same order; of .parquet
+            files none are needed.
+
+        Raises:
+          InputError: a file is missing or holds no vectors, sizes differ, or there are more ids, or
+            fewer, than vectors, or one of them twice.
+        """
+        if not paths:
+            raise InputError("no file of vectors was given")
+        shards = [_opened(path) for path in paths]
+        for path, shard in zip(paths, shards, strict=True):
+            if shard.size != shards[0].size:
+                raise InputError(
+                    f"{path}: vectors of {shard.size} numbers, and those of {paths[0]} have "
+                    f"{shards[0].size}: one encoder must have made both"
+                )
+        return cls(shards, _ids(paths, shards, ids))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def name(self, row: int) -> str:
+        """The id of a row."""
+        return str(row) if self.ids is None else self.ids[row]
+
+    def names(self, first: int, end: int) -> list[str]:
+        """The ids of rows."""
+        if self.ids is None:
+            return [str(row) for row in range(first, min(end, len(self)))]
+        return self.ids.part(first, end)
+
+    def rows(self, first: int, end: int) -> Float[np.ndarray, "n D"]:
+        """The vectors from one number to before another; those of one .npy file are no copy."""
+        end, pieces = min(end, len(self)), []
+        while first < end:
+            shard = int(np.searchsorted(self._ends, first, side="right"))
+            start = int(self._ends[shard]) - self._shards[shard].rows
+            last = min(end, int(self._ends[shard]))
+            pieces.append(self._shards[shard].read(first - start, last - start))
+            first = last
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.zeros((0, self.size), np.float32)
+
+    def blocks(self, *, rows: int, first: int = 0, end: int | None = None) -> Iterator[Block]:
+        """All vectors in order, so many at a time.
+
+        Args:
+          rows: of a block but the last.
+          first: where to begin.
+          end: where to end; None is the last.
+        """
+        end = len(self) if end is None else end
+        for start in range(first, end, rows):
+            yield Block(start, self.rows(start, min(start + rows, end)))
+
+
+class _Npy(_Shard):
+    def __init__(self, path: str):
+        self._array = open_array(path)
+        shape, dtype = self._array.shape, self._array.dtype
+        if len(shape) != 2 or dtype not in _DTYPES or not shape[1]:
+            raise InputError(
+                f"{path}: must be an array [N, D] of float32 (or float16, float64), got {dtype} "
+                f"{list(shape)}"
+            )
+        self.rows, self.size = shape
+
+    def read(self, first: int, end: int) -> np.ndarray:
+        return np.asarray(self._array[first:end], np.float32)
+
+
+class _Parquet(_Shard):
+    def __init__(self, path: str):
+        parquet = _pyarrow_parquet()
+        self._path, self._kept = path, (-1, np.zeros((0, 0), np.float32))
+        with self._naming_damage():
+            self._file = parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+            schema, metadata = self._file.schema_arrow, self._file.metadata
+            groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        if "id" not in schema.names or "vector" not in schema.names:
+            raise InputError(f"{path}: must have the columns id and vector, and has {schema.names}")
+        self._check_types(schema)
+        if any(rows < 0 for rows in groups) or sum(groups) > _MOST_ROWS:
+            raise InputError(f"{path}: damaged (it declares {sum(groups)} rows); make it again")
+        self._ends, self.rows = np.cumsum([0, *groups]), sum(groups)
+        self.size = self._group(0).shape[1] if groups else 0
+
+    def _check_types(self, schema: Any) -> None:
+        import pyarrow.types as types
+
+        name, vector = schema.field("id").type, schema.field("vector").type
+        is_text = types.is_string(name) or types.is_large_string(name)
+        lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+        is_list = any(test(vector) for test in lists) and types.is_floating(vector.value_type)
+        if not is_list or not (is_text or types.is_integer(name)):
+            raise InputError(
+                f"{self._path}: must have ids that are strings or whole numbers and vectors that "
+                f"are lists of floats, got {str(name)[:40]} and {str(vector)[:40]}"
+            )
+
+    @contextlib.contextmanager
+    def _naming_damage(self) -> Iterator[None]:
+        """Names the file in errors of pyarrow, which has many kinds of them."""
+        try:
+            yield
+        except InputError:
+            raise
+        except OSError as error:
+            if error.errno is not None:
+                raise InputError(f"{self._path}: {reason(error)}") from error
+            raise self._damaged(error) from error
+        except Exception as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: object) -> InputError:
+        what = " ".join(str(error).split())[:120]
+        return InputError(f"{self._path}: no file of Parquet, or cut off ({what}): make it again")
+
+    def _column(self, group: int, name: str) -> Any:
+        """A column of a row group, valid at every level and without nulls."""
+        with self._naming_damage():
+            column = self._file.read_row_group(group, columns=[name]).column(name)
+            column = column.combine_chunks()
+            column.validate(full=True)
+            rows = int(self._ends[group + 1] - self._ends[group])
+            if len(column) != rows or column.null_count:
+                raise self._damaged(
+                    f"row group {group} has {len(column)} of {rows} entries of {name}"
+                )
+            return column
+
+    def _group(self, number: int) -> np.ndarray:
+        """The vectors of a row group; the last one that was read is kept."""
+        if self._kept[0] != number:
+            column = self._column(number, "vector")
+            with self._naming_damage():
+                flat = column.flatten().to_numpy(zero_copy_only=False)
+                flat = flat.astype(np.float32, copy=False)
+            size = self.size if number else len(flat) // max(1, len(column))
+            if not _of_one_size(column, size) or len(flat) != len(column) * size:
+                raise InputError(f"{self._path}: its vectors are not all of one size")
+            self._kept = number, flat.reshape(len(column), size)
+        return self._kept[1]
+
+    def read(self, first: int, end: int) -> np.ndarray:
+        pieces = []
+        while first < end:
+            group = int(np.searchsorted(self._ends, first, side="right")) - 1
+            start, last = int(self._ends[group]), min(end, int(self._ends[group + 1]))
+            pieces.append(self._group(group)[first - start : last - start])
+            first = last
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def ids(self) -> Iterator[str]:
+        for group in range(len(self._ends) - 1):
+            yield from map(str, self._column(group, "id").to_pylist())
+
+
+_MOST_ROWS = 1 << 40
+
+
+def _of_one_size(column: Any, size: int) -> bool:
+    """Whether every list of a column has so many numbers."""
+    compute: Any = importlib.import_module("pyarrow.compute")
+    if not len(column):
+        return True
+    least_most = compute.min_max(compute.list_value_length(column)).as_py()
+    return least_most["min"] == least_most["max"] == size
+
+
+def _opened(path: str) -> _Shard:
+    suffix = Path(path).suffix
+    if suffix == ".npy":
+        return _Npy(path)
+    if suffix == ".parquet":
+        return _Parquet(path)
+    raise InputError(f"{path}: vectors are in .npy or .parquet files, as `embed` writes them")
+
+
+def _pyarrow_parquet() -> Any:
+    try:
+        return importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError(
+            "a .parquet file needs the package pyarrow: pip install pyarrow"
+        ) from error
+
+
+def _ids(
+    paths: Sequence[str], shards: Sequence[_Shard], files: Sequence[str]
+) -> StringTable | None:
+    rows = sum(shard.rows for shard in shards)
+    inside = [shard.ids() for shard in shards if isinstance(shard, _Parquet)]
+    if files:
+        table = StringTable.of(record.id for file in files for record in read_passages(file))
+        if len(table) != rows:
+            raise InputError(
+                f"{files[0]}: {len(table)} ids, and {paths[0]} has {rows} vectors: give the files "
+                "that the vectors were made of, in the same order"
+            )
+    elif len(inside) == len(shards):
+        table = StringTable.of(name for names in inside for name in names)
+    elif inside:
+        raise InputError(
+            f"{paths[0]}: some files of vectors have ids (.parquet) and some have none: give the "
+            "files of texts by --ids"
+        )
+    else:
+        return None
+    table.check_distinct(files[0] if files else paths[0])
+    return table
+
+
+Numbers = Literal["float16", "int8", "float32"]
+
+IDS, DENSE, LEXICAL = "ids.txt", "dense.npy", "lexical.jsonl"
+VECTORS, ENDS, SCALES = "multi_vector.npy", "multi_vector_ends.npy", "multi_vector_scale.npy"
+
+
+class Writer:
+    """Writes texts' parts into a directory.
+
+    Args:
+      directory: there is nothing in it.
+      numbers: of the vectors of tokens.
+    """
+
+    def __init__(self, directory: Path, *, numbers: Numbers = "float16"):
+        self._directory, self._numbers = directory, numbers
+        self._stack = contextlib.ExitStack()
+        self._files: dict[str, BinaryIO] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+        self._ends: list[int] = []
+
+    def write(
+        self,
+        ids: Sequence[str],
+        *,
+        dense: np.ndarray | None = None,
+        terms: Sequence[Mapping[int, float]] | None = None,
+        vectors: Sequence[np.ndarray] | None = None,
+    ) -> None:
+        """Writes some texts, with the same heads each time."""
+        self._lines(IDS, map(json.dumps, ids))
+        if dense is not None:
+            self._rows(DENSE, np.ascontiguousarray(dense, "<f4"))
+        if terms is not None:
+            self._lines(LEXICAL, (json.dumps({str(t): w for t, w in one.items()}) for one in terms))
+        if vectors is not None:
+            for one in vectors:
+                self._ends.append((self._ends[-1] if self._ends else 0) + len(one))
+            self._tokens(np.concatenate(vectors))
+
+    def close(self) -> None:
+        """Writes how many there are."""
+        for name, shape in self._shapes.items():
+            file = self._open(name)
+            file.seek(0)
+            file.write(_array_header(shape, self._dtypes[name]))
+        self._stack.close()
+        if VECTORS in self._shapes:
+            np.save(self._directory / ENDS, np.array(self._ends, np.int64))
+
+    def _tokens(self, vectors: np.ndarray) -> None:
+        if self._numbers != "int8":
+            self._rows(VECTORS, vectors.astype("<f2" if self._numbers == "float16" else "<f4"))
+            return
+        scale = np.max(np.abs(vectors), axis=1, initial=0.0) / 127
+        safe = np.where(scale > 0, scale, 1.0)
+        self._rows(VECTORS, np.round(vectors / safe[:, None]).astype("i1"))
+        self._rows(SCALES, scale.astype("<f4"))
+
+    def _open(self, name: str) -> BinaryIO:
+        if name not in self._files:
+            self._files[name] = self._stack.enter_context((self._directory / name).open("w+b"))
+        return self._files[name]
+
+    def _lines(self, name: str, lines: Iterable[str]) -> None:
+        self._open(name).write("".join(line + "\n" for line in lines).encode())
+
+    def _rows(self, name: str, rows: np.ndarray) -> None:
+        file = self._open(name)
+        if name not in self._shapes:
+            self._shapes[name], self._dtypes[name] = (0, *rows.shape[1:]), rows.dtype
+            file.write(_array_header(self._shapes[name], rows.dtype))
+        self._shapes[name] = (self._shapes[name][0] + len(rows), *rows.shape[1:])
+        file.write(np.ascontiguousarray(rows).tobytes())
+
+
+def _array_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """The first bytes of a .npy file; as many of them whatever the number of rows."""
+    file = io.BytesIO()
+    entries = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, entries)
+    return file.getvalue()
+
+
+class M3Texts:
+    """What heads made of texts, in a directory; vectors stay on the disk.
+
+    Args:
+      directory: that `Writer` wrote.
+
+    Attributes:
+      ids: of the texts.
+      dense: float32 [N, D]; None where there are none.
+
+    Raises:
+      InputError: it has no ids, or a file has not one entry a text.
+    """
+
+    def __init__(self, directory: str | Path):
+        self._where = Path(directory)
+        if not (self._where / IDS).is_file():
+            raise InputError(
+                f"{directory}: has no {IDS}: `embed --heads ...` writes such a directory"
+            )
+        lines = enumerate(read_lines([str(self._where / IDS)]), start=1)
+        self.ids: list[str] = [self._id(line, number) for number, line in lines]
+        self.dense: np.ndarray | None = self._array(DENSE, (np.float32,), 2)
+        self._vectors = self._array(VECTORS, (np.float16, np.float32, np.int8), 2)
+        self._scales = self._array(SCALES, (np.float32,), 1)
+        ends = self._array(ENDS, (np.int64,), 1)
+        if (self._vectors is None) != (ends is None):
+            raise InputError(f"{directory}: {VECTORS} and {ENDS} belong together: embed again")
+        if ends is not None and self._vectors is not None:
+            check_ends(ends, len(self._vectors), where=self._where / ENDS)
+            is_scaled = self._vectors.dtype == np.int8
+            if is_scaled != (self._scales is not None) or (
+                self._scales is not None and len(self._scales) != len(self._vectors)
+            ):
+                raise InputError(f"{self._where / SCALES}: has not one scale a vector: embed again")
+        self._ends = None if ends is None else ends.tolist()
+        for name, one in ((DENSE, self.dense), (ENDS, self._ends)):
+            self._check(name, None if one is None else len(one))
+
+    def has(self, way: str) -> bool:
+        """Whether a head was asked: "dense", "lexical" or "multi_vector"."""
+        return (self._where / {"dense": DENSE, "lexical": LEXICAL}.get(way, VECTORS)).is_file()
+
+    def terms(self) -> Generator[dict[int, float], None, None]:
+        """Token -> weight, of each text."""
+        count = 0
+        for count, line in enumerate(read_lines([str(self._where / LEXICAL)]), 1):
+            where = f"{self._where / LEXICAL}:{count}"
+            record = parse_json(line.encode(), where=where)
+            try:
+                yield {int(token): float(weight) for token, weight in record.items()}
+            except (ValueError, AttributeError, TypeError, OverflowError) as error:
+                raise InputError(f'{where}: not {{"token": weight}} ({error})') from error
+        self._check(LEXICAL, count)
+
+    def vectors(self, number: int) -> np.ndarray:
+        """float32 [tokens, K] of a text."""
+        assert self._ends is not None
+        assert self._vectors is not None
+        place = slice(self._ends[number - 1] if number else 0, self._ends[number])
+        found = self._vectors[place].astype(np.float32)
+        return found if self._scales is None else found * self._scales[place, None]
+
+    def _id(self, line: str, number: int) -> str:
+        where = f"{self._where / IDS}:{number}"
+        found = parse_json(line.encode(), where=where)
+        if not isinstance(found, str):
+            raise InputError(f"{where}: an id must be a string in quotation marks, got {line[:40]}")
+        return found
+
+    def _array(self, name: str, dtypes: Sequence[Any], dims: int) -> np.ndarray | None:
+        path = self._where / name
+        if not path.is_file():
+            return None
+        try:
+            return open_array(path, dtypes=dtypes, dims=dims)
+        except InputError as error:
+            what = str(error).removeprefix(f"{path}: ")
+            raise InputError(f"{path}: cannot be read ({what})") from error
+
+    def _check(self, name: str, count: int | None) -> None:
+        if count is not None and count != len(self.ids):
+            raise InputError(f"{self._where / name}: {count} texts, and {IDS} has {len(self.ids)}")

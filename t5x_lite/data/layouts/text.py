@@ -1,0 +1,371 @@
+"""Rows of text alone: for encoders, encoder-decoders and decoders.
+
+Rows of an encoder alone, of a task that has inputs only: documents, or pieces of such.
+
+Each is [CLS] ... [SEP]. Those that share a row do not see each other. Nothing is masked yet: masks
+are drawn on the device, among the tokens that have a word's number. With [CLS] 2, [SEP] 3, padding
+0, and 7 a piece that goes on with a word:
+
+    {"inputs": [2 5 7 6 3]}, {"inputs": [2 4 3]}
+
+    encoder_input_tokens   2 5 7 6 3 2 4 3 0 0
+    encoder_segment_ids    1 1 1 1 1 2 2 2 0 0
+    encoder_positions      0 1 2 3 4 0 1 2 0 0
+    encoder_word_ids       0 1 1 2 0 0 3 0 0 0
+
+The rows have all of these without packing, too, in one segment each. They are not seqio's, for
+which id 0 is always padding (RoBERTa's [CLS] is 0).
+
+Rows of an encoder with two spans of one document, which learn from masks and from each other.
+
+An example has the "spans" of a document, each a text [CLS] ... [SEP]. A row has two different ones
+of them; a span that is too long for the row is cut to a window at a random place. What is drawn is
+a function of the run's seed, the epoch and the example's index alone: another epoch draws other
+spans, and a run that goes on draws what it would have drawn. With spans of 5 tokens at most:
+
+    {"spans": [2 5 3 2 5 7 6 5 3 2 4 3]}              drawn: the second, cut, and the first
+
+    encoder_input_tokens   [[2 7 6 5 3] [2 5 3 0 0]]          [B, 2, S]
+    encoder_segment_ids    [[1 1 1 1 1] [1 1 1 0 0]]
+    encoder_positions      [[0 1 2 3 4] [0 1 2 0 0]]
+    encoder_word_ids       [[0 1 2 3 0] [0 1 0 0 0]]
+
+The window of a span is one for all its features: Condenser's code draws two, one for the tokens and
+another for the words that are masked together (data.py). A piece that goes on with a word whose
+beginning was cut off, as 7 here, is a word of its own.
+
+Rows of an encoder-decoder: those of seqio's EncDecFeatureConverter.
+
+Packed, with lengths 10 and 7:
+
+    {"inputs": [7 8 5 1], "targets": [3 9 1]}, {"inputs": [8 4 9 3 1], "targets": [4 1]}
+
+    encoder_input_tokens   7 8 5 1 8 4 9 3 1 0     decoder_target_tokens  3 9 1 4 1 0 0
+    encoder_segment_ids    1 1 1 1 2 2 2 2 2 0     decoder_input_tokens   0 3 9 0 4 0 0
+    encoder_positions      0 1 2 3 0 1 2 3 4 0     decoder_loss_weights   1 1 1 1 1 0 0
+                                                   decoder_segment_ids    1 1 1 2 2 0 0
+                                                   decoder_positions      0 1 2 0 1 0 0
+
+Rows of a decoder alone.
+
+`LM` is seqio's LMFeatureConverter: rows of targets_length tokens of a task that has targets only.
+
+`PrefixLM` is seqio's PrefixLMFeatureConverter: targets follow their inputs in a row of
+inputs_length + targets_length tokens. `decoder_causal_attention` is 1 where a prefix language model
+reads the inputs, the 0 at their start included; a causal one ignores it. With lengths 8 and 7:
+
+    {"inputs": [7 8 5 1], "targets": [3 9 1]}, {"inputs": [8 4 9 3 1], "targets": [4 1]}
+
+    decoder_target_tokens     7 8 5 1 3 9 1 8 4 9 3 1 4 1 0
+    decoder_input_tokens      0 7 8 5 1 3 9 0 8 4 9 3 1 4 0
+    decoder_loss_weights      0 0 0 0 1 1 1 0 0 0 0 0 1 1 0
+    decoder_causal_attention  1 1 1 1 1 0 0 1 1 1 1 1 1 0 0
+    decoder_segment_ids       1 1 1 1 1 1 1 2 2 2 2 2 2 2 0
+    decoder_positions         0 1 2 3 4 5 6 0 1 2 3 4 5 6 0
+
+`ConcatLM` has the same rows for a causal language model that learns the inputs too: its loss
+weights are 1 on both, and there is no `decoder_causal_attention`, which would show the model what
+it shall predict.
+
+EOS is between inputs and targets, as in the released code of T5. The paper writes words there
+(Raffel et al. 2020, section 3.2.1), which `separator` puts in the place of EOS:
+
+    translate English to German: That is good. target: Das ist gut.</s>
+    ----------- inputs, which a prefix LM sees both ways ---
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Int, Int32
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.denoising import DOCUMENT_SPANS, example_rng
+from t5x_lite.data.layouts.base import KEY, Example, Layout, Rows, separate
+from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
+from t5x_lite.data.vocabularies.loading import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Encoder(Layout):
+    """Documents for an encoder that learns from masks."""
+
+    name: ClassVar[str] = "encoder"
+    task: ClassVar[str] = "tasks.encoder:documents"
+    features: ClassVar[tuple[str, ...]] = ("inputs",)
+    of_encoder: ClassVar[bool] = True
+    grouped: ClassVar[str] = "inputs_length"
+
+    def lay_out(
+        self,
+        examples: Sequence[Example],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+        lengths: Mapping[str, int],
+        pack: bool,
+        tokens: EncoderTokens | None = None,
+    ) -> dict[str, Int32[np.ndarray, "B S"]]:
+        """See `Layout.lay_out`; without `tokens` the rows have no words."""
+        stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
+        return stream.encoder_alone([e["inputs"] for e in ordered], lengths["inputs"], tokens)
+
+
+NUM = 2
+"""Spans of a row."""
+
+
+def _cut(span: Int[np.ndarray, " n"], length: int | None, place: float) -> np.ndarray:
+    """A window of a span between its [CLS] and [SEP], at a place in [0, 1) of those there are."""
+    if length is None or len(span) <= length:
+        return span
+    inner = length - 2
+    start = 1 + int(place * (len(span) - 2 - inner + 1))
+    return np.concatenate([span[:1], span[start : start + inner], span[-1:]])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LM(Layout):
+    """Text without inputs; data.inputs_length means nothing to it."""
+
+    name: ClassVar[str] = "lm"
+    task: ClassVar[str] = "tasks.text:language_model"
+    features: ClassVar[tuple[str, ...]] = ("targets",)
+    ends: ClassVar[bool] = False
+
+    def lay_out(
+        self,
+        examples: Sequence[Example],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+        lengths: Mapping[str, int],
+        pack: bool,
+        tokens: EncoderTokens | None = None,
+    ) -> dict[str, Int32[np.ndarray, "B _"]]:
+        """See `Layout.lay_out`."""
+        stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
+        return stream.decoder([example["targets"] for example in ordered], lengths["targets"])
+
+    def converter(self, seqio: Any, *, pack: bool) -> Any:
+        """See `Layout.converter`."""
+        return seqio.LMFeatureConverter(pack=pack)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Joined(Layout):
+    """Inputs and targets one behind the other; what the two layouts share.
+
+    Attributes:
+      separator: words that end the inputs in place of EOS, such as " target:"; "" is EOS. Inputs
+        that are too long are cut in front of them. A vocabulary that keeps spaces, as of bytes,
+        needs " target: ".
+    """
+
+    separator: str = ""
+
+    def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
+        """See `Layout.capacity`: inputs and targets share a row."""
+        return (lengths["inputs"] + lengths["targets"],)
+
+    def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
+        """See `Layout.packed_lengths`."""
+        return lengths.sum(1, keepdims=True)
+
+    def identity(self) -> dict[str, Any]:
+        """See `Layout.identity`; positions that were saved before a field was there fit."""
+        own = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        return {
+            "layout": self.name,
+            **{field.name: value for field, value in own if value != field.default},
+        }
+
+    def fixed(self) -> dict[str, Any]:
+        """See `Layout.fixed`."""
+        return {"separator": self.separator} if self.separator else {}
+
+    def ending(self, vocabulary: Vocabulary, *, length: int | None = None) -> tuple[int, ...]:
+        """See `Layout.ending`."""
+        if not self.separator:
+            return super().ending(vocabulary, length=length)
+        found = tuple(vocabulary.encode(self.separator))
+        named = f"data.layout.separator {self.separator!r}"
+        if not found or vocabulary.pad_id in found:
+            what = "holds padding" if found else "has no tokens in this vocabulary"
+            raise InputError(f'{named} {what}: write words, such as " target:"')
+        if length is not None and length <= len(found):
+            raise InputError(
+                f"{named} has {len(found)} tokens, and inputs have at most {length}: there is no "
+                "room for a text; raise their length"
+            )
+        return found
+
+    def lay_out(
+        self,
+        examples: Sequence[Example],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+        lengths: Mapping[str, int],
+        pack: bool,
+        tokens: EncoderTokens | None = None,
+    ) -> dict[str, Int32[np.ndarray, "B _"]]:
+        """See `Layout.lay_out`."""
+        stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
+        whole = [np.concatenate([e["inputs"], e["targets"]]) for e in ordered]
+        batch = stream.decoder(whole, *self.capacity(lengths))
+        widths = np.array([len(example["inputs"]) for example in ordered], np.int64)
+        return self._finished(batch, stream.prefix(widths, batch["decoder_loss_weights"]))
+
+    def _finished(
+        self, batch: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The rows of a layout, of those of all and of what says where inputs end."""
+        raise TypeError(f"{type(self).__name__} does not define _finished")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConcatLM(_Joined):
+    """Inputs and targets one behind the other for a causal model, which learns both.
+
+    Attributes:
+      separator: words that end the inputs in place of EOS, such as " target:"; "" is EOS.
+      loss_on_inputs: whether the inputs are learned, too, as the paper's language model learns
+        them.
+    """
+
+    loss_on_inputs: bool = True
+
+    name: ClassVar[str] = "concat_lm"
+    task: ClassVar[str] = "tasks.text:prefix_lm"
+    features: ClassVar[tuple[str, ...]] = ("inputs", "targets")
+
+    def _finished(
+        self, batch: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        if self.loss_on_inputs:
+            return batch
+        return batch | {"decoder_loss_weights": prefix["decoder_loss_weights"]}
+
+    def converter(self, seqio: Any, *, pack: bool) -> Any:
+        """See `Layout.converter`."""
+        convert = seqio.PrefixLMFeatureConverter(
+            pack=pack, loss_on_targets_only=not self.loss_on_inputs
+        )
+        return lambda dataset, lengths: convert(dataset, lengths).map(_without_prefix)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrefixLM(_Joined):
+    """Inputs and targets one behind the other, and a loss on the targets.
+
+    Attributes:
+      separator: words that end the inputs in place of EOS, such as " target:"; "" is EOS.
+    """
+
+    name: ClassVar[str] = "prefix_lm"
+    task: ClassVar[str] = "tasks.text:prefix_lm"
+    features: ClassVar[tuple[str, ...]] = ("inputs", "targets")
+
+    def _finished(
+        self, batch: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        return batch | prefix
+
+    def converter(self, seqio: Any, *, pack: bool) -> Any:
+        """See `Layout.converter`."""
+        return seqio.PrefixLMFeatureConverter(pack=pack)
+
+
+def _without_prefix(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "decoder_causal_attention"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seq2Seq(Layout):
+    """Inputs for an encoder, and targets for a decoder."""
+
+    name: ClassVar[str] = "seq2seq"
+    task: ClassVar[str] = "tasks.text:span_corruption"
+    features: ClassVar[tuple[str, ...]] = ("inputs", "targets")
+
+    def lay_out(
+        self,
+        examples: Sequence[Example],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+        lengths: Mapping[str, int],
+        pack: bool,
+        tokens: EncoderTokens | None = None,
+    ) -> dict[str, Int32[np.ndarray, "B _"]]:
+        """See `Layout.lay_out`."""
+        stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
+        inputs, targets = ([e[name] for e in ordered] for name in self.features)
+        return stream.encoder(inputs, lengths["inputs"]) | stream.decoder(
+            targets, lengths["targets"]
+        )
+
+    def converter(self, seqio: Any, *, pack: bool) -> Any:
+        """See `Layout.converter`."""
+        return seqio.EncDecFeatureConverter(pack=pack)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spans(Layout):
+    """Two spans of one document a row."""
+
+    name: ClassVar[str] = "spans"
+    task: ClassVar[str] = "tasks.encoder:spans"
+    features: ClassVar[tuple[str, ...]] = ("spans",)
+    joined: ClassVar[tuple[str, ...]] = ("spans",)
+    of_encoder: ClassVar[bool] = True
+    packs: ClassVar[bool] = False
+    draws: ClassVar[bool] = True
+
+    def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
+        """See `Layout.lengths`."""
+        del targets
+        return {"spans": inputs}
+
+    def lay_out(
+        self,
+        examples: Sequence[Example],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+        lengths: Mapping[str, int],
+        pack: bool,
+        tokens: EncoderTokens | None = None,
+    ) -> dict[str, Int32[np.ndarray, "B *_"]]:
+        """See `Layout.lay_out`; examples have `base.KEY` besides."""
+        size, order = lengths["spans"], np.argsort(rows, kind="stable")
+        texts = [span for i in order for span in self.drawn(examples[i], length=size)]
+        places = (rows[order][:, None] * NUM + np.arange(NUM)).reshape(-1)
+        stream = Rows(places, num_rows=num_rows * NUM, pack=False)
+        found = stream.encoder_alone(texts, size, tokens)
+        return {name: value.reshape(num_rows, NUM, size) for name, value in found.items()}
+
+    def drawn(self, example: Example, *, length: int | None = None) -> list[Int[np.ndarray, " _"]]:
+        """The spans of a row.
+
+        Args:
+          example: int32 tokens "spans", one span behind the other, and `base.KEY`.
+          length: tokens of a span at most, [CLS] and [SEP] included; None leaves them as they are.
+
+        Raises:
+          InputError: the document has fewer than two spans.
+        """
+        seed, epoch, index = example[KEY].tolist()
+        rng = example_rng(seed, epoch, index, stream=DOCUMENT_SPANS)
+        spans = separate(example["spans"])
+        if len(spans) < NUM:
+            raise InputError(
+                f"a document has {len(spans)} spans, and a row has {NUM}: leave it out"
+            )
+        # Uniform doubles alone: the streams of NumPy's other draws may change between versions.
+        chosen = np.argsort(rng.random(len(spans)), kind="stable")[:NUM]
+        starts = rng.random(NUM)
+        return [_cut(spans[i], length, u) for i, u in zip(chosen, starts.tolist(), strict=True)]

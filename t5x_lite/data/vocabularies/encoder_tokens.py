@@ -1,0 +1,376 @@
+"""What rows of encoders need of a vocabulary, and whole texts as rows.
+
+What rows of an encoder need of a vocabulary: its special ids, and where words begin.
+
+    tokens = encoder_tokens(vocabulary)
+    tokens.cls_id, tokens.sep_id, tokens.mask_id, tokens.pad_id, tokens.unk_id
+    tokens.word_ids(ids)       # ids as below -> the numbers below
+
+    [CLS] un ##aff ##able dogs , [SEP]      WordPiece
+      0   1    1     1     2   3   0
+    <s> ▁un aff able ▁dogs ▁ ( see </s>     SentencePiece; in byte-level BPE "Ġ" stands for "▁"
+     0   1   1   1    2    3 4  5   0
+
+A piece with the mark of a space begins a word, and so does one behind a special token; punctuation
+is a word of its own, and so is each piece of a script that writes no spaces between words. Pieces
+of WordPiece begin a word where they do not begin with "##", as BERT's whole-word masking has it.
+An unknown piece is a word.
+
+The special ids of a SentencePiece or byte vocabulary, which has no [CLS] and no [MASK], are its
+first sentinels: <extra_id_0> masks, <extra_id_1> begins a row, and EOS ends a text.
+
+Whole texts as the rows of an encoder, without a task: for vectors of texts.
+
+    rows = text_rows(vocabulary, begins=True)
+    rows(["dogs bark"], length=8)        # Cut(rows=[array([2, 9, 7, 3])], longer=[])
+
+A row of BERT and its relatives is [CLS] ... [SEP], of T5 the text and its EOS. A text that is too
+long is cut at its end, and what ends a row stays. Special tokens that stand in a text are found, as
+transformers finds them.
+
+Tokens of the beginnings of long texts, without those of all the rest.
+
+    first_tokens(vocabulary, texts, count=64)    # of each text all tokens, or its first 65 and more
+
+A text of megabytes of which 64 tokens are wanted is cut before it is encoded, where this cannot
+change them: at a space between two letters, over which no piece of the vocabulary reaches. If the
+beginning has too few tokens, a longer one is taken. A text without such a place is encoded whole.
+"""
+
+import dataclasses
+import functools
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, Int32, UInt8
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.vocabularies.byte_level import Bytes
+from t5x_lite.data.vocabularies.loading import SentencePiece, Vocabulary
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
+
+SPECIAL, BEGINS, CONTINUES, ALONE = range(4)
+"""What a piece is to words: of none, the first of one, a further one, or one by itself."""
+
+_UNSPACED = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x3040, 0x30FF),  # Hiragana, Katakana
+    (0x3400, 0x4DBF),  # Han, extension A
+    (0x4E00, 0x9FFF),  # Han
+    (0xF900, 0xFAFF),  # Han, compatibility
+    (0x20000, 0x3FFFF),  # Han, the other extensions
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EncoderTokens:
+    """The special ids of a vocabulary, and its pieces' places in words.
+
+    Attributes:
+      cls_id: begins a row.
+      sep_id: ends a text.
+      mask_id: stands where a piece is to be predicted.
+      pad_id: padding.
+      unk_id: what has no piece.
+      kinds: of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
+      separators: how many [SEP] stand between two texts; RoBERTa and XLM-R have two.
+    """
+
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    pad_id: int
+    unk_id: int
+    kinds: UInt8[np.ndarray, " V"]
+    separators: int = 1
+
+    def word_ids(self, tokens: Int[np.ndarray, "*B S"]) -> Int32[np.ndarray, "*B S"]:
+        """The number of each token's word within its row, from 1 and rising; 0 at special tokens.
+
+        Args:
+          tokens: ids of rows.
+        """
+        kinds = self.kinds[tokens]
+        before = np.concatenate([np.zeros_like(kinds[..., :1]), kinds[..., :-1]], axis=-1)
+        goes_on = (kinds == CONTINUES) & ((before == BEGINS) | (before == CONTINUES))
+        words = kinds != SPECIAL
+        return (np.cumsum(words & ~goes_on, axis=-1) * words).astype(np.int32)
+
+
+def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
+    """A text's tokens: [CLS], [SEP], [MASK] and padding that it spells out are unknown.
+
+    These divide a row, or say what of it is to be predicted, and a text must not.
+    """
+    special = {tokens.cls_id, tokens.sep_id, tokens.mask_id, tokens.pad_id}
+    if special.isdisjoint(ids):
+        return ids
+    return [tokens.unk_id if i in special else i for i in ids]
+
+
+@functools.lru_cache(maxsize=8)
+def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
+    """What rows of an encoder need of a vocabulary.
+
+    Raises:
+      InputError: it has no sentinels to stand for [CLS] and [MASK], or its words are not known.
+    """
+    if isinstance(vocabulary, Tokenizer):
+        return EncoderTokens(
+            cls_id=vocabulary.cls_id,
+            sep_id=vocabulary.sep_id,
+            mask_id=vocabulary.mask_id,
+            pad_id=vocabulary.pad_id,
+            unk_id=vocabulary.unk_id,
+            kinds=_tokenizer_kinds(vocabulary),
+            separators=separators(vocabulary),
+        )
+    if vocabulary.num_sentinels < 2:
+        raise InputError(
+            "an encoder needs two sentinels of the vocabulary, for [MASK] and [CLS]: "
+            "set data.extra_ids to 2 or more"
+        )
+    mask_id, cls_id = vocabulary.sentinel(0), vocabulary.sentinel(1)
+    return EncoderTokens(
+        cls_id=cls_id,
+        sep_id=vocabulary.eos_id,
+        mask_id=mask_id,
+        pad_id=vocabulary.pad_id,
+        unk_id=vocabulary.unk_id,
+        kinds=_kinds(
+            _surfaces(vocabulary),
+            special={vocabulary.pad_id, vocabulary.eos_id, mask_id, cls_id},
+            unknown=vocabulary.unk_id,
+        ),
+    )
+
+
+# Pieces as text, with the spaces that they stand for.
+
+
+def _surfaces(vocabulary: SentencePiece | Bytes) -> Iterable[str]:
+    if isinstance(vocabulary, SentencePiece):
+        return (piece.replace("▁", " ") for piece in vocabulary.pieces())
+    # A byte of a longer character goes on with a word as a letter does.
+    plain = [chr(byte) if byte < 128 else "é" for byte in range(256)]
+    return ["x"] * 3 + plain + ["x"] * (vocabulary.size - 259)
+
+
+def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
+    """The kinds of a tokenizer's pieces, by what its model and its steps are."""
+    description, pieces = vocabulary.description(), vocabulary.pieces()
+    special = set(vocabulary.special_ids) - {vocabulary.unk_id}
+    model = description["model"]
+    prefix = model.get("continuing_subword_prefix")
+    if model["type"] == "WordPiece" or (model["type"] == "BPE" and prefix):
+        kinds = [CONTINUES if prefix and p.startswith(prefix) else BEGINS for p in pieces]
+        return _with_special(kinds, special=special, unknown=vocabulary.unk_id)
+    if model["type"] == "WordLevel":
+        return _with_special([BEGINS] * len(pieces), special=special, unknown=vocabulary.unk_id)
+    steps = {*_types(description["pre_tokenizer"]), *_types(description["decoder"])}
+    read: Callable[[str], str] | None = None
+    if "ByteLevel" in steps:
+        read = _byte_level
+    elif "Metaspace" in steps or model["type"] == "Unigram":
+        read = _metaspace
+    if read is None:
+        raise InputError(
+            f"vocabulary {vocabulary.model_path}: where words begin is known of WordPiece, "
+            f"byte-level BPE and SentencePiece, and not of a {model['type']} with "
+            f"{', '.join(sorted(steps)) or 'no step'}"
+        )
+    return _kinds(map(read, pieces), special=special, unknown=vocabulary.unk_id)
+
+
+def _types(step: Any) -> list[str]:
+    """The types of a step of a tokenizer.json and of the steps in it."""
+    if isinstance(step, list):
+        return [found for part in step for found in _types(part)]
+    if not isinstance(step, dict):
+        return []
+    return [str(step.get("type", "")), *(f for part in step.values() for f in _types(part))]
+
+
+def _metaspace(piece: str) -> str:
+    return piece.replace("▁", " ")
+
+
+def _byte_level(piece: str) -> str:
+    """The text of a piece of byte-level BPE; bytes of parts of characters are left out."""
+    bytes_of = _bytes_of_characters()
+    known = bytes(bytes_of[character] for character in piece if character in bytes_of)
+    return known.decode("utf-8", "ignore") or "x"
+
+
+@functools.cache
+def _bytes_of_characters() -> dict[str, int]:
+    """GPT-2's character for each byte, inverted: printable ones are themselves."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    found = {chr(byte): byte for byte in printable}
+    return found | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+# Kinds.
+
+
+def _kinds(surfaces: Iterable[str], *, special: set[int], unknown: int) -> UInt8[np.ndarray, " V"]:
+    kinds = [_kind(surface) for surface in surfaces]
+    return _with_special(kinds, special=special, unknown=unknown)
+
+
+def _with_special(
+    kinds: Sequence[int], *, special: set[int], unknown: int
+) -> UInt8[np.ndarray, " V"]:
+    found = np.array(kinds, np.uint8)
+    found[unknown] = ALONE
+    found[sorted(special)] = SPECIAL
+    return found
+
+
+def _kind(surface: str) -> int:
+    """What a piece is to words, by its text with the spaces before it."""
+    core = surface.strip()
+    if core and all(_is_alone(character) for character in core):
+        return ALONE
+    return BEGINS if surface[:1].isspace() else CONTINUES
+
+
+def _is_alone(character: str) -> bool:
+    if unicodedata.category(character)[0] in "PS":
+        return True
+    return any(first <= ord(character) <= last for first, last in _UNSPACED)
+
+
+def separators(vocabulary: Vocabulary) -> int:
+    """How many [SEP] stand between two texts: two in RoBERTa and XLM-R, whose [CLS] is <s>."""
+    return 2 if isinstance(vocabulary, Tokenizer) and vocabulary.names["cls"] == "<s>" else 1
+
+
+_SHORTEST = 4096
+"""Characters; what is shorter is not worth a look."""
+_CHARACTERS = 16
+"""Of a token, more than in any language: a longer beginning is seldom needed."""
+_LONGER = 8
+_PLACE = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
+
+
+def first_tokens(vocabulary: Vocabulary, texts: Sequence[str], *, count: int) -> list[list[int]]:
+    """Token ids of each text: all of them, or, of a long text, more than `count` of its first.
+
+    Args:
+      vocabulary: of the tokens.
+      texts: any strings.
+      count: how many are wanted.
+
+    Returns:
+      Of each text `ids`, so that ids[:count] are those of the whole text, and len(ids) > count just
+      where the whole text has more.
+    """
+    size = max(_SHORTEST, _CHARACTERS * count)
+    found: list[list[int]] = [[] for _ in texts]
+    pending = list(range(len(texts)))
+    while pending:
+        places = [_place(vocabulary, texts[i], size) for i in pending]
+        parts = [texts[i][:place] for i, place in zip(pending, places, strict=True)]
+        encoded = vocabulary.encode_batch(parts)
+        left = []
+        for i, place, ids in zip(pending, places, encoded, strict=True):
+            found[i] = ids
+            if place < len(texts[i]) and len(ids) <= count:
+                left.append(i)
+        pending, size = left, size * _LONGER
+    return found
+
+
+def _place(vocabulary: Vocabulary, text: str, size: int) -> int:
+    """Where a text can be cut, from `size` characters on; its length where it cannot."""
+    if len(text) <= size:
+        return len(text)
+    if isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio":
+        return size
+    match = _PLACE.search(text, size) if _divides(vocabulary) else None
+    return match.start() if match else len(text)
+
+
+@functools.lru_cache(maxsize=8)
+def _divides(vocabulary: Vocabulary) -> bool:
+    return vocabulary.divides_words
+
+
+class Cut(NamedTuple):
+    """Rows of texts.
+
+    Attributes:
+      rows: int32 tokens of each text.
+      longer: the numbers of the texts that were cut.
+    """
+
+    rows: list[np.ndarray]
+    longer: list[int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextRows:
+    """What makes rows of texts.
+
+    Attributes:
+      vocabulary: of the tokens.
+      before: the tokens that begin a row.
+      after: the tokens that end it.
+    """
+
+    vocabulary: Vocabulary
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def pad_id(self) -> int:
+        """The token of padding."""
+        return self.vocabulary.pad_id
+
+    @property
+    def shortest(self) -> int:
+        """Tokens of an empty text."""
+        return len(self.before) + len(self.after)
+
+    def __call__(self, texts: Sequence[str], *, length: int) -> Cut:
+        """The tokens of each text.
+
+        Args:
+          texts: any strings.
+          length: tokens of a row at most, at least one more than those that begin and end it.
+
+        Raises:
+          InputError: the length is too short.
+        """
+        room = length - self.shortest
+        if room < 1:
+            raise InputError(
+                f"rows of {length} tokens hold no text: {self.shortest} of them begin and end it"
+            )
+        encoded = first_tokens(self.vocabulary, texts, count=room)
+        rows = [np.array([*self.before, *ids[:room], *self.after], np.int32) for ids in encoded]
+        return Cut(rows, [i for i, ids in enumerate(encoded) if len(ids) > room])
+
+
+def text_rows(vocabulary: Vocabulary, *, begins: bool) -> TextRows:
+    """What makes rows of texts.
+
+    Args:
+      vocabulary: of the tokens.
+      begins: whether a row begins with [CLS], as encoders have it and T5 has not.
+
+    Raises:
+      InputError: there is no [CLS]: the vocabulary has too few sentinels.
+    """
+    if not begins:
+        return TextRows(vocabulary=vocabulary, before=(), after=(vocabulary.eos_id,))
+    special = vocabulary if isinstance(vocabulary, Tokenizer) else encoder_tokens(vocabulary)
+    return TextRows(vocabulary=vocabulary, before=(special.cls_id,), after=(special.sep_id,))

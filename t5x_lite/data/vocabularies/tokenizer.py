@@ -1,0 +1,655 @@
+"""Vocabularies of encoders: BERT's WordPiece, and any tokenizer.json, by the `tokenizers` package.
+
+    vocabulary = load_vocabulary("bert/vocab.txt")     # of WordPiece: one piece a line
+    vocabulary.encode("Unaffable dogs")                # ids of "una", "##ffa", "##ble", "dogs"
+    vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, vocabulary.pad_id, vocabulary.unk_id
+
+    load_vocabulary("xlm-roberta/tokenizer.json")      # byte-level BPE, unigram, WordPiece, ...
+    load_vocabulary("roberta/vocab.json")              # byte-level BPE, with merges.txt beside it
+
+Which pieces are the special ones is said by a tokenizer_config.json in the same directory, where
+there is one, and else by their usual names: [CLS] [SEP] [MASK] [PAD] [UNK], or <s> </s> <mask>
+<pad> <unk>. Whether a vocab.txt is of lower-cased text is said there too (do_lower_case); else it
+is if no piece of it has a capital letter. Encoding adds no special tokens; those that stand in a
+text are found, as transformers finds them.
+
+Sources: transformers' models/bert/tokenization_bert.py; google-research/bert tokenization.py.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import reason
+from t5x_lite.core.object_store import DataPath, data_path
+from t5x_lite.data.vocabularies.added_tokens import (
+    BPE_NAME,
+    MERGES_NAME,
+    MOST_EXTRA_IDS,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+    WORDPIECE_NAME,
+    AddedToken,
+    Stated,
+    check_class,
+    read_object,
+    write_file,
+)
+
+_USUAL = {
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+}
+_WORDPIECE_OPTIONS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+_WORDPIECE_CLASSES = frozenset(
+    (
+        "Bert",
+        "Electra",
+        "DistilBert",
+        "ConvBert",
+        "MobileBert",
+        "SqueezeBert",
+        "Funnel",
+        "LayoutLM",
+        "Lxmert",
+        "MPNet",
+        "Retribert",
+        "DPRContextEncoder",
+        "DPRQuestionEncoder",
+        "DPRReader",
+        "RealmBert",
+    )
+)
+_PYTHON_CLASSES = frozenset(
+    (
+        "BertJapanese",
+        "BertGeneration",
+        "Bertweet",
+        "Phobert",
+        "Flaubert",
+        "XLM",
+        "CTRL",
+        "ProphetNet",
+        "Esm",
+        "Canine",
+        "Tapas",
+        "Cpm",
+        "CpmAnt",
+        "RoCBert",
+        "FSMT",
+        "Biogpt",
+        "Luke",
+        "MLuke",
+        "Perceiver",
+        "ByT5",
+    )
+)
+"""Tokenizers that have no tokenizer.json: one beside them is another's."""
+_GENERAL = ("PreTrainedTokenizer", "TokenizersBackend")
+_PROBES = ("a" * 40 + "!", " " * 40 + "!", "1" * 40 + "!", "aA1.'" * 8, "\u0378")
+"""Texts on which a damaged tokenizer or a regular expression without bounds fails."""
+_UNASSIGNED = "\u0378"
+"""No character, and so no piece."""
+_LONGEST_WORD = 100
+"""Characters of a word that WordPiece looks at; a longer one is unknown, as in BERT."""
+
+
+class Tokenizer:
+    """The ids of a tokenizer.json or a vocab.txt.
+
+    Attributes:
+      model_path: the file that it was read from.
+      model_bytes: that file's content, or of the tokenizer.json that was made of it.
+      names: the special pieces, by "cls", "sep", "mask", "pad" and "unk".
+      cls_id: begins a row.
+      sep_id: ends a text.
+      mask_id: stands where a piece is to be predicted.
+      pad_id: padding.
+      unk_id: what has no piece.
+      eos_id: `sep_id`.
+      size: number of ids: one more than the largest.
+      extra_ids: 0, as there are no sentinels.
+      num_sentinels: 0.
+      special_ids: of all special pieces.
+    """
+
+    extra_ids = 0
+    num_sentinels = 0
+
+    def __init__(self, path: str | os.PathLike[str], *, content: bytes | None = None):
+        """Reads the file, and the tokenizer_config.json beside it where there is one.
+
+        Args:
+          path: a vocab.txt (any name that ends in .txt), or else a tokenizer.json.
+          content: of the tokenizer.json, where the path is what it was made from.
+
+        Raises:
+          InputError: a file is unreadable or of another kind, or a special piece is missing.
+        """
+        self.model_path = data_path(path)
+        self.model_bytes = _read(self.model_path) if content is None else content
+        stated = Stated.of(self.model_path.parent)
+        config, where = stated.config, self.model_path.with_name(TOKENIZER_CONFIG_NAME)
+        self._is_wordpiece = self.model_path.suffix == ".txt"
+        self._added: tuple[AddedToken, ...] = ()
+        if self._is_wordpiece:
+            known = {f"{name}Tokenizer" for name in _WORDPIECE_CLASSES} | {*_GENERAL}
+            check_class(config.get("tokenizer_class"), known, where=where, form="a vocab.txt")
+            pieces = _lines(self.model_bytes, where=self.model_path)
+            self.names = _special_names(
+                config,
+                {*pieces, *(token.content for token in stated.explicit)},
+                where=self.model_path,
+            )
+            self._options = _wordpiece_options(config, pieces, self.names)
+            self._tokenizer = _wordpiece(pieces, self._options, unknown=self.names["unk"])
+            names = [t for t in stated.explicit if t.content in self.names.values()]
+            plain = {*self.names.values()} - {token.content for token in names}
+            add_tokens(
+                self._tokenizer,
+                [*_plain_specials(plain, pieces), *stated.explicit, *stated.special],
+                where=self.model_path,
+            )
+            check_added(self._tokenizer, where=self.model_path)
+            self._added = _added_of(self._tokenizer, without=plain)
+        else:
+            _check_json_class(config, where=where)
+            if content is None:
+                self.model_bytes = _with_settings(self.model_bytes, config, where=self.model_path)
+            self._tokenizer = load_tokenizer(self.model_bytes, where=self.model_path)
+            before = self._tokenizer.to_str()
+            if content is None:  # else `read_spm` has added them
+                add_stated(self._tokenizer, stated, where=self.model_path)
+            if self._tokenizer.to_str() != before:
+                self.model_bytes = self._tokenizer.to_str().encode()
+            there = set(self._tokenizer.get_vocab(with_added_tokens=True))
+            self.names = _special_names(config, there, where=self.model_path)
+            self._options = {}
+        ids = {role: self._tokenizer.token_to_id(name) for role, name in self.names.items()}
+        self.cls_id: int = ids["cls"]
+        self.sep_id: int = ids["sep"]
+        self.mask_id: int = ids["mask"]
+        self.pad_id: int = ids["pad"]
+        self.unk_id: int = ids["unk"]
+        self.eos_id: int = ids["sep"]
+        self.size: int = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        added = self._tokenizer.get_added_tokens_decoder()
+        special = {number for number, token in added.items() if token.special}
+        self.special_ids = frozenset({*ids.values(), *special})
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of `files`: equal digests give equal ids."""
+        return hashlib.sha256(b"".join(self.files().values())).hexdigest()
+
+    @property
+    def divides_words(self) -> bool:
+        """Whether no piece reaches over a space between two letters, and none that was added."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        if self._tokenizer.pre_tokenizer is None or any(
+            character.isspace() for token in added for character in token.content
+        ):
+            return False
+        text, normalizer = "ab cd", self._tokenizer.normalizer
+        normalized = text if normalizer is None else normalizer.normalize_str(text)
+        parts = self._tokenizer.pre_tokenizer.pre_tokenize_str(normalized)
+        return len(normalized) == len(text) and not any(a < 2 < end for _, (a, end) in parts)
+
+    @property
+    def sentinel_start(self) -> int:
+        """There is none.
+
+        Raises:
+          InputError: always.
+        """
+        raise InputError(
+            f"vocabulary {self.model_path} has no sentinels, which text-to-text objectives need: "
+            "use a SentencePiece model, or an encoder's objective"
+        )
+
+    def sentinel(self, index: int) -> int:
+        """There is none, see `sentinel_start`."""
+        del index
+        return self.sentinel_start
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without special tokens around it."""
+        [ids] = self.encode_batch([text])
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, in threads."""
+        return [one.ids for one in encoded(self._tokenizer, texts, where=self.model_path)]
+
+    def encode_with_offsets(
+        self, texts: Sequence[str]
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Ids of each text, with the first character of each and the one behind its last."""
+        found = encoded(self._tokenizer, texts, where=self.model_path, offsets=True)
+        return [(one.ids, one.offsets) for one in found]
+
+    def encode_with_words(
+        self, texts: Sequence[str]
+    ) -> list[tuple[list[int], list[tuple[int, int]], list[int | None]]]:
+        """Return `encode_with_offsets`, with the number of each token's word; None has no word."""
+        found = encoded(self._tokenizer, texts, where=self.model_path, offsets=True)
+        return [(one.ids, one.offsets, one.word_ids) for one in found]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`; special pieces are left out, ids above `size` are unknown."""
+        known = [int(i) if i < self.size else self.unk_id for i in ids]
+        return self._tokenizer.decode(known, skip_special_tokens=True)
+
+    def pieces(self) -> list[str]:
+        """The piece of each id; "" of an id that has none."""
+        return [self._tokenizer.id_to_token(number) or "" for number in range(self.size)]
+
+    def description(self) -> dict[str, Any]:
+        """The content of a tokenizer.json that says the same."""
+        return json.loads(self._tokenizer.to_str())
+
+    def files(self) -> dict[str, bytes]:
+        """What `load_vocabulary` reads it from: file name -> content."""
+        config = {f"{role}_token": name for role, name in self.names.items()} | self._options
+        if self._added:
+            config["added_tokens_decoder"] = {
+                str(token.id): {"content": token.content, **token.flags()} for token in self._added
+            }
+        return {
+            WORDPIECE_NAME if self._is_wordpiece else TOKENIZER_NAME: self.model_bytes,
+            TOKENIZER_CONFIG_NAME: json.dumps(config, indent=1, sort_keys=True).encode() + b"\n",
+        }
+
+    def has_the_ids_of(self, other: object) -> bool:
+        """Whether both give the same ids, however their files say so.
+
+        A vocab.txt alone has the options that a tokenizer_config.json beside it usually spells out.
+        """
+        return isinstance(other, Tokenizer) and self.description() == other.description()
+
+    def save(self, directory: str | os.PathLike[str]) -> Path:
+        """Writes `files` to a directory, each whole or not at all; returns the model's path."""
+        for name, content in reversed(self.files().items()):
+            path = write_file(content, Path(directory) / name)
+        return path
+
+
+def _read(path: DataPath) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"vocabulary {path}: {reason(error)}; give a vocab.txt or a tokenizer.json"
+        ) from error
+
+
+def read_config(path: DataPath) -> Mapping[str, Any]:
+    """The content of a tokenizer_config.json; empty where there is none.
+
+    Args:
+      path: of the file.
+
+    Raises:
+      InputError: it is not JSON, or unreadable.
+    """
+    return read_object(path)
+
+
+def _special_names(
+    config: Mapping[str, Any], pieces: set[str], *, where: DataPath
+) -> Mapping[str, str]:
+    """The special pieces by their role.
+
+    Raises:
+      InputError: some are not there.
+    """
+    names = {}
+    for role, usual in _USUAL.items():
+        said = config.get(f"{role}_token")
+        said = said.get("content") if isinstance(said, dict) else said
+        first = (said,) if isinstance(said, str) else ()
+        candidates = [name for name in (*first, *usual) if name in pieces]
+        if candidates:
+            names[role] = candidates[0]
+    missing = [" or ".join(_USUAL[role]) for role in _USUAL if role not in names]
+    if missing:
+        raise InputError(
+            f"vocabulary {where}: no piece {', no piece '.join(missing)}: it is of no encoder, or "
+            f"say what stands for it in a {TOKENIZER_CONFIG_NAME} beside it (cls_token, ...)"
+        )
+    return names
+
+
+# WordPiece.
+
+
+def _lines(content: bytes, *, where: DataPath) -> list[str]:
+    """The pieces of a vocab.txt; a line's number is its id."""
+    try:
+        pieces = content.decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"vocabulary {where}: not UTF-8 (byte {error.start})") from error
+    pieces = [piece.removesuffix("\r") for piece in pieces]
+    lines: dict[str, int] = {}
+    for number, piece in enumerate(pieces, start=1):
+        if lines.setdefault(piece, number) != number:
+            raise InputError(
+                f"vocabulary {where}:{number}: {piece!r} is on line {lines[piece]} too: a "
+                "vocab.txt has a piece a line"
+            )
+    return pieces
+
+
+def _wordpiece_options(
+    config: Mapping[str, Any], pieces: Sequence[str], names: Mapping[str, str]
+) -> dict[str, Any]:
+    """What is said of the text's normalisation, or is to be seen from the pieces."""
+    special = {*names.values()}
+    capitals = any(piece != piece.lower() for piece in pieces if piece not in special)
+    options = {"do_lower_case": not capitals}
+    said = {name: config[name] for name in _WORDPIECE_OPTIONS if config.get(name) is not None}
+    return {**options, **said}
+
+
+def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], *, unknown: str) -> Any:
+    """BERT's tokenizer, without its special tokens."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    made = tokenizers.Tokenizer(
+        models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD)
+    )
+    normalizer: Any = normalizers.BertNormalizer(
+        lowercase=bool(options["do_lower_case"]),
+        strip_accents=options.get("strip_accents"),
+        handle_chinese_chars=options.get("tokenize_chinese_chars", True),
+    )
+    pre_tokenizer: Any = pre_tokenizers.BertPreTokenizer()
+    decoder: Any = decoders.WordPiece(prefix="##")
+    made.normalizer, made.pre_tokenizer, made.decoder = normalizer, pre_tokenizer, decoder
+    return made
+
+
+# tokenizer.json.
+
+
+def load_tokenizer(content: bytes, *, where: DataPath) -> Any:
+    """A tokenizers.Tokenizer of a tokenizer.json, without padding and truncation.
+
+    Raises:
+      InputError: if the content is damaged, or fails on some text.
+    """
+    import tokenizers
+
+    with _panics_as_errors(f"vocabulary {where}: not a tokenizer.json"):
+        loaded = tokenizers.Tokenizer.from_str(content.decode())
+        loaded.no_padding()
+        loaded.no_truncation()
+    ids = loaded.get_vocab(with_added_tokens=True).values()
+    if ids and max(ids) >= len(ids) + MOST_EXTRA_IDS:  # memory is taken for each id up to it
+        raise InputError(
+            f"vocabulary {where}: {len(ids)} pieces, and one of them has the id {max(ids)}; "
+            "download it again"
+        )
+    check_added(loaded, where=where)
+    with _panics_as_errors(f"vocabulary {where}: not a tokenizer.json"):
+        loaded.encode(_UNASSIGNED, add_special_tokens=False)  # fails where nothing is the unknown
+    with _panics_as_errors(f"vocabulary {where}: a step of it fails on a probe text"):
+        for probe in _PROBES:
+            loaded.encode(probe, add_special_tokens=False)
+    return loaded
+
+
+def encoded(
+    tokenizer: Any, texts: Sequence[str], *, where: DataPath, offsets: bool = False
+) -> list[Any]:
+    """Encodings of texts, without special tokens around them, in threads.
+
+    Args:
+      tokenizer: a tokenizers.Tokenizer.
+      texts: any strings.
+      where: its file, for messages.
+      offsets: whether the characters of each token are needed.
+
+    Raises:
+      InputError: if the tokenizer fails on a text.
+    """
+    encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+    with _panics_as_errors(f"vocabulary {where}: cannot encode one of {len(texts)} texts"):
+        return encode(list(texts), add_special_tokens=False)
+
+
+@contextlib.contextmanager
+def _panics_as_errors(what: str) -> Iterator[None]:
+    """Raise InputError for what the tokenizers package raises, Rust's panics included."""
+    try:
+        yield
+    except BaseException as error:  # the package raises nothing more exact
+        if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+            raise
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"{what} ({reason})") from error
+
+
+def _check_json_class(config: Mapping[str, Any], *, where: DataPath) -> None:
+    """Raise InputError for a tokenizer class that has no tokenizer.json."""
+    name = config.get("tokenizer_class")
+    if isinstance(name, str) and name.removesuffix("Tokenizer") in _PYTHON_CLASSES:
+        raise InputError(
+            f"{where}: tokenizer_class {name!r} is not supported, and a tokenizer.json next to it "
+            "does not have its ids"
+        )
+
+
+def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath) -> bytes:
+    """A tokenizer.json with the settings of tokenizer_config.json, which transformers prefers.
+
+    Raises:
+      InputError: if both differ in a setting that is not changed there.
+    """
+    names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
+    names = [name for name in (*names, "split_by_punct") if isinstance(config.get(name), bool)]
+    try:
+        said = json.loads(content) if names else None
+    except (ValueError, RecursionError):
+        return content  # `load_tokenizer` says what is wrong
+    if not isinstance(said, dict):
+        return content
+    changed = False
+    normalizer, pre_tokenizer = said.get("normalizer"), said.get("pre_tokenizer")
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        fields = {
+            "do_lower_case": "lowercase",
+            "strip_accents": "strip_accents",
+            "tokenize_chinese_chars": "handle_chinese_chars",
+        }
+        for name, field in fields.items():
+            if name in names and normalizer.get(field) != config[name]:
+                normalizer[field], changed = config[name], True
+    steps = pre_tokenizer if isinstance(pre_tokenizer, dict) else {}
+    if steps.get("type") == "ByteLevel" and "add_prefix_space" in names:
+        changed |= steps.get("add_prefix_space") != config["add_prefix_space"]
+        steps["add_prefix_space"] = config["add_prefix_space"]
+    if str(config.get("tokenizer_class")).startswith("DebertaV2"):
+        kinds = {"do_lower_case": '"Lowercase"', "split_by_punct": '"Punctuation"'}
+        text = json.dumps([normalizer, pre_tokenizer])
+        for name, step in kinds.items():
+            if name in names and config[name] != (step in text):
+                raise InputError(
+                    f"vocabulary {where}: {TOKENIZER_CONFIG_NAME} has {name} {config[name]}, and "
+                    f"the tokenizer.json has {'a' if step in text else 'no'} step {step}; remove "
+                    "the one that the model was not trained with"
+                )
+    return json.dumps(said, ensure_ascii=False).encode() if changed else content
+
+
+# RoBERTa's vocab.json and merges.txt.
+
+_ROBERTA_NAMES = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+_BYTE_LEVEL_CLASSES = ("RobertaTokenizer", "LongformerTokenizer", *_GENERAL)
+
+
+def read_byte_level(path: str | os.PathLike[str]) -> Tokenizer:
+    """Read the vocabulary of a vocab.json with a merges.txt beside it, as RoBERTa's releases have.
+
+    A tokenizer_config.json beside them may state `add_prefix_space`, and it or a
+    special_tokens_map.json the special pieces. <mask> takes the space before it unless stated.
+
+    Source: transformers 4.57, tokenization_roberta.py and RobertaConverter.
+
+    Raises:
+      InputError: a file is missing, unreadable or damaged, or of another tokenizer class.
+    """
+    path = data_path(path)
+    stated = Stated.of(path.parent)
+    where = path.with_name(TOKENIZER_CONFIG_NAME)
+    known = _BYTE_LEVEL_CLASSES
+    check_class(stated.config.get("tokenizer_class"), known, where=where, form=f"a {BPE_NAME}")
+    ids = read_object(path)
+    if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
+        raise InputError(f"vocabulary {path}: must be a JSON object of pieces and their ids")
+    merges_path = path.with_name(MERGES_NAME)
+    merges = []
+    lines = _merge_lines(merges_path)
+    for number, line in enumerate(lines, start=1):
+        pair = line.removesuffix("\r").split(" ")
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        if len(pair) != 2 or not all(piece in ids for piece in (*pair, "".join(pair))):
+            raise InputError(
+                f"vocabulary {merges_path}:{number}: {line!r} is not two pieces of {BPE_NAME} "
+                "that make a third; give both files of one model"
+            )
+        merges.append(pair)
+    names = {role: stated.role(role) or usual for role, usual in _ROBERTA_NAMES.items()}
+    said = {token.content for token in (*stated.explicit, *stated.special)}
+    special = [
+        AddedToken(content=name, special=True, normalized=role != "mask", lstrip=role == "mask")
+        for role, name in names.items()
+        if name in ids and name not in said
+    ]
+    known_specials = [token for token in stated.special if token.content in ids]
+    prefix_space = bool(stated.config.get("add_prefix_space", False))
+    sep, cls = ([name, ids.get(name, 0)] for name in (names["eos"], names["bos"]))
+    description = {
+        "version": "1.0",
+        "added_tokens": [
+            {**token.to_json(), "id": ids[token.content]}
+            for token in sorted((*special, *known_specials), key=lambda token: ids[token.content])
+        ],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": prefix_space,
+                          "trim_offsets": True, "use_regex": True},
+        "post_processor": {"type": "RobertaProcessing", "sep": sep, "cls": cls,
+                           "trim_offsets": True, "add_prefix_space": prefix_space},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
+                    "use_regex": True},
+        "model": {"type": "BPE", "continuing_subword_prefix": "", "end_of_word_suffix": "",
+                  "fuse_unk": False, "byte_fallback": False, "vocab": dict(ids),
+                  "merges": merges},
+    }  # fmt: skip
+    made = load_tokenizer(json.dumps(description).encode(), where=path)
+    add_stated(made, stated, where=path)
+    return Tokenizer(path, content=made.to_str().encode())
+
+
+def _merge_lines(path: DataPath) -> list[str]:
+    try:
+        return path.read_bytes().decode().removesuffix("\n").split("\n")
+    except FileNotFoundError as error:
+        raise InputError(
+            f"vocabulary {path}: no such file, and {BPE_NAME} is read with it; copy both"
+        ) from error
+    except OSError as error:
+        raise InputError(f"vocabulary {path}: {reason(error)}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"vocabulary {path}: not UTF-8 (byte {error.start})") from error
+
+
+# Added tokens.
+
+
+def _plain_specials(names: Iterable[str], pieces: Sequence[str]) -> list[AddedToken]:
+    return [
+        AddedToken(content=name, normalized=False, special=True)
+        for name in sorted(names, key=pieces.index)
+    ]
+
+
+def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath) -> None:
+    """Add tokens to a tokenizers.Tokenizer, in order.
+
+    Raises:
+      InputError: if a token gets another id than its file gives it.
+    """
+    import tokenizers
+
+    for token in tokens:
+        made = tokenizers.AddedToken(token.content, **token.flags())
+        if token.special:
+            tokenizer.add_special_tokens([made])
+        else:
+            tokenizer.add_tokens([made])
+        number = tokenizer.token_to_id(token.content)
+        if token.id is not None and number != token.id:
+            raise InputError(
+                f"vocabulary {where}: the added token {token.content!r} has the id {token.id} in "
+                f"its file, and the tokenizer gives it {number}; let transformers write a "
+                "tokenizer.json"
+            )
+
+
+def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
+    """Add the tokens that are stated next to a tokenizer.json.
+
+    Raises:
+      InputError: see `add_tokens`.
+    """
+    there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    special = [token for token in stated.special if token.content not in there]
+    add_tokens(tokenizer, [*stated.explicit, *special], where=where)
+    check_added(tokenizer, where=where)
+
+
+def check_added(tokenizer: Any, *, where: DataPath) -> None:
+    """Raise InputError for an added token of which normalization leaves nothing.
+
+    The tokenizers package fails on every text then (and with it transformers).
+    """
+    normalizer = tokenizer.normalizer
+    for token in tokenizer.get_added_tokens_decoder().values():
+        if normalizer is None or not token.normalized:
+            continue
+        with _panics_as_errors(f"vocabulary {where}: a damaged normalizer"):
+            left = normalizer.normalize_str(token.content)
+        if not left:
+            raise InputError(
+                f"vocabulary {where}: normalization leaves nothing of the added token "
+                f'{token.content!r}; set its "normalized" to false'
+            )
+
+
+def _added_of(tokenizer: Any, *, without: Iterable[str]) -> tuple[AddedToken, ...]:
+    """The added tokens of a tokenizer, by rising id."""
+    names = {*without}
+    return tuple(
+        AddedToken(
+            content=token.content,
+            id=number,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            single_word=token.single_word,
+            normalized=token.normalized,
+            special=token.special,
+        )
+        for number, token in sorted(tokenizer.get_added_tokens_decoder().items())
+        if token.content not in names
+    )

@@ -1,0 +1,380 @@
+"""Few-shot evaluation: a task's metrics over prompts, by seed, order and wording.
+
+A task's metrics over few-shot prompts: once for each seed, order and wording.
+
+What is said of few-shot trials after a run: in metrics.json, and in the log.
+
+How much metrics differ between few-shot trials: by seed, by order and by wording.
+
+    values = {Trial(seed=0): {"accuracy": 0.5}, Trial(seed=1): {"accuracy": 0.7}}
+    spread(values)["accuracy"]
+    # {"mean": 0.6, "min": 0.5, "max": 0.7, "std": 0.14,
+    #  "seeds": {"min": 0.5, "max": 0.7, "std": 0.14}}
+
+Over one of the three, the other two are held: of two orders of each of three seeds, "orders" is the
+mean over the seeds of what the two orders of a seed give. Standard deviations are those of a
+sample (n - 1). What does not vary has no entry.
+
+The few-shot prompts of the tasks of a config (`data.few_shot`), by the task's name.
+
+shown = ShownExamples(experiment, vocabulary)
+shown.prompts("glue_rte", data)         # Prompts, which draw from glue_rte's training split
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.config import Experiment
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Params
+from t5x_lite.data.config import Data
+from t5x_lite.data.few_shot import FewShot, Prompts, Trial
+from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.inference.generate import BOOTSTRAP_ROUNDS, Example, Generator, Sample, TaskEvaluator
+from t5x_lite.metrics.benchmarks import SCORE, scored, with_score
+from t5x_lite.metrics.statistics import interval
+
+AXES = {"seeds": "seed", "orders": "order", "wordings": "template"}
+"""What varies -> the field of a trial."""
+
+Values = Mapping[Trial, Mapping[str, float]]
+"""Trial -> its metrics."""
+
+
+def means(values: Values) -> dict[str, float]:
+    """The mean of each metric over all trials."""
+    return {name: statistics.fmean(column) for name, column in _columns(values).items()}
+
+
+def spread(values: Values) -> dict[str, dict[str, Any]]:
+    """Mean, extremes and standard deviation of each metric, over all trials and over each axis."""
+    trials = list(values)
+    found = {}
+    for name, column in _columns(values).items():
+        own: dict[str, Any] = {"mean": statistics.fmean(column), **_extremes([column])}
+        for axis, field in AXES.items():
+            groups = _groups(trials, column, field=field)
+            if len(groups[0]) > 1:
+                own[axis] = _extremes(groups)
+        found[name] = own
+    return found
+
+
+def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """The spreads of tasks as a table of text, values times 100.
+
+    Args:
+      rows: `spread` of each task, by its name.
+    """
+    names = ("task", "metric", "mean", "min", "max", "std")
+    lines: list[tuple[str, ...]] = [(*names, *(f"std {axis}" for axis in AXES))]
+    for task, metrics in rows.items():
+        for metric, own in metrics.items():
+            values = [own["mean"], own["min"], own["max"], own["std"]]
+            values += [own[axis]["std"] if axis in own else None for axis in AXES]
+            shown = ("-" if v is None else f"{100 * v:.2f}" for v in values)
+            lines.append((task, metric, *shown))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if place < 2 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _columns(values: Values) -> dict[str, list[float]]:
+    """The values of each metric, in the order of the trials."""
+    names = next(iter(values.values()), {})
+    return {name: [metrics[name] for metrics in values.values()] for name in names}
+
+
+def _groups(trials: Sequence[Trial], column: Sequence[float], *, field: str) -> list[list[float]]:
+    """The values of trials that differ in one field alone."""
+    groups: dict[Trial, list[float]] = {}
+    for trial, value in zip(trials, column, strict=True):
+        groups.setdefault(dataclasses.replace(trial, **{field: 0}), []).append(value)
+    return list(groups.values())
+
+
+def _extremes(groups: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Smallest and largest value and standard deviation of groups, each the mean over them."""
+    return {
+        "min": statistics.fmean(map(min, groups)),
+        "max": statistics.fmean(map(max, groups)),
+        "std": statistics.fmean(map(_deviation, groups)),
+    }
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """The standard deviation of a sample; 0 of one value, NaN where a value is no number."""
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FewShotSample(Sample):
+    """One prediction of one trial; its inputs are the whole prompt.
+
+    Attributes:
+      seed: seed that drew the examples.
+      order: number of their order.
+      template: number of the wording.
+      examples: number of examples in the prompt.
+    """
+
+    seed: int
+    order: int
+    template: int
+    examples: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prompted:
+    """An example whose inputs are a prompt."""
+
+    inputs_text: str
+    targets_text: str
+    inputs: np.ndarray
+    target: Any
+    raw: Mapping[str, Any]
+
+
+class FewShotEvaluator(TaskEvaluator):
+    """A task's own metrics, the mean over all trials.
+
+    Attributes:
+      examples: of the split, in order, without prompts.
+      samples: every prediction of the last run, trial by trial.
+      prompts: what makes the prompts.
+
+    Args:
+      generator: makes the predictions.
+      examples: of the split, in order.
+      postprocess: as for `TaskEvaluator`.
+      metrics: as for `TaskEvaluator`.
+      prompts: makes the prompts.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        examples: Sequence[Example],
+        *,
+        postprocess: Callable[..., Any],
+        metrics: Sequence[Callable[[list[Any], list[Any]], Mapping[str, float]]],
+        prompts: Prompts,
+    ):
+        super().__init__(generator, examples, postprocess=postprocess, metrics=metrics)
+        prompts.check([example.inputs_text for example in examples])
+        self.prompts = prompts
+        self._found: dict[Trial, dict[str, float]] = {}
+        self._left_out: dict[Trial, tuple[int, int]] = {}
+        self._first: TaskEvaluator | None = None
+
+    def run(self, params: Params) -> dict[str, float]:
+        """The means of the task's metrics; `samples` then holds every prediction."""
+        self.samples, self._found, self._left_out, self._first = [], {}, {}, None
+        targets, columns = [example.target for example in self.examples], []
+        for trial in self.prompts.config.trials:
+            one, shown = self._of(trial)
+            self._found[trial] = one.run(params)
+            missing = [self.prompts.config.examples - number for number in shown]
+            self._left_out[trial] = (sum(number > 0 for number in missing), sum(missing))
+            columns.append(one._compared[1])
+            self.samples += [
+                FewShotSample(
+                    **dataclasses.asdict(sample), **dataclasses.asdict(trial), examples=number
+                )
+                for sample, number in zip(one.samples, shown, strict=True)
+            ]
+            self._first = self._first or one
+        self._compared = (targets, list(zip(*columns, strict=True)))
+        return means(self._found)
+
+    def _of(self, trial: Trial) -> tuple[TaskEvaluator, list[int]]:
+        """What measures one trial, and the number of examples in each prompt."""
+        made = self.prompts.of(trial, [example.inputs_text for example in self.examples])
+        prompted = [
+            Prompted(
+                inputs_text=prompt.text,
+                targets_text=example.targets_text,
+                inputs=prompt.tokens,
+                target=example.target,
+                raw=getattr(example, "raw", {}),
+            )
+            for prompt, example in zip(made, self.examples, strict=True)
+        ]
+        one = TaskEvaluator(
+            self._generator, prompted, postprocess=self._postprocess, metrics=self._metrics
+        )
+        return one, [prompt.examples for prompt in made]
+
+    def answers(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """As of `TaskEvaluator`, of the first trial."""
+        return iter(()) if self._first is None else self._first.answers()
+
+    def intervals(self, *, samples: int) -> dict[str, tuple[float, float]]:
+        """As of `TaskEvaluator`, of the means; examples are drawn, and trials are not."""
+
+        def mean(targets: list[Any], predictions: list[Any]) -> dict[str, float]:
+            columns = zip(*predictions, strict=True)
+            found = [
+                self._measure(targets, list(column), rounds=BOOTSTRAP_ROUNDS) for column in columns
+            ]
+            return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+
+        return interval(mean, *self._compared, samples=samples)
+
+    def trials(self) -> dict[Trial, dict[str, float]]:
+        """The metrics of each trial of the last run, and their score."""
+        return {trial: with_score(metrics) for trial, metrics in self._found.items()}
+
+    def cut(self) -> tuple[int, int]:
+        """Prompts of the last run that lack examples for their length, and prompts in all."""
+        return sum(cut for cut, _ in self._left_out.values()), len(self.samples)
+
+    def details(self) -> dict[str, Any]:
+        """What metrics.json says of the last run: the config, each trial, and the spread."""
+        config = self.prompts.config
+        trials = [
+            {
+                **dataclasses.asdict(trial),
+                "metrics": metrics,
+                "prompts_cut": self._left_out[trial][0],
+                "examples_left_out": self._left_out[trial][1],
+            }
+            for trial, metrics in self.trials().items()
+        ]
+        return {
+            "examples": config.examples,
+            "split": config.split,
+            "separator": config.separator,
+            "templates": list(config.wordings),
+            "trials": trials,
+            "spread": spread(self.trials()),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Trials:
+    """The trials of the tasks of a config.
+
+    Attributes:
+      config: what was shown.
+      tasks: the tasks that were measured by prompts, after their run, by name.
+      is_mixture: whether they are tasks of a mixture.
+      aside: tasks that do not count in the mean of the scores.
+    """
+
+    config: FewShot
+    tasks: Mapping[str, FewShotEvaluator]
+    is_mixture: bool
+    aside: Sequence[str] = ()
+
+    def details(self) -> dict[str, Any]:
+        """What metrics.json says besides the means; {} where no prompts were made."""
+        found = {name: one.details() for name, one in self.tasks.items()}
+        if not found:
+            return {}
+        if not self.is_mixture:
+            return {"few_shot": next(iter(found.values()))}
+        return {"few_shot": {"tasks": found, "spread": spread(self._scores())}}
+
+    def lines(self) -> list[str]:
+        """What is logged: how many prompts lack examples, and a table of the spread."""
+        if not self.tasks:
+            return []
+        lines = []
+        for name, one in self.tasks.items():
+            cut, total = one.cut()
+            if cut:
+                lines.append(
+                    f"{name}: {cut} of {total} prompts were longer than {one.prompts.length} "
+                    "tokens, and examples were left out"
+                )
+        rows = {name: spread(one.trials()) for name, one in self.tasks.items()}
+        if self.is_mixture:
+            rows["all"] = spread(self._scores())
+        number = len(self.config.trials)
+        shown = f"{self.config.examples} examples of split {self.config.split}, {number} trials"
+        return [*lines, f"few-shot, {shown}:\n{table(rows)}"]
+
+    def _scores(self) -> dict[Trial, dict[str, float]]:
+        """The mean of the tasks' scores in each trial."""
+        found: dict[Trial, dict[str, dict[str, float]]] = {}
+        for name, one in self.tasks.items():
+            for trial, metrics in one.trials().items():
+                found.setdefault(trial, {})[name] = metrics
+        return {
+            trial: {SCORE: scored(metrics, aside=self.aside)[SCORE]}
+            for trial, metrics in found.items()
+        }
+
+
+class ShownExamples:
+    """Reads the examples that prompts show, once for each task.
+
+    Attributes:
+      is_on: whether questions are asked by prompts.
+
+    Args:
+      experiment: its data and evaluation.few_shot.
+      vocabulary: of the data.
+
+    Raises:
+      InputError: the layout does not show inputs and targets as text.
+    """
+
+    def __init__(self, experiment: Experiment, vocabulary: Vocabulary):
+        self._config = experiment.evaluation.few_shot
+        self.is_on = self._config.is_on
+        self._vocabulary = vocabulary
+        self._layout = layout = experiment.data.layout
+        self._made: dict[str, Prompts] = {}
+        if self.is_on and not {"inputs", "targets"} <= {*layout.features}:
+            answers = "a head answers" if layout.answered_by_head else "there are no questions"
+            raise InputError(
+                f"evaluation.few_shot: with data.layout {layout.name} {answers}, and no text shows "
+                "examples: set --evaluation.few-shot.examples 0, or measure a text-to-text model"
+            )
+
+    def prompts(self, name: str, data: Data) -> Prompts:
+        """The prompts of a task.
+
+        Args:
+          name: the task's, for the draw.
+          data: the config of the task whose examples are shown, with the length of the prompts.
+
+        Raises:
+          InputError: that has no such split, its file is missing or wrong, or no answer is known.
+        """
+        if name not in self._made:
+            self._made[name] = Prompts(
+                self._config,
+                self._pool(data),
+                task=name,
+                vocabulary=self._vocabulary,
+                length=data.inputs_length,
+                ending=self._layout.ending(self._vocabulary, length=data.inputs_length),
+            )
+        return self._made[name]
+
+    def _pool(self, data: Data) -> list:
+        from t5x_lite.data.live.pipeline import demonstrations
+
+        if not self._config.examples:
+            return []
+        try:
+            return demonstrations(
+                data, self._vocabulary, split=self._config.split, pool=self._config.pool
+            )
+        except InputError as error:
+            raise InputError(f"evaluation.few_shot: {error}") from error

@@ -1,0 +1,233 @@
+"""A checkpoint as the object that MTEB evaluates, of its version 2 or 1.
+
+    model = t5x_lite.evaluate.mteb.encoder("work/retriever")
+    mteb.evaluate(model, tasks=mteb.get_tasks(tasks=["NFCorpus"]))     # version 2
+    mteb.MTEB(tasks=mteb.get_tasks(tasks=["NFCorpus"])).run(model)     # version 1
+    model.encode(["dogs bark"], prompt_name="query")                   # float32 [1, D]
+
+This package does not depend on MTEB. Version 2 gives batches {"text": [...]} and reads the object's
+`mteb_model_meta`; version 1 gives lists of texts. Both say whether texts are queries or documents.
+The checkpoint's prompt of that name, if it has one, is put before them.
+"""
+
+import functools
+import hashlib
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from t5x_lite.checkpoints import manifest
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.inference.loading import Step
+from t5x_lite.inference.text_encoder import TextEncoder, dense_head
+from t5x_lite.models.base import hidden_size
+from t5x_lite.models.towers import Pooling
+from t5x_lite.models.vector_heads import Dense
+
+_SAME = {
+    "passage": ("passage", "document", "corpus"),
+    "document": ("document", "passage", "corpus"),
+}
+
+
+def encoder(
+    checkpoint: str,
+    *,
+    step: Step = None,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    inputs_length: int | None = None,
+    batch_size: int = 32,
+    name: str | None = None,
+) -> "MTEBEncoder":
+    """Read a checkpoint for MTEB.
+
+    Args:
+      checkpoint: as for `inference.text_encoder.TextEncoder.load`, like the options that follow.
+      step: of a work directory.
+      pooling: of the vectors.
+      normalize: whether vectors have length 1.
+      inputs_length: maximum tokens of a text.
+      batch_size: texts encoded at once.
+      name: the model's name in MTEB's results, "organization/model"; None is
+        "t5x_lite/DIRECTORY".
+
+    Raises:
+      InputError: the checkpoint is damaged or has no encoder, or the name has no "/".
+    """
+    if name is not None and name.count("/") != 1:
+        raise InputError(f'name must be "organization/model", as MTEB requires, got {name!r}')
+    loaded = TextEncoder.load(
+        checkpoint,
+        step=step,
+        mesh=make_mesh(MeshConfig()),
+        length=inputs_length,
+        pooling=pooling,
+        normalize=normalize,
+    )
+    return MTEBEncoder(loaded, batch_size=batch_size, name=name)
+
+
+_META = "mteb.models.model_meta"
+"""Module of ModelMeta in version 2."""
+_PASSAGES = frozenset({"passage", "document", "corpus"})
+"""Names of prompts and types whose texts a passage's encoder reads."""
+
+
+class MTEBEncoder:
+    """Vectors of texts, and their similarities.
+
+    Args:
+      encoder: the checkpoint.
+      batch_size: texts encoded at once.
+      name: the model's name in MTEB's results; None is that of the work directory.
+    """
+
+    def __init__(self, encoder: TextEncoder, *, batch_size: int, name: str | None = None):
+        self._encoder = encoder
+        self._embedder = encoder.embedder(batch_size=batch_size)
+        self._name = name
+
+    @functools.cached_property
+    def mteb_model_meta(self) -> Any:
+        """The ModelMeta of MTEB for this checkpoint.
+
+        MTEB keeps results by name and revision. So the revision is a digest of the parameters and
+        of all options that change vectors.
+
+        Raises:
+          ImportError: MTEB is not installed.
+        """
+        meta = _model_meta()
+        directory = self._encoder.loaded.directory
+        in_workdir = directory.parent.name == "checkpoints"
+        vectors, experiment = self._encoder.vectors, self._encoder.loaded.experiment
+        head = dense_head(experiment) or Dense()
+        identity = [manifest.digest(directory), repr(vectors), str(self._encoder.length)]
+        own: dict[str, Any] = {
+            "name": self._name
+            or f"t5x_lite/{(directory.parent.parent if in_workdir else directory).name}",
+            "revision": hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16],
+            "framework": ["JAX"] if meta.__module__ == _META else [],  # version 1 lacks the name
+            "max_tokens": self._encoder.length,
+            "embed_dim": head.projection or hidden_size(experiment.model),
+            "similarity_fn_name": "cosine" if vectors.normalize else "dot",
+            "open_weights": False,
+            "use_instructions": any(prompt.text for prompt in head.prompts),
+            "n_parameters": sum(int(x.size) for x in jax.tree.leaves(self._encoder.params)),
+        }
+        fields = meta.model_fields
+        required = {field: None for field, info in fields.items() if info.is_required()}
+        return meta(**required | {key: own[key] for key in own if key in fields})
+
+    def encode(
+        self,
+        inputs: Iterable[Any] | None = None,
+        *,
+        sentences: Iterable[Any] | None = None,
+        prompt_name: str | None = None,
+        task_metadata: Any = None,
+        task_name: str | None = None,
+        prompt_type: Any = None,
+        **others: Any,
+    ) -> Float[np.ndarray, "n D"]:
+        """Return the vectors of texts, in order.
+
+        The first prompt that the checkpoint has is used: `prompt_name`, then "TASK-TYPE", "TASK"
+        and "TYPE" with MTEB's name of the task and "query" or "document".
+
+        Args:
+          inputs: texts, or batches of them.
+          sentences: another name of `inputs`.
+          prompt_name: of the checkpoint's prompts; a name that it lacks is ignored.
+          task_metadata: MTEB 2's description of the task.
+          task_name: MTEB 1's name of the task.
+          prompt_type: "query" or "document".
+          **others: ignored, such as MTEB's hf_split, hf_subset and batch_size.
+
+        Raises:
+          InputError: a text is no string, or there are no inputs.
+        """
+        del others
+        given = sentences if inputs is None else inputs
+        if given is None:
+            raise InputError("encode needs texts, or batches of them, as inputs")
+        kind = str(getattr(prompt_type, "value", prompt_type or ""))
+        kinds = _SAME.get(kind, (kind,))
+        described = task_metadata
+        tasks = [str(each) for each in (getattr(described, "name", None), task_name) if each]
+        names = [prompt_name or ""]
+        names += [f"{task}-{each}" for task in tasks for each in kinds if each]
+        known = (self._encoder.known_prompt(name) for name in (*names, *tasks, *kinds) if name)
+        begins = self._encoder.begins_with(None, next((name for name in known if name), None))
+        texts = [begins + text for text in _texts(given)]
+        rows, _ = self._encoder.rows(texts)
+        role = "passage" if _PASSAGES & {prompt_name, kind} else "query"
+        return self._embedder.run(self._encoder.params, rows, role=role)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the dot product of each vector with each, as [n, m]; one vector counts as [1, D].
+
+        Vectors of length 1 have their cosines as dot products. MTEB gets a tensor of torch, others
+        an array of NumPy.
+        """
+        return _for_mteb(np.atleast_2d(_array(embeddings1)) @ np.atleast_2d(_array(embeddings2)).T)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Return the dot product of each vector with its partner, as [n].
+
+        Raises:
+          InputError: the shapes differ.
+        """
+        one, other = (np.atleast_2d(_array(each)) for each in (embeddings1, embeddings2))
+        if one.shape != other.shape:
+            raise InputError(
+                f"similarity_pairwise needs as many vectors of each side, got shapes {one.shape} "
+                f"and {other.shape}"
+            )
+        return _for_mteb(np.einsum("nd,nd->n", one, other))
+
+
+def _model_meta() -> Any:
+    """MTEB's class of that name, whose place differs between versions 1 and 2."""
+    try:
+        place = importlib.import_module(_META)
+    except ModuleNotFoundError as error:
+        if error.name != _META:
+            raise
+        place = importlib.import_module("mteb.model_meta")
+    return place.ModelMeta
+
+
+def _array(vectors: Any) -> np.ndarray:
+    """An array of NumPy, lists, or a tensor of torch on the CPU, in float32."""
+    return np.asarray(vectors, np.float32)
+
+
+def _for_mteb(scores: np.ndarray) -> Any:
+    """A tensor of torch where MTEB, which requires one, has loaded torch."""
+    torch = sys.modules.get("torch") if "mteb" in sys.modules else None
+    return scores if torch is None else torch.from_numpy(np.ascontiguousarray(scores))
+
+
+def _texts(sentences: Iterable[Any]) -> Iterator[str]:
+    if isinstance(sentences, str | bytes | Mapping):
+        raise InputError(
+            f"encode needs a list of texts or of batches, got {type(sentences).__name__}"
+        )
+    for one in sentences:
+        if isinstance(one, Mapping):
+            if "text" not in one:
+                raise InputError(f'a batch must have "text", and has {sorted(one)}')
+            batch = one["text"]
+            yield from [batch] if isinstance(batch, str) else batch
+        elif isinstance(one, str):
+            yield one
+        else:
+            raise InputError(f"a text must be a string, got {type(one).__name__}")

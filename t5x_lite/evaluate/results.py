@@ -1,0 +1,415 @@
+"""What `t5x-lite evaluate` writes and prints, by the best checkpoint of each task if asked.
+
+What `t5x-lite evaluate` tells and writes when it has measured.
+
+metrics.json                    the metrics; of a mixture also each task's row, and benchmarks;
+                                of few-shot prompts each trial, and the spread
+predictions.jsonl               {"inputs", "targets", "prediction"} a line; of a mixture
+predictions/glue_rte.jsonl      one file a task
+submission/glue/RTE.tsv         the files for a benchmark's server
+submission/squad_v2.0/          predictions.json and null_odds.json, of the split that was measured
+rankings.trec                   of retrieval, what was found for each query, for trec_eval; of
+rankings/WAY.trec               several heads, a file a way
+
+The best checkpoint of each task of a mixture (Raffel et al. 2020, section 3.5).
+
+Training keeps them (--checkpoints.best "validation/*/score") and shows them at its end, and writes
+them into best.json of its work directory; `evaluate` with --evaluation.best_per_task True answers
+each task with its own. Chosen is by what training measured, which is never a test split.
+
+The files for the servers of GLUE and SuperGLUE, as `evaluate` writes them.
+
+    submissions = Submissions(suite, settings)          # reads the test files, before any decoding
+    submissions.write(directory, chosen)                # answers and writes; raises at its end
+
+A test file that cannot be read costs its own task alone: a warning names it at the beginning, all
+other files are written, and the command then ends in an error.
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from t5x_lite.config import Evaluation
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import made_directory, write_atomically
+from t5x_lite.core.run_history import evaluated_steps
+from t5x_lite.core.trees import Params
+from t5x_lite.data.formats import lines
+from t5x_lite.data.vocabularies.added_tokens import write_file
+from t5x_lite.evaluate import submission
+from t5x_lite.evaluate.retrieval import Found, trec_lines
+from t5x_lite.evaluate.submission import FORMATS, Written, write
+from t5x_lite.evaluate.task_suite import TaskSuite, task_rows
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.loading import Step, saved_metrics
+from t5x_lite.inference.modules import load_using
+from t5x_lite.metrics.benchmarks import (
+    SCORE,
+    Standing,
+    benchmark_scores,
+    best_steps,
+    best_tasks,
+    is_test,
+    refuse_test,
+    table,
+)
+
+_logger = logging.getLogger(__name__)
+
+BEST_FILE = "best.json"
+
+
+class SameParams:
+    """Every task is answered with the same parameters.
+
+    Attributes:
+      steps: the step of each task's checkpoint, for the reports.
+    """
+
+    def __init__(self, params: Params, step: int):
+        self._params = params
+        self._step = step
+
+    def __call__(self, name: str) -> Params:
+        """The parameters for a task."""
+        del name
+        return self._params
+
+    def step(self, name: str) -> int:
+        """The step of the checkpoint for a task."""
+        del name
+        return self._step
+
+
+class BestParams(SameParams):
+    """Every task is answered with the checkpoint that was best at it; one is in memory."""
+
+    def __init__(
+        self, checkpoint: str, steps: Mapping[str, int], *, mesh: Mesh, use: str | None = None
+    ):
+        self._checkpoint = checkpoint
+        self._use = use
+        self._steps = steps
+        self._mesh = mesh
+        self._loaded: tuple[int, Params] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        checkpoints: Sequence[str],
+        model: Checkpoint,
+        names: Iterable[str],
+        *,
+        mesh: Mesh,
+        step: Step,
+        use: str | None = None,
+    ) -> "BestParams":
+        """Chooses among the checkpoints of a work directory.
+
+        Args:
+          checkpoints: one work directory.
+          model: as it was loaded from there, with the config of its training.
+          names: the tasks.
+          mesh: where parameters go.
+          step: must be None.
+          use: as for `load_using`.
+
+        Raises:
+          InputError: there are several checkpoints or a step is given, or training measured none of
+            them, or on a test split.
+        """
+        if len(checkpoints) > 1 or step is not None:
+            raise InputError(
+                "evaluation.best_per_task chooses the step itself: give one --checkpoint, a work "
+                "directory, and no --step"
+            )
+        split = model.members[0].experiment.evaluation.split
+        refuse_test("evaluation.best_per_task, that is", f"{split}/score")
+        directory = model.members[0].directory.parent
+        steps = best_steps(saved_metrics(directory), names, split=split)
+        return cls(checkpoints[0], steps, mesh=mesh, use=use)
+
+    def __call__(self, name: str) -> Params:
+        """The parameters for a task, read when they are not those of the task before."""
+        step = self._steps[name]
+        if self._loaded is None or self._loaded[0] != step:
+            self._loaded = None  # not two of them at once
+            found = load_using(self._checkpoint, step=step, use=self._use, mesh=self._mesh)
+            self._loaded = (step, found.params)
+        return self._loaded[1]
+
+    def step(self, name: str) -> int:
+        """The step of the checkpoint for a task."""
+        return self._steps[name]
+
+
+def best_of_run(workdir: Path, *, until: int, split: str) -> str | None:
+    """Writes best.json of a run on a mixture.
+
+    Args:
+      workdir: with metrics.jsonl.
+      until: the last step that counts.
+      split: by which checkpoints are chosen.
+
+    Returns:
+      The table of the tasks with their best steps; None of a run on one task, or where there was
+      no evaluation, or only on a test split.
+    """
+    tasks = {} if is_test(split) else best_tasks(evaluated_steps(workdir, until=until), split=split)
+    if not tasks:
+        return None
+    content: dict[str, Any] = {
+        "tasks": {name: {"step": row.step, **_finite(row.metrics)} for name, row in tasks.items()},
+        "benchmarks": benchmark_scores({name: row.metrics for name, row in tasks.items()}),
+    }
+    write_atomically(workdir / BEST_FILE, (json.dumps(content, indent=1) + "\n").encode())
+    return table(tasks)
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+class Submissions:
+    """What can be written for the tasks of a suite.
+
+    Attributes:
+      names: the tasks whose test files can be read, or are not there.
+      faults: what is wrong with the others', by task.
+    """
+
+    def __init__(self, suite: TaskSuite | None, settings: Evaluation):
+        """Reads the test files of all tasks, and warns of those that cannot be read."""
+        self._suite = suite
+        self.names: list[str] = []
+        self.faults: dict[str, str] = {}
+        if suite is None or not settings.submission:
+            return
+        parts = [name for name in suite.submittable() if not suite.is_whole(name)]
+        if parts:
+            all_of_them = len(parts) == len(suite.submittable())
+            named = "" if all_of_them else f" of {', '.join(parts)}"
+            _logger.info(
+                "evaluation.max_examples is set: no files%s for the benchmarks' servers", named
+            )
+        for name in suite.submittable():
+            if name in parts:
+                continue
+            try:
+                suite.check_test(name)
+            except InputError as error:
+                self.faults[name] = str(error)
+                _logger.warning("%s: no submission file will be written: %s", name, error)
+            else:
+                self.names.append(name)
+
+    def files(self, directory: Path) -> list[Path]:
+        """The files of these tasks that there are.
+
+        Args:
+          directory: as of `write`.
+        """
+        formats = [FORMATS[name] for name in self.names]
+        paths = [directory / form.benchmark.lower() / form.file for form in formats]
+        return [path for path in paths if path.is_file()]
+
+    def write(self, directory: Path, chosen: SameParams) -> None:
+        """Answers the test splits, on all processes, and writes the files on the first.
+
+        Args:
+          directory: gets a folder for each benchmark.
+          chosen: the checkpoints with which tasks are answered.
+
+        Raises:
+          InputError: a file could not be written; all others are.
+        """
+        written, faults = 0, dict(self.faults)
+        for name in sorted(self.names, key=chosen.step):
+            assert self._suite is not None
+            submission = FORMATS[name]
+            try:
+                answers = self._suite.answers(name, chosen(name))
+                if answers is None or jax.process_index():
+                    continue
+                folder = directory / submission.benchmark.lower()
+                _tell(write(submission, answers, folder), submission.rows)
+            except InputError as error:
+                faults[name] = str(error)
+            else:
+                written += 1
+        if faults:
+            raise InputError(_told(faults, written, directory))
+
+
+def _told(faults: dict[str, str], written: int, directory: Path) -> str:
+    """One line about the files that are missing."""
+    files = [directory / FORMATS[name].benchmark.lower() / FORMATS[name].file for name in faults]
+    old = [str(file) for file in files if file.exists()]
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
+    total = len(faults) + written
+    return f"{len(faults)} of {total} submission files could not be written ({reasons})" + (
+        f"; of an earlier command, and still there: {', '.join(old)}" if old else ""
+    )
+
+
+def _tell(written: Written, official: int | None) -> None:
+    _logger.info("wrote %s: %d rows", written.path, written.rows)
+    if written.invalid:
+        _logger.warning(
+            "%s: %d predictions were not valid labels; the default (%s) was written instead",
+            written.path,
+            written.invalid,
+            written.default,
+        )
+    if not written.official:
+        _logger.warning(
+            "%s has %d rows and the official test set %d: the server will not take it",
+            written.path,
+            written.rows,
+            official,
+        )
+
+
+def check_output(directory: Path) -> None:
+    """Refuses a directory that cannot be made or written, before the work and not after it.
+
+    Raises:
+      InputError: it is a file, or its parent does not allow it.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"--output {directory} is not a directory")
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise InputError(f"--output {directory} cannot be written: {existing} does not allow it")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What was measured.
+
+    Attributes:
+      suite: the tasks, after their run; None where there is none.
+      settings: of the evaluation.
+      metrics: named "<split>/<name>".
+      chosen: the checkpoints with which tasks were answered.
+      submissions: the files for servers, checked before the measuring.
+      rankings: of retrieval, by way and by query; the way of the vector is "".
+    """
+
+    suite: TaskSuite | None
+    settings: Evaluation
+    metrics: Mapping[str, float]
+    chosen: SameParams
+    submissions: Submissions
+    rankings: Mapping[str, Mapping[str, Sequence[Found]]] = dataclasses.field(default_factory=dict)
+
+    def tell(self) -> None:
+        """Logs how many predictions were invalid, and a mixture's table, on the first process."""
+        if self.suite is None or jax.process_index():
+            return
+        for name, number in self.suite.invalid().items():
+            if number:
+                total = len(self.suite.evaluators[name].samples)
+                _logger.info(
+                    "%s: %d of %d predictions were not valid labels and count as wrong",
+                    name,
+                    number,
+                    total,
+                )
+        for line in self.suite.trials.lines():
+            _logger.info("%s", line)
+        if self.suite.is_mixture:
+            own = {
+                name: {m: v for m, v in row.items() if m not in _NOT_METRICS}
+                for name, row in self._rows().items()
+            }
+            standings = {n: Standing(step=self.chosen.step(n), metrics=m) for n, m in own.items()}
+            _logger.info("%s", table(standings))
+
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        """Each task's row."""
+        assert self.suite is not None
+        beginning = f"{self.settings.split}/"
+        metrics = {name.removeprefix(beginning): value for name, value in self.metrics.items()}
+        steps = {name: self.chosen.step(name) for name in self.suite.evaluators}
+        return task_rows(self.suite, metrics, steps=steps)
+
+    def write(self, directory: Path, summary: Mapping[str, Any]) -> None:
+        """Writes all files; the model answers the test splits for it.
+
+        Args:
+          directory: made if it is missing.
+          summary: what metrics.json begins with.
+
+        Raises:
+          InputError: a file cannot be written, or, after all others are, one for a server.
+        """
+        if jax.process_index() == 0:
+            with (
+                made_directory(directory),
+                lines.writer(str(directory / "metrics.json")) as file,
+            ):
+                file.write({**summary, **self._more()})
+            self._write_predictions(directory)
+            self._write_squad(directory / "submission")
+            for way, rankings in self.rankings.items():
+                path = directory / (f"rankings/{way}.trec" if way else "rankings.trec")
+                path.parent.mkdir(exist_ok=True)
+                write_file("".join(trec_lines(rankings)).encode(), path)
+            _logger.info("wrote %s/metrics.json and the files beside it", directory)
+        self.submissions.write(directory / "submission", self.chosen)
+
+    def _more(self) -> dict[str, Any]:
+        """What metrics.json says beyond the metrics."""
+        if self.suite is None:
+            return {}
+        more = self.suite.trials.details()
+        if self.settings.bootstrap:
+            more["intervals"] = {
+                f"{self.settings.split}/{name + '/' if self.suite.is_mixture else ''}{metric}": ends
+                for name, evaluator in self.suite.evaluators.items()
+                for metric, ends in evaluator.intervals(samples=self.settings.bootstrap).items()
+            }
+        if not self.suite.is_mixture:
+            counts = self.suite.invalid().values()
+            return more | ({"invalid_predictions": sum(counts)} if counts else {})
+        rows = self._rows()
+        own = {
+            name: {m: v for m, v in row.items() if m not in _NOT_METRICS}
+            for name, row in rows.items()
+        }
+        return more | {"tasks": rows, "benchmarks": benchmark_scores(own)}
+
+    def _write_predictions(self, directory: Path) -> None:
+        if self.suite is None:
+            return
+        for name, evaluator in self.suite.evaluators.items():
+            path = directory / "predictions.jsonl"
+            if self.suite.is_mixture:
+                path = directory / "predictions" / f"{name}.jsonl"
+                path.parent.mkdir(exist_ok=True)
+            with lines.writer(str(path)) as file:
+                file.write(*(dataclasses.asdict(sample) for sample in evaluator.samples))
+
+    def _write_squad(self, directory: Path) -> None:
+        """Writes SQuAD's files of a whole split."""
+        settings = self.settings
+        if self.suite is None or not settings.submission:
+            return
+        for name, evaluator in self.suite.evaluators.items():
+            if name in submission.FOLDERS and self.suite.is_whole(name):
+                folder = directory / submission.FOLDERS[name]
+                for path in submission.write_squad(evaluator.answers(), folder):
+                    _logger.info("wrote %s", path)
+
+
+_NOT_METRICS = ("step", "invalid_predictions", SCORE)

@@ -1,0 +1,672 @@
+"""The tasks of a config, each with its settings and with what answers it.
+
+The task or the tasks of a config, each with what answers it: for its metrics, and for servers.
+
+    suite = TaskSuite(experiment, vocabulary, bind=bind, mesh=mesh)
+    suite.run(params)           # {"accuracy": 0.9, "score": 0.9}
+    suite.run(params)           # of a mixture {"glue_rte/accuracy": 0.7, ...}
+    suite.answers("glue_rte", params)       # to the test split, for a submission
+
+Of a mixture, the tasks are measured whose data are there; the others are named in the log. Where
+the rows are those of a head on an encoder it answers its one task (`inference.head_answers`).
+
+Which settings of an evaluation a task has, by evaluation.per_task (`config.checks`).
+
+settings = TaskSettings(experiment.evaluation, experiment.data)
+settings.evaluation("wmt_ende").num_beams       # 4, by "wmt_*: num_beams=4"
+settings.data("wmt_ende", data).inputs_length
+
+What answers the tasks of a config: a search, the rank of a task's labels, or a head.
+
+answerers = Answerers(experiment, vocabulary, bind=bind, mesh=mesh)
+answerers.of(task, settings)        # a Generator; tasks with equal settings share one
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from t5x_lite.config import Evaluation, Experiment
+from t5x_lite.config.checks import Line
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.trees import Params
+from t5x_lite.data.config import Data
+from t5x_lite.data.few_shot import Prompts
+from t5x_lite.data.mixtures import Member, find_mixture
+from t5x_lite.data.postprocess import is_answer, is_known
+from t5x_lite.data.tasks.labelled import task_form
+from t5x_lite.data.vocabularies import unknown_tokens
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.evaluate.few_shot_trials import FewShotEvaluator, ShownExamples, Trials
+from t5x_lite.evaluate.submission import FORMATS, Answer, example_index
+from t5x_lite.inference.generate import (
+    Bind,
+    Generator,
+    LabelGenerator,
+    Ranker,
+    Scorer,
+    TaskEvaluator,
+    as_text,
+)
+from t5x_lite.inference.head_answers import check_head, head_answers, is_in_order
+from t5x_lite.inference.loading import position_bytes
+from t5x_lite.metrics.benchmarks import scored, with_score
+from t5x_lite.models.heads import Head, with_labels
+from t5x_lite.objectives.learner import heads_of
+
+_logger = logging.getLogger(__name__)
+
+
+class TaskSettings:
+    """The settings of the tasks of a config, by name.
+
+    Args:
+      evaluation: the settings of all, and the lines of single tasks.
+      data: says which tasks there are.
+
+    Raises:
+      InputError: a line is about no task of a mixture, with the nearest name; or it gives inputs of
+        another length to a task that a head answers.
+    """
+
+    def __init__(self, evaluation: Evaluation, data: Data):
+        self._evaluation = evaluation
+        self._lines = evaluation.lines
+        # Those that are left out, too: a line about them is no mistake.
+        mixing = dataclasses.replace(data.mixing, leave_out=())
+        mixture = find_mixture(dataclasses.replace(data, mixing=mixing))
+        members = (Member(task=data.task),) if mixture is None else mixture.members
+        self._names = {member.name: _names(member) for member in members}
+        for line in self._lines:
+            self._check(line, is_mixture=mixture is not None)
+            if "inputs_length" in line.values and data.layout.answered_by_head:
+                raise InputError(
+                    f"evaluation.per_task {line.pattern!r}: data.layout {data.layout.name} is "
+                    "answered by a head, whose rows have one length: set --data.inputs-length"
+                )
+
+    def _check(self, line: Line, *, is_mixture: bool) -> None:
+        if any(map(line.matches, self._names.values())):
+            return
+        if not is_mixture:  # the config of a mixture, of which one task is measured
+            _logger.info("evaluation.per_task %r is not about data.task", line.pattern)
+            return
+        known = [name for names in self._names.values() for name in names]
+        hint = did_you_mean(line.pattern, known) or f": the tasks are {', '.join(self._names)}"
+        raise InputError(f"evaluation.per_task: no task is called {line.pattern!r}{hint}")
+
+    def _values(self, name: str) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for line in self._lines:
+            values |= line.values if line.matches(self._names[name]) else {}
+        return values
+
+    def evaluation(self, name: str) -> Evaluation:
+        """The evaluation of one task."""
+        return self._evaluation.changed(self._values(name))
+
+    def data(self, name: str, data: Data) -> Data:
+        """The config by which one task is read, with the length of its inputs."""
+        length = self._values(name).get("inputs_length", data.inputs_length)
+        return (
+            data
+            if length == data.inputs_length
+            else dataclasses.replace(data, inputs_length=length)
+        )
+
+    def shown(self, name: str, data: Data) -> Data:
+        """The config of the task whose examples a task's prompts show: its own, as a rule."""
+        task = self._values(name).get("examples_of", data.task)
+        return data if task == data.task else dataclasses.replace(data, task=task)
+
+
+def _names(member: Member) -> tuple[str, ...]:
+    """The names that stand for a task."""
+    module, _, function = member.task.partition(":")
+    return member.name, member.task, module, function
+
+
+class Answerers:
+    """Makes what answers a task, once for all tasks that are answered alike.
+
+    Args:
+      experiment: its data, its heads and its objective.
+      vocabulary: of the data.
+      bind: the model that answers.
+      mesh: where batches go.
+      learner: the model with its heads; None where there are none.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        vocabulary: Vocabulary,
+        *,
+        bind: Bind,
+        mesh: Mesh,
+        learner: Bind | None = None,
+    ):
+        self._data = experiment.data
+        self._position_bytes = position_bytes(experiment.model, dtype=experiment.compute_dtype)
+        self._heads = heads_of(experiment.objective, experiment.heads)
+        self._vocabulary = vocabulary
+        self._bind, self._mesh, self._learner = bind, mesh, learner
+        self._searches: dict[tuple[Decoding, int], Generator] = {}
+        self._rankers: dict[int, Ranker] = {}
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether a head on an encoder answers, and no text is written."""
+        return self._data.layout.answered_by_head
+
+    def of(self, task: Any, settings: Evaluation) -> Generator:
+        """What answers a task's examples.
+
+        Args:
+          task: the seqio.Task.
+          settings: those of the task.
+
+        Raises:
+          InputError: a head is to answer, and there is none.
+        """
+        from t5x_lite.data.live import tasks as live_tasks
+
+        size = settings.batch_size or self._data.batch_size
+        if self.reads_labels:
+            return self._head(task, settings, batch_size=size)
+        labels = live_tasks.task_labels(task) if settings.rank else None
+        if labels is None:
+            return self._search(decoding(settings), batch_size=size)
+        tokens = [
+            np.asarray([*ids, self._vocabulary.eos_id], np.int32)
+            for ids in self._vocabulary.encode_batch(labels)
+        ]
+        return LabelGenerator(self._ranker(batch_size=size), labels, tokens)
+
+    def check_head(self, task: Any) -> str:
+        """The name of the head that answers a task.
+
+        Raises:
+          InputError: there is none.
+        """
+        from t5x_lite.data.live import tasks as live_tasks
+
+        form = task_form(task)
+        return check_head(
+            self._heads,
+            None if form is None else form.head,
+            live_tasks.task_labels(task),
+            where=self._where,
+            task=task.name,
+        )
+
+    def named_heads(self, heads: Sequence[Head], task: Any) -> tuple[Head, ...]:
+        """Heads, of which the one that answers a task has the names of its classes.
+
+        Raises:
+          InputError: see `models.heads.with_labels`.
+        """
+        from t5x_lite.data.live import tasks as live_tasks
+
+        labels = live_tasks.task_labels(task)
+        own = self._heads[self.check_head(task)]
+        return tuple(heads) if labels is None else with_labels(heads, own, labels)
+
+    def in_order(self, task: Any) -> bool:
+        """Whether the head that answers a task has its classes in the order of the labels."""
+        from t5x_lite.data.live import tasks as live_tasks
+
+        return is_in_order(self._heads[self.check_head(task)], live_tasks.task_labels(task))
+
+    def _head(self, task: Any, settings: Evaluation, *, batch_size: int) -> Generator:
+        from t5x_lite.data.live import tasks as live_tasks
+
+        if self._learner is None:
+            raise InputError(
+                f"{self._where}: an ensemble has no head in common; give one --checkpoint"
+            )
+        tokens, form = encoder_tokens(self._vocabulary), task_form(task)
+        nulls = form is not None and form.nulls
+        return head_answers(
+            self._learner,
+            self._heads[self.check_head(task)],
+            live_tasks.task_labels(task),
+            where=self._where,
+            layout=self._data.layout,
+            null_threshold=settings.null_threshold if nulls else None,
+            candidates=form is not None and bool(form.candidates),
+            batch_size=batch_size,
+            longest=self._data.inputs_length,
+            pad_id=tokens.pad_id,
+            sep_id=tokens.sep_id,
+            mesh=self._mesh,
+        )
+
+    def _search(self, how: Decoding, *, batch_size: int) -> Generator:
+        key = how, batch_size
+        if key not in self._searches:
+            self._searches[key] = Generator(
+                self._bind,
+                self._vocabulary,
+                batch_size=batch_size,
+                decoding=how,
+                mesh=self._mesh,
+                position_bytes=self._position_bytes,
+            )
+        return self._searches[key]
+
+    def _ranker(self, *, batch_size: int) -> Ranker:
+        if batch_size not in self._rankers:
+            scorer = Scorer(self._bind, batch_size=batch_size, mesh=self._mesh)
+            self._rankers[batch_size] = Ranker(scorer)
+        return self._rankers[batch_size]
+
+    @property
+    def _where(self) -> str:
+        return f"data.task {self._data.task!r}"
+
+
+def decoding(settings: Evaluation) -> Decoding:
+    """How an evaluation decodes."""
+    return Decoding(
+        max_decode_length=settings.max_decode_length,
+        num_beams=settings.num_beams,
+        length_penalty=settings.length_penalty,
+    )
+
+
+_FIRST = 100
+"""Examples that are looked at where no metric needs all."""
+
+ParamsOf = Callable[[str], Params]
+"""The parameters with which a task is answered."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """A task of a config.
+
+    Attributes:
+      data: the config by which it is read alone.
+      task: the seqio.Task.
+      is_measured: whether its metrics are wanted.
+      counts: whether its score counts in the mean over the tasks.
+    """
+
+    data: Data
+    task: Any
+    is_measured: bool = True
+    counts: bool = True
+
+
+class TaskSuite:
+    """Tasks that are measured, by name.
+
+    Attributes:
+      is_mixture: whether data.task is a mixture; a single task's metrics have no task's name.
+      sources: all tasks whose data are there.
+      evaluators: those of them that have metrics, and labels in the split.
+      unlabelled: those that have no labels in the split.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        vocabulary: Vocabulary,
+        *,
+        bind: Bind,
+        mesh: Mesh,
+        learner: Bind | None = None,
+    ) -> None:
+        """Reads the examples.
+
+        Args:
+          experiment: its data and its evaluation.
+          vocabulary: of the data.
+          bind: the model that answers.
+          mesh: where batches go.
+          learner: the model with its heads, one of which may answer; None where there are none.
+
+        Raises:
+          InputError: a task cannot be made or read, has no labels to rank, or is none for the head.
+        """
+        self._data, self._settings = experiment.data, experiment.evaluation
+        self._vocabulary = vocabulary
+        self._answerers = Answerers(experiment, vocabulary, bind=bind, mesh=mesh, learner=learner)
+        self._by_task = TaskSettings(self._settings, self._data)
+        self._shown = ShownExamples(experiment, vocabulary)
+        self.is_mixture = find_mixture(self._data) is not None
+        self.sources = self._sources()
+        self.unlabelled: list[str] = []
+        self._few_shot: dict[str, FewShotEvaluator] = {}
+        self.evaluators = dict(self._evaluators())
+        self._check_loss()
+        if self.is_mixture and self._settings.task_metrics and not self.evaluators:
+            _logger.warning(
+                "no task of the mixture %s has a split %s to be measured on",
+                self._data.task,
+                self._settings.split,
+            )
+
+    def _sources(self) -> dict[str, Source]:
+        from t5x_lite.data.live import tasks
+        from t5x_lite.data.live import tasks as live_tasks
+
+        if not self.is_mixture:
+            task = live_tasks.load_task(self._data, self._vocabulary)
+            if self._answerers.reads_labels:
+                self._answerers.check_head(task)
+            name = Member(task=self._data.task).name
+            ranks = self._by_task.evaluation(name).rank
+            if ranks and live_tasks.task_labels(task) is None:
+                raise InputError(
+                    f"evaluation.rank: data.task {self._data.task!r} has no closed set of labels "
+                    "to rank (the attribute labels of its postprocess_fn); set --evaluation.rank "
+                    "False"
+                )
+            return {name: Source(data=self._by_task.data(name, self._data), task=task)}
+        found = tasks.members(self._data, self._vocabulary)
+        for name, reason in found.absent.items():
+            _logger.info("%s is not measured: %s", name, reason)
+        return {
+            one.member.name: Source(
+                data=self._by_task.data(one.member.name, one.data),
+                task=one.task,
+                is_measured=one.member.measured,
+                counts=not one.member.form_of,
+            )
+            for one in found.present
+        }
+
+    def _evaluators(self) -> Iterator[tuple[str, TaskEvaluator]]:
+        from t5x_lite.data.live import tasks as live_tasks
+
+        settings = self._settings
+        for name, source in self.sources.items():
+            _, metrics = live_tasks.task_metrics(source.task)
+            has_split = not self.is_mixture or settings.split in source.task.splits
+            if not (settings.task_metrics and metrics and source.is_measured and has_split):
+                continue
+            examples = self._examples(
+                name,
+                split=settings.split,
+                limit=self._by_task.evaluation(name).max_examples,
+                may_lack=self.is_mixture,
+            )
+            if examples is None or not self._has_labels(name, examples):
+                continue
+            evaluator = self._evaluator(name, examples)
+            if evaluator is not None:
+                yield name, evaluator
+
+    def _evaluator(self, name: str, examples: Sequence[Any]) -> TaskEvaluator | None:
+        """What measures a task; None of a mixture's without the examples that prompts show."""
+        from t5x_lite.data.live import tasks as live_tasks
+
+        postprocess, metrics = live_tasks.task_metrics(self.sources[name].task)
+        generator = self._generator(name)
+        if not self._shown.is_on:
+            return TaskEvaluator(generator, examples, postprocess=postprocess, metrics=metrics)
+        prompts = self._prompts(name, no="is not measured")
+        if prompts is None:
+            return None
+        self._few_shot[name] = FewShotEvaluator(
+            generator, examples, postprocess=postprocess, metrics=metrics, prompts=prompts
+        )
+        return self._few_shot[name]
+
+    def _prompts(self, name: str, *, no: str) -> Prompts | None:
+        """The prompts of a task; None of a mixture's that has no examples to show.
+
+        Args:
+          name: the task's.
+          no: what such a task lacks then, for the log.
+
+        Raises:
+          InputError: the examples cannot be read, or a task that stands alone has none.
+        """
+        from t5x_lite.data.live import tasks
+
+        source, split = self.sources[name], self._settings.few_shot.split
+        shown = self._by_task.shown(name, source.data)
+        try:
+            return self._shown.prompts(name, shown)
+        except InputError as error:
+            no_split = shown is source.data and split not in source.task.splits
+            lacks = no_split or tasks.is_absent(error)
+            if not self.is_mixture or not lacks:
+                raise
+            _logger.info("%s %s: %s", name, no, error)
+            return None
+
+    def _has_labels(self, name: str, examples: Sequence[Any]) -> bool:
+        """Whether any target of a split is known; a task that stands alone must have one.
+
+        Raises:
+          InputError: it has none.
+        """
+        if any(is_known(example.targets_text, example.target) for example in examples):
+            return True
+        if not self.is_mixture:
+            raise no_labels(self._data.task, self._settings.split, self.sources[name].task.splits)
+        _logger.info("%s is not measured: its split %s has no labels", name, self._settings.split)
+        self.unlabelled.append(name)
+        return False
+
+    def _check_loss(self) -> None:
+        """Refuses the loss of a task on a test split that has no labels.
+
+        Raises:
+          InputError: its first targets are all unknown.
+        """
+        split = self._settings.split
+        if self.is_mixture or self.evaluators or not self._settings.loss or "test" not in split:
+            return
+        for name in self.sources:
+            examples = self._examples(name, split=split, limit=_FIRST, may_lack=False)
+            self._has_labels(name, examples or ())
+
+    def check_test(self, name: str) -> None:
+        """Reads the test split of a task, without its tokens.
+
+        Raises:
+          InputError: its file cannot be read; not where there is none.
+        """
+        from t5x_lite.data.live import tasks
+
+        try:
+            self.sources[name].task.source.get_dataset(split="test", shuffle=False)
+        except InputError as error:
+            if not tasks.is_absent(error):
+                raise
+
+    def _examples(
+        self, name: str, *, split: str, limit: int | None, may_lack: bool
+    ) -> list[Any] | None:
+        """A split's examples; None where there is no file for it, and the task may lack it."""
+        from t5x_lite.data.live import pipeline, tasks
+
+        try:
+            return pipeline.eval_examples(
+                self.sources[name].data, self._vocabulary, split=split, max_examples=limit
+            )
+        except InputError as error:
+            if not may_lack or not tasks.is_absent(error):
+                raise
+            _logger.info("%s has no split %s: %s", name, split, error)
+            return None
+
+    def tell_unknown(self) -> None:
+        """Warns of the tasks whose text the vocabulary cannot spell."""
+        for name, evaluator in self.evaluators.items():
+            first = evaluator.examples[: unknown_tokens.FIRST]
+            texts = [example.targets_text for example in first]
+            known = [
+                not self._answerers.reads_labels and is_known(one.targets_text, one.target)
+                for one in first
+            ]
+            targets = self._vocabulary.encode_batch(texts)
+            examples = [
+                {
+                    "inputs": one.inputs,
+                    **({"targets": ids, "targets_pretokenized": one.targets_text} if told else {}),
+                }
+                for one, ids, told in zip(first, targets, known, strict=True)
+            ]
+            unknown_tokens.tell(name, examples, self._vocabulary)
+
+    def names(self) -> list[str]:
+        """The names of the metrics that `run` gives."""
+        if not self.is_mixture:
+            own = [name for one in self.evaluators.values() for name in one.names()]
+            return list(with_score(dict.fromkeys(own, 0.0)))
+        zeros = {name: dict.fromkeys(one.names(), 0.0) for name, one in self.evaluators.items()}
+        return list(scored(zeros, aside=self._aside()))
+
+    def _aside(self) -> list[str]:
+        """The tasks that do not count in the mean of the scores."""
+        return [name for name, source in self.sources.items() if not source.counts]
+
+    def run(self, params: Params | ParamsOf) -> dict[str, float]:
+        """The metrics and the score, of a mixture as `standings.scored` names them.
+
+        Args:
+          params: of the model; or, by a task's name, those to answer it with.
+        """
+        found = {
+            name: evaluator.run(params(name) if callable(params) else params)
+            for name, evaluator in self.evaluators.items()
+        }
+        if self.is_mixture:
+            return scored(found, aside=self._aside())
+        return with_score(next(iter(found.values()), {}))
+
+    def invalid(self) -> dict[str, int]:
+        """Predictions of the last run that were no valid answer, of tasks that do not take any."""
+        counts = {}
+        for name, evaluator in self.evaluators.items():
+            postprocess = self.sources[name].task.postprocessor
+            found = [is_answer(postprocess, sample.prediction) for sample in evaluator.samples]
+            if None not in found:
+                counts[name] = found.count(False)
+        return counts
+
+    @property
+    def trials(self) -> Trials:
+        """The few-shot trials of the last run."""
+        return Trials(self._settings.few_shot, self._few_shot, self.is_mixture, aside=self._aside())
+
+    def is_whole(self, name: str) -> bool:
+        """Whether all examples of a task are answered."""
+        return self._by_task.evaluation(name).max_examples is None
+
+    def submittable(self) -> list[str]:
+        """The tasks whose answers a benchmark's server takes."""
+        return [
+            name
+            for name, source in self.sources.items()
+            if name in FORMATS and "test" in source.task.splits
+        ]
+
+    def answers(self, name: str, params: Params) -> list[Answer] | None:
+        """A model's answers to the test split of one task; None where that is not there.
+
+        Raises:
+          InputError: its file cannot be read.
+        """
+        from t5x_lite.data.live import tasks as live_tasks
+
+        examples = self._examples(name, split="test", limit=None, may_lack=True)
+        if examples is None:
+            return None
+        task = self.sources[name].task
+        inputs = [example.inputs for example in examples]
+        if self._shown.is_on:
+            prompts = self._prompts(name, no="has no submission file")
+            if prompts is None:
+                return None
+            first, texts = prompts.config.trials[0], [example.inputs_text for example in examples]
+            inputs = [prompt.tokens for prompt in prompts.of(first, texts)]
+        predicted = self._generator(name).run(params, inputs)
+        postprocess, _ = live_tasks.task_metrics(task)
+        answers = []
+        for number, (example, (best, *_)) in enumerate(zip(examples, predicted, strict=True)):
+            value = postprocess(best.text, example=example.raw, is_target=False)
+            answer = Answer(
+                index=example_index(example.raw, number=number),
+                text=as_text(best.text, value),
+                value=value,
+                example=example.raw,
+            )
+            answers.append(answer)
+        return answers
+
+    def _generator(self, name: str) -> Generator:
+        """What answers a task's examples."""
+        return self._answerers.of(self.sources[name].task, self._by_task.evaluation(name))
+
+    def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:
+        """An experiment's heads, with the names of the task's classes where a head is trained.
+
+        Raises:
+          InputError: see `models.heads.with_labels`.
+        """
+        if not self._answerers.reads_labels or self.is_mixture:
+            return tuple(heads)
+        [source] = self.sources.values()
+        return self._answerers.named_heads(heads, source.task)
+
+    def in_order(self) -> bool:
+        """Whether the loss has the classes of a head in the order of the task's labels."""
+        if not self._answerers.reads_labels or self.is_mixture:
+            return True
+        return all(self._answerers.in_order(one.task) for one in self.sources.values())
+
+
+def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
+    """The error of a split that has nothing to compare predictions with.
+
+    Args:
+      task: data.task.
+      split: evaluation.split.
+      splits: those of the task.
+    """
+    remedy = (
+        "measure --evaluation.split validation; its answers to the test split are then written "
+        "with --output DIR, for a task that has a benchmark's server"
+        if "validation" in splits
+        else "its answers are written by `evaluate --output DIR` on the mixture that it belongs to "
+        "(tasks.mixtures:glue, tasks.mixtures:super_glue)"
+    )
+    return InputError(
+        f"data.task {task!r} has no labels in split {split!r}, so there is nothing to measure: "
+        f"{remedy}"
+    )
+
+
+def task_rows(
+    suite: TaskSuite, metrics: Mapping[str, float], *, steps: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """What metrics.json says of each task of a mixture.
+
+    Args:
+      suite: after its run.
+      metrics: what the run gave.
+      steps: the step of the checkpoint with which each task was answered.
+    """
+    invalid = suite.invalid()
+    rows = {}
+    for name in suite.evaluators:
+        own = {
+            m.removeprefix(f"{name}/"): v for m, v in metrics.items() if m.startswith(f"{name}/")
+        }
+        counted = {"invalid_predictions": invalid[name]} if name in invalid else {}
+        rows[name] = {"step": steps[name], **own, **counted}
+    return rows

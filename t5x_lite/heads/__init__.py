@@ -1,1 +1,0 @@
-"""Heads: what reads an encoder's states and is worth keeping, each a config and its module."""

@@ -1,0 +1,583 @@
+"""Deltas as directories, and what any checkpoint is as a delta.
+
+    work/abc/
+      params/               parts/0/a, parts/0/b, parts/1/value, ...; extra/heads/...
+      files/delta.json      the path and the kind of each part, and the configs of modules
+      files/base.json       the base, as `checkpoints.base` has it, with a digest of each array
+      files/merged/         config.json, vocabulary/ and huggingface/ of what `merge` makes
+      manifest.json
+
+A run's checkpoint is read as a delta, too: its adapters become parts where kernels can hold them,
+and trained arrays of the model differences from the base.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.delta import Delta, Identity, difference
+from t5x_lite.adapters.delta_parts import (
+    Dense,
+    Dora,
+    Fastfood,
+    LowRank,
+    Mask,
+    Part,
+    Replace,
+    Scale,
+    Several,
+    Sparse,
+    Subspace,
+)
+from t5x_lite.adapters.grammar import write_module
+from t5x_lite.checkpoints import items, manifest
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
+from t5x_lite.checkpoints.init import Init
+from t5x_lite.checkpoints.reading import DELTA_FILE
+from t5x_lite.config import Experiment
+from t5x_lite.config.file import encode, from_json, to_json
+from t5x_lite.core import renames, trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import new_directory, plain_json
+from t5x_lite.core.remote import local_path
+from t5x_lite.core.trees import LazyArray
+from t5x_lite.inference.loading import Step, find_step, learner_of, read_experiment
+from t5x_lite.inference.modules import using
+from t5x_lite.objectives.learner import Learner
+
+MERGED = "merged/"
+"""Beginning of the names of the merged checkpoint's files."""
+
+_VERSION = 1
+_MODEL = ("model/", "towers/")
+_KINDS: Mapping[str, type[Part]] = {
+    kind.__name__.lower(): kind
+    for kind in (Dense, Sparse, LowRank, Scale, Dora, Replace, Several, Mask, Fastfood)
+}
+
+_logger = logging.getLogger(__name__)
+
+Arrays = Mapping[str, LazyArray]
+Stored = Literal["float32", "bfloat16"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A directory as a delta.
+
+    Attributes:
+      directory: of the step.
+      delta: what it changes.
+      files: of the checkpoint that `merge` makes, by name; none where the base's serve.
+      base: reads the base: its directory, and its arrays by our paths.
+    """
+
+    directory: Path
+    delta: Delta
+    files: Mapping[str, bytes]
+    base: Callable[[], tuple[Path, Arrays]]
+
+
+def load(
+    directory: str | os.PathLike[str],
+    *,
+    step: Step = None,
+    base: str | os.PathLike[str] | None = None,
+    allow_other_base: bool = False,
+) -> Delta:
+    """A delta from a directory.
+
+    Args:
+      directory: what `save` or `t5x-lite compose` wrote; a work directory or step of a run that
+        trained adapters or a part of its model; or, with `base`, of any run.
+      step: of a work directory: its number, "best", or None for the newest.
+      base: the checkpoint that it is a change of; None is the recorded one.
+      allow_other_base: whether that may be another one than was recorded; a warning says so.
+
+    Raises:
+      InputError: the directory is damaged or no delta, or the base is missing or another one.
+    """
+    return open_delta(directory, step=step, base=base, allow_other_base=allow_other_base).delta
+
+
+def save(
+    delta: Delta,
+    directory: str | os.PathLike[str],
+    *,
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Writes a delta as a new directory, which is there whole or not at all.
+
+    Args:
+      delta: on the host or on devices.
+      directory: must not exist yet.
+      files: of the checkpoint that `merge` makes: config.json and vocabulary/...; without them it
+        has those of the base.
+
+    Raises:
+      InputError: the directory exists or cannot be written.
+    """
+    target = Path(directory)
+    with new_directory(target) as made:
+        contents = {MERGED + name: content for name, content in (files or {}).items()}
+        contents[DELTA_FILE] = json.dumps(_described(delta), indent=1).encode()
+        if delta.base is not None:
+            contents[BASE_FILE] = _base_file(delta.base, target).content()
+        arrays = {
+            f"parts/{number}/{name}": array
+            for number, path in enumerate(sorted(delta.parts))
+            for name, array in delta.parts[path].arrays().items()
+        } | {f"extra/{path}": array for path, array in delta.extra.items()}
+        # Orbax writes no tree without arrays.
+        arrays = arrays or {"empty": np.zeros(1, np.float32)}
+        items.write_step(made, contents, {p: _lazy(x) for p, x in arrays.items()})
+
+
+def open_delta(
+    directory: str | os.PathLike[str],
+    *,
+    step: Step = None,
+    base: str | os.PathLike[str] | None = None,
+    use: str | None = None,
+    allow_other_base: bool = False,
+) -> Opened:
+    """A directory as a delta; see `load`. `use` names modules of a run; None is all."""
+    source = Path(find_step(local_path(os.fspath(directory), what="checkpoint"), step=step))
+    manifest.verify(source, "params", "files")
+    other = None if base is None else _base_at(base)
+    is_delta = (source / "files" / DELTA_FILE).is_file()
+    if is_delta and use is not None:
+        raise InputError(f"{source} is a delta, of which no modules are chosen: give the run")
+    opened = _of_delta(source, other) if is_delta else _of_run(source, other, use)
+    if other is not None:
+        where, _ = other
+        arrays = opened.base()[1]
+        check_base(opened, arrays, where, allowed=allow_other_base)
+    return opened
+
+
+def _base_at(base: str | os.PathLike[str]) -> tuple[Path, Arrays]:
+    """The directory of a base that was given, and its arrays."""
+    where = Path(find_step(local_path(os.fspath(base), what="checkpoint")))
+    manifest.verify(where, "params", "files")
+    return where, checkpointing.lazy_params(where)
+
+
+def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) -> None:
+    """Refuses another base than the recorded one, or warns of it."""
+    recorded = opened.delta.base
+    if recorded is None:
+        return
+    known = {path: array for path, array in arrays.items() if path in recorded.arrays}
+    other = Identity(os.path.abspath(where), digests_of(known))
+    wrong = sorted(p for p in recorded.arrays if recorded.arrays[p] != other.arrays.get(p))
+    if not wrong:
+        return
+    text = (
+        f"{where} is not the base of {opened.directory}: {wrong[0]} differs; its digest is "
+        f"{other.digest[:16]}, and that of the base {recorded.digest[:16]}"
+    )
+    if not allowed:
+        raise InputError(f"{text}; give the base, or --allow-other-base")
+    _logger.warning("%s; it is used all the same", text)
+
+
+def digests_of(arrays: Arrays) -> dict[str, str]:
+    """Digests of a base's arrays, as `checkpoints.base` has them, read one after the other."""
+    return {
+        path: digests({path: array.read().astype(np.float32)})[path]
+        for path, array in arrays.items()
+    }
+
+
+def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
+    """What `save` wrote."""
+    files = items.read_files(source / "files")
+    arrays = items.lazy_params(source / "params")
+    try:
+        content = plain_json(files[DELTA_FILE])
+        if content["version"] != _VERSION:
+            raise ValueError(f"version {content['version']} is not {_VERSION}")
+        parts = {
+            str(path): _part_of(described, arrays, f"parts/{number}/")
+            for number, (path, described) in enumerate(sorted(content["parts"].items()))
+        }
+        named = [json.dumps(module) for module in content["modules"]]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InputError(f"delta {source}: files/{DELTA_FILE} is damaged ({error})") from error
+    where = f"{source}/files/{DELTA_FILE}"
+    config = tuple(from_json(text, source=where) for text in named)
+    start = "extra/"
+    extra = {p.removeprefix(start): a.read() for p, a in arrays.items() if p.startswith(start)}
+    today = renames.current_paths([*parts, *extra])
+    parts = {today[path]: part for path, part in parts.items()}
+    extra = {today[path]: array for path, array in extra.items()}
+    recorded = Base.read(files, where=source)
+    identity = None if recorded is None else _identity(recorded)
+    delta = Delta(parts, extra, identity, config)
+    merged = {
+        name.removeprefix(MERGED): text for name, text in files.items() if name.startswith(MERGED)
+    }
+    reader = functools.partial(_base_of, source, identity, other)
+    return Opened(source, delta, merged, reader)
+
+
+def _of_run(source: Path, other: tuple[Path, Arrays] | None, use: str | None) -> Opened:
+    """A checkpoint of a run as a change of its base."""
+    files = checkpointing.step_files(source)
+    experiment = read_experiment(source, files)
+    own: Arrays = items.lazy_params(source / "params")
+    if use is not None:
+        experiment = using(experiment, use, where=source)
+        names = tuple(f"{ADAPTERS}{each.name}/" for each in experiment.adapters.modules)
+        own = {p: a for p, a in own.items() if not p.startswith(ADAPTERS) or p.startswith(names)}
+    learner = learner_of(experiment)
+    recorded = Base.read(files, where=source)
+    if recorded is None and other is None:
+        if not learner.adapters:
+            raise InputError(
+                f"checkpoint {source} holds everything: give its base as well, by --base DIR, and "
+                "it is the difference from that"
+            )
+        # Adapters beside a model that was saved whole: the model is the base.
+        other = source, {p: a for p, a in own.items() if not p.startswith(ADAPTERS)}
+        own = {p: a for p, a in own.items() if not p.startswith(_MODEL)}
+    identity = None if recorded is None else _identity(recorded)
+    reader = functools.partial(_base_of, source, identity, other)
+    delta = _delta_of_run(source, learner, own, identity, reader)
+    kept = {name: content for name, content in files.items() if goes_along(name)}
+    config = plain(experiment, delta.config)
+    kept[checkpointing.CONFIG_FILE] = to_json(config).encode()
+    return Opened(source, delta, kept, reader)
+
+
+def _delta_of_run(
+    source: Path,
+    learner: Learner,
+    own: Arrays,
+    identity: Identity | None,
+    reader: Callable[[], tuple[Path, Arrays]],
+) -> Delta:
+    """Parts and extra arrays of a run."""
+    parts: dict[str, Part] = {}
+    rest: tuple[Adapter, ...] = ()
+    if learner.adapters:
+        below = () if identity is None else identity.arrays
+        if any(path.startswith(ADAPTERS) for path in below):  # modules that the base had, frozen
+            own = {**{p: a for p, a in reader()[1].items() if p.startswith(ADAPTERS)}, **own}
+        named = {
+            p.removeprefix(ADAPTERS): a.read() for p, a in own.items() if p.startswith(ADAPTERS)
+        }
+        parts, rest = learner.delta_form(trees.unflatten(named))
+        _check_stored(source, learner, parts)
+    stay = tuple(f"{ADAPTERS}{adapter.name}/" for adapter in rest)
+    extra, trained = {}, []
+    for path, array in own.items():
+        if path.startswith(_MODEL):
+            trained.append(path)
+        elif not path.startswith(ADAPTERS) or path.startswith(stay):
+            extra[path] = array.read()
+    if identity is not None and not trained:
+        return Delta(parts, extra, identity, rest)
+    where, base = reader()
+    compared = {p: a for p, a in base.items() if p.startswith(_MODEL)}
+    if identity is not None:
+        compared = {p: a for p, a in compared.items() if p not in identity.arrays}
+    whole = Identity(os.path.abspath(where), digests_of(compared))
+    for path in trained:
+        if path not in base:
+            raise InputError(
+                f"checkpoint {source}: its base {where} has no {path} of which it could be a change"
+            )
+        if (part := difference(path, own[path].read(), base[path].read())) is not None:
+            parts[path] = part.then(parts[path]) if path in parts else part
+    if identity is not None:
+        arrays = {**identity.arrays, **whole.arrays}
+        whole = Identity(identity.checkpoint, arrays, identity.sources)
+    return Delta(parts, extra, whole, rest)
+
+
+def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> None:
+    """Refuses adapters beside arrays that are read from others, such as shared layers."""
+    stored = trees.flatten(learner.shapes)
+    for path in parts:
+        if path not in stored or any(view.mentions(path) for view in learner.views):
+            raise InputError(
+                f"checkpoint {source}: {path} is shared with another array, so what an adapter "
+                "changes of it is no delta"
+            )
+
+
+def _base_of(
+    source: Path, identity: Identity | None, other: tuple[Path, Arrays] | None
+) -> tuple[Path, Arrays]:
+    """The base's directory, and its arrays by our paths."""
+    if other is None:
+        recorded = checkpointing.base_directory(source)
+        if recorded is None:
+            raise InputError(f"delta {source} does not name its base: give --base DIR")
+        where = Path(recorded)
+        arrays: Arrays = checkpointing.lazy_params(where)
+    else:
+        where, arrays = other
+    if identity is None or not identity.sources:
+        return where, arrays
+    renamed = set(identity.sources.values())
+    kept = {p: a for p, a in arrays.items() if p not in renamed or p in identity.arrays}
+    ours = {p: arrays[theirs] for p, theirs in identity.sources.items() if theirs in arrays}
+    return where, {**kept, **ours}
+
+
+def _identity(base: Base) -> Identity:
+    arrays = {path: leaf.digest for path, leaf in base.arrays.items()}
+    sources = {path: leaf.path for path, leaf in base.arrays.items() if leaf.path != path}
+    return Identity(base.checkpoint, arrays, sources)
+
+
+def goes_along(name: str) -> bool:
+    """Whether a file of a step is one of what is made of it, too."""
+    return name.startswith((f"{checkpointing.VOCABULARY_DIRECTORY}/", "huggingface/"))
+
+
+def _base_file(identity: Identity, target: Path) -> Base:
+    leaves = {
+        path: Leaf(identity.sources.get(path, path), digest)
+        for path, digest in identity.arrays.items()
+    }
+    relative = ""
+    if os.path.isabs(identity.checkpoint):
+        relative = os.path.relpath(identity.checkpoint, os.path.abspath(target))
+    return Base(identity.checkpoint, relative, leaves)
+
+
+def plain(experiment: Experiment, modules: Sequence[Any]) -> Experiment:
+    """A run's config with other modules, of a checkpoint that begins with all its weights."""
+    adapters = Adapters(add=tuple(map(write_module, modules)))
+    return dataclasses.replace(experiment, adapters=adapters, train=(), init=Init())
+
+
+def _described(delta: Delta) -> dict[str, Any]:
+    """The content of delta.json."""
+    parts = {path: _description(part) for path, part in sorted(delta.parts.items())}
+    modules = [encode(module, where=module.name) for module in delta.config]
+    return {"version": _VERSION, "parts": parts, "modules": modules}
+
+
+def _description(part: Part) -> dict[str, Any]:
+    described: dict[str, Any] = {"kind": type(part).__name__.lower()}
+    match part:
+        case Several(parts=parts):
+            described["parts"] = [_description(one) for one in parts]
+        case Dora(scale=scale, relative=relative):
+            described |= {"scale": float(scale), "relative": relative}
+        case LowRank(scale=scale):
+            described["scale"] = float(scale)
+        case Scale(axis=axis):
+            described["axis"] = axis
+        case Sparse(size=size) | Mask(size=size):
+            described["shape"] = list(size)
+        case Fastfood(of=space):
+            described["of"] = {**dataclasses.asdict(space), "shape": list(space.shape)}
+    return described
+
+
+def _part_of(described: Mapping[str, Any], arrays: Arrays, prefix: str) -> Part:
+    """The part that a description and the arrays below a prefix are."""
+    kind = _KINDS[described["kind"]]
+    if kind is Several:
+        return Several(
+            tuple(
+                _part_of(one, arrays, f"{prefix}{number}_")
+                for number, one in enumerate(described["parts"])
+            )
+        )
+    start = len(prefix)
+    own = {p[start:]: a.read() for p, a in arrays.items() if p.startswith(prefix)}
+    options: dict[str, Any] = {
+        n: described[n] for n in ("scale", "axis", "relative") if n in described
+    }
+    if kind in (Sparse, Mask):
+        options["size"] = tuple(int(size) for size in described["shape"])
+    if kind is Fastfood:
+        space = described["of"]
+        options["of"] = Subspace(**{**space, "shape": tuple(map(int, space["shape"]))})
+    return kind(**own, **options)
+
+
+def _lazy(array: Any) -> LazyArray:
+    host = np.asarray(array)
+    return LazyArray(host.shape, host.dtype, lambda: host)
+
+
+def recorded_base(opened: Opened, *, by_option: bool) -> tuple[Path, Arrays]:
+    """The directory and the arrays of a delta's base.
+
+    Args:
+      opened: the delta.
+      by_option: whether the base was given, and so is checked already.
+
+    Raises:
+      InputError: if a base where it was recorded has other numbers.
+    """
+    where, arrays = opened.base()
+    if not by_option and where != opened.directory:
+        check_base(opened, arrays, where, allowed=False)
+    return where, arrays
+
+
+def materialised(opened: Opened, *, by_option: bool) -> Delta:
+    """A delta as sums with its base, of which it is a change then, be it another one or not."""
+    delta, (where, arrays) = opened.delta, recorded_base(opened, by_option=by_option)
+    changed = {path: arrays[path].read() for path in delta.parts if path in arrays}
+    made = delta.materialise(trees.unflatten(changed))
+    if not by_option:
+        return made
+    recorded = delta.base or Identity("", dict.fromkeys(delta.parts, ""))
+    known = {path: arrays[path] for path in recorded.arrays if path in arrays}
+    identity = Identity(os.path.abspath(where), digests_of(known), recorded.sources)
+    return dataclasses.replace(made, base=identity)
+
+
+def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
+    """The config and the vocabulary of the delta that has the result's heads, else of the first."""
+    heads = _heads(made)
+    chosen = next((one for one in opened if _equal(_heads(one.delta), heads)), opened[0])
+    if not chosen.files:
+        return {}
+    files = dict(chosen.files)
+    config = plain(_merged_config(chosen.directory, files), made.config)
+    return {**files, checkpointing.CONFIG_FILE: to_json(config).encode()}
+
+
+def _heads(delta: Delta) -> dict[str, np.ndarray]:
+    """The arrays of heads, by path."""
+    return {p: np.asarray(x) for p, x in delta.extra.items() if not p.startswith(ADAPTERS)}
+
+
+def _equal(one: Mapping[str, np.ndarray], two: Mapping[str, np.ndarray]) -> bool:
+    return one.keys() == two.keys() and all(np.array_equal(x, two[path]) for path, x in one.items())
+
+
+def _merged_config(directory: Path, files: Mapping[str, bytes]) -> Any:
+    return read_experiment(directory / "files" / MERGED, files)
+
+
+def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
+    """A base's files but its position in the data and its own base; the config has the modules."""
+    files = checkpointing.step_files(where)
+    left = ("data/", checkpointing.METRICS_FILE, BASE_FILE)
+    kept = {name: content for name, content in files.items() if not name.startswith(left)}
+    config = plain(read_experiment(where, files), delta.config)
+    return {**kept, checkpointing.CONFIG_FILE: to_json(config).encode()}
+
+
+class Rounding:
+    """What storing in fewer bits loses, over all arrays that a delta changes."""
+
+    def __init__(self) -> None:
+        self._error = self._change = self._weight = 0.0
+
+    def add(self, before: np.ndarray, exact: np.ndarray, stored: np.ndarray) -> None:
+        """One array, before the change, after it, and as it is stored."""
+        self._error += float(np.sum(np.square(stored - exact, dtype=np.float64)))
+        self._change += float(np.sum(np.square(exact - before, dtype=np.float64)))
+        self._weight += float(np.sum(np.square(exact, dtype=np.float64)))
+
+    def summary(self) -> str:
+        """One phrase for the log."""
+        if not self._change:
+            return "no array is changed"
+        error = math.sqrt(self._error)
+        return (
+            f"in bfloat16 the changed arrays have a relative error of "
+            f"{error / (math.sqrt(self._weight) or 1.0):.2g}, which is "
+            f"{error / math.sqrt(self._change):.2g} of the delta"
+        )
+
+
+def merged(
+    opened: Opened, arrays: Arrays, files: Mapping[str, bytes], *, dtype: Stored, loss: Rounding
+) -> dict[str, LazyArray]:
+    """The arrays of the checkpoint that a base and a delta are together.
+
+    Args:
+      opened: the delta.
+      arrays: of the base.
+      files: of the checkpoint, with its config.
+      dtype: of what is stored.
+      loss: gets what is lost by that.
+
+    Raises:
+      InputError: if an array is missing, has another shape, or has no place in the config.
+    """
+    return _that_config_has(opened, files, _merged(opened, arrays, dtype, loss))
+
+
+def _merged(opened: Opened, arrays: Arrays, dtype: Stored, loss: Rounding) -> dict[str, LazyArray]:
+    """All arrays by path, each made when it is written."""
+    delta = opened.delta
+    for path in delta.parts:
+        if path not in arrays:
+            raise InputError(f"the base of {opened.directory} has no array {path}")
+    keeps = dtype == "float32" and not delta.parts
+    wanted = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
+
+    def made(path: str, array: LazyArray) -> LazyArray:
+        kind = array.dtype if keeps else wanted
+
+        def read() -> np.ndarray:
+            before = array.read()
+            if path not in delta.parts:
+                return before.astype(kind, copy=False)
+            exact = np.asarray(delta.changed(path, before, keep_float32=True))
+            stored = exact.astype(kind, copy=False)
+            loss.add(before.astype(np.float32), exact, stored.astype(np.float32))
+            return stored
+
+        return LazyArray(array.shape, kind, read)
+
+    extra = {path: np.asarray(array) for path, array in delta.extra.items()}
+    own = {
+        path: LazyArray(x.shape, wanted, lambda x=x: x.astype(wanted)) for path, x in extra.items()
+    }
+    base = {p: a for p, a in arrays.items() if not p.startswith(ADAPTERS)}
+    return {**{path: made(path, array) for path, array in base.items()}, **own}
+
+
+def _that_config_has(
+    opened: Opened, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
+) -> dict[str, LazyArray]:
+    """The arrays that the config's model, heads and objective have.
+
+    Raises:
+      InputError: one is missing or of another shape, or the delta has one that has no place.
+    """
+    shapes = trees.flatten(learner_of(_merged_config(opened.directory, files)).shapes)
+    if homeless := sorted(opened.delta.extra.keys() - shapes.keys()):
+        raise InputError(
+            f"{opened.directory} holds {homeless[0]}, which its config has no place for: leave "
+            "heads out by `without_heads(NAME)`"
+        )
+    if missing := sorted(shapes.keys() - arrays.keys()):
+        raise InputError(
+            f"{opened.directory} and its base lack {missing[0]}, which their config asks for"
+        )
+    for path, wanted in shapes.items():
+        if tuple(arrays[path].shape) != tuple(wanted.shape):
+            raise InputError(
+                f"{opened.directory}: {path} has shape {tuple(arrays[path].shape)}, and its config "
+                f"says {tuple(wanted.shape)}"
+            )
+    return {path: arrays[path] for path in shapes}

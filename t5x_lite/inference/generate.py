@@ -1,0 +1,538 @@
+"""Predictions of a text-to-text model: generated, ranked and scored, with their metrics.
+
+Predictions of a text-to-text model, and the task metrics computed from them.
+
+Ending an evaluation between two of its batches.
+
+    with stopping_on(lambda: stop.requested(mesh) is not None):
+        evaluator.run(params)       # raises Stopped between two batches, once that is true
+
+Evaluators call `between_batches` in their loops. Of several processes all ask equally often, and
+must be given the same answer.
+
+Rank classification: the likeliest of given candidates (t5/evaluation/metrics.py).
+
+    ranker = Ranker(Scorer(bind, batch_size=32))
+    ranker.run(params, inputs, candidates)      # [[-0.4, -1.1], [-2.0, -0.1]]: 2 inputs x 2
+
+Every answer is one of the candidates, whereas decoding may write anything. A candidate's score is
+its whole log-likelihood, EOS included and not divided by its length.
+
+Log-likelihood of given targets under a text-to-text model.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from t5x_lite.core import devices as memory
+from t5x_lite.core.progress import step
+from t5x_lite.core.sharding import data_parallelism, jit_rows, rounded_rows
+from t5x_lite.core.trees import Array, Params
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.generate import decode
+from t5x_lite.decoding.sampling import request_keys
+from t5x_lite.decoding.search import Preparation, prepared
+from t5x_lite.metrics.statistics import interval
+from t5x_lite.objectives.likelihood import cross_entropy
+
+_logger = logging.getLogger(__name__)
+
+_requested: contextvars.ContextVar[Callable[[], bool] | None] = contextvars.ContextVar(
+    "requested", default=None
+)
+
+
+class Stopped(Exception):
+    """The evaluation was asked to end, and has no outcome."""
+
+
+@contextlib.contextmanager
+def stopping_on(requested: Callable[[], bool]) -> Iterator[None]:
+    """Within the block, evaluators end by `Stopped` when a function says so."""
+    token = _requested.set(requested)
+    try:
+        yield
+    finally:
+        _requested.reset(token)
+
+
+def between_batches() -> None:
+    """Where an evaluator may be ended.
+
+    Raises:
+      Stopped: it is to end.
+    """
+    requested = _requested.get()
+    if requested is not None and requested():
+        raise Stopped
+
+
+BOOTSTRAP_ROUNDS = 12
+"""Maximum rounds of `untied` in each sample of an interval."""
+
+Bind = Callable[[Params], Any]
+"""The model's own parameters -> the module, in the compute dtype."""
+
+
+@runtime_checkable
+class Vocabulary(Protocol):
+    """What decoding needs of a vocabulary."""
+
+    def decode(self, ids: Iterable[int]) -> str: ...
+
+
+@runtime_checkable
+class Example(Protocol):
+    """What a task metric needs of an example; `data.pipeline.Example` is one."""
+
+    @property
+    def inputs_text(self) -> str: ...
+    @property
+    def targets_text(self) -> str: ...
+    @property
+    def inputs(self) -> np.ndarray: ...
+    @property
+    def target(self) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One output of a model.
+
+    Attributes:
+      text: what the vocabulary makes of the new tokens (those after the prompt).
+      ids: the new tokens, the EOS included where there is one.
+      score: see `t5x_lite.decoding.generate.decode`.
+      null_odds: of a question that may have no answer, the score of none less that of the best one.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    score: float
+    null_odds: float | None = None
+
+
+def _check_memory(
+    rows: int, decoding: Decoding, vocabulary_size: int, position_bytes: int, mesh: Mesh | None
+) -> None:
+    """Raise InputError if the outputs of a batch do not fit on a device, at the least."""
+    devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
+    parts = 1 if mesh is None else data_parallelism(mesh)
+    outputs = rows // parts * max(decoding.num_beams, decoding.num_return)
+    memory.check_fits(
+        {
+            "tokens": 4 * outputs * decoding.max_decode_length,
+            "keys and values": outputs * decoding.max_decode_length * position_bytes,
+            "logits": 4 * outputs * vocabulary_size,
+        },
+        devices,
+        remedy=f"reduce the batch size ({rows}), num_beams ({decoding.num_beams}), num_return "
+        f"({decoding.num_return}) or max_decode_length ({decoding.max_decode_length})",
+    )
+
+
+class Generator:
+    """Predictions in batches of one size; lengths are rounded up to powers of two.
+
+    Args:
+      bind: puts the model together; without a mesh it is laid out once for all calls with the same
+        parameters, on a mesh in each.
+      vocabulary: decodes.
+      batch_size: inputs decoded at once; on a mesh, rounded up to what its devices can share.
+      decoding: how.
+      mesh: the inputs are split over it, and every process has all predictions; None runs where the
+        parameters are.
+      preparation: of the same `bind`, where several generators share one; None makes one.
+      position_bytes: keys and values of one position, in bytes, over all layers.
+
+    Raises:
+      InputError: a batch would need more memory than a device has.
+    """
+
+    ranks: ClassVar[bool] = False
+    """Whether a prediction is the best of a closed set, so that equal scores are a tie."""
+
+    def __init__(
+        self,
+        bind: Bind,
+        vocabulary: Vocabulary,
+        *,
+        batch_size: int,
+        decoding: Decoding,
+        mesh: Mesh | None = None,
+        preparation: Preparation | None = None,
+        position_bytes: int = 0,
+    ):
+        def generate(
+            weights: Any,
+            inputs: Array,
+            prompt: Array | None,
+            seeds: Array,
+            numbers: Array,
+            ended: Array,
+        ) -> tuple[Array, Array]:
+            return decode(
+                weights if mesh is None else prepared(bind(weights)),
+                inputs,
+                prompt=prompt,
+                keys=request_keys(seeds, numbers),
+                ended=ended,
+                decoding=decoding,
+            )
+
+        rows = rounded_rows(batch_size, mesh)
+        _check_memory(rows, decoding, getattr(vocabulary, "size", 0), position_bytes, mesh)
+        self._generate = jit_rows(generate, mesh)
+        self._prepare = (preparation or Preparation(bind)) if mesh is None else None
+        self._vocabulary = vocabulary
+        self._batch_size = rows
+        self._decoding = decoding
+
+    def run(
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        *,
+        prompts: Sequence[np.ndarray] | None = None,
+        seeds: Sequence[int | None] | None = None,
+        offset: int = 0,
+    ) -> list[list[Prediction]]:
+        """Predictions of each input, num_return of them and best first, in the inputs' order.
+
+        Args:
+          params: the model's own.
+          inputs: int32 tokens of each input, EOS included.
+          prompts: int32 tokens that each output begins with, without EOS; None is none.
+          seeds: of the inputs that have one of their own, in [0, 2**32): what is sampled for such
+            an input depends on it alone, and is what decoding.seed gives the first input. None is
+            decoding.seed and the input's number.
+          offset: the number of the first input. What is sampled for an input depends on its number,
+            and not on its batch: a file that is read in parts gives what it gives as a whole.
+        """
+        weights = params if self._prepare is None else self._prepare(params)
+        given = [np.zeros(0, np.int32)] * len(inputs) if prompts is None else prompts
+        order = sorted(
+            range(len(inputs)),
+            key=lambda row: (padded_length(len(given[row]), minimum=1), len(inputs[row])),
+        )
+        predictions: list[list[Prediction]] = [[] for _ in inputs]
+        for rows in batched(order, self._batch_size):
+            size = self._batch_size
+            prompt = None
+            if any(len(given[row]) for row in rows):
+                prompt = pad([given[row] for row in rows], rows=size, minimum=4)
+            keys = np.zeros((2, size), np.uint32)  # seed and number
+            for place, row in enumerate(rows):
+                own = None if seeds is None else seeds[row]
+                keys[:, place] = (self._decoding.seed, offset + row) if own is None else (own, 0)
+            tokens, scores = self._generate(
+                weights,
+                pad([inputs[row] for row in rows], rows=size),
+                prompt,
+                *keys,
+                np.arange(size) >= len(rows),
+            )
+            tokens, scores = np.asarray(tokens), np.asarray(scores)
+            for place, row in enumerate(rows):
+                predictions[row] = [
+                    self._prediction(*output)
+                    for output in zip(tokens[place].tolist(), scores[place].tolist(), strict=True)
+                ]
+        return predictions
+
+    def _prediction(self, ids: list[int], score: float) -> Prediction:
+        eos_id = self._decoding.eos_id
+        said = ids[: ids.index(eos_id)] if eos_id in ids else ids
+        return Prediction(
+            text=self._vocabulary.decode(said), ids=tuple(ids[: len(said) + 1]), score=score
+        )
+
+
+def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Consecutive slices of at most `size` items; an evaluation may end between two of them."""
+    for start in range(0, len(items), size):
+        between_batches()
+        some = items[start : start + size]
+        yield some
+        step(len(some))
+
+
+def padded_length(length: int, *, minimum: int = 16) -> int:
+    """The next power of two, so that few shapes are compiled."""
+    return 1 << (max(minimum, length) - 1).bit_length()
+
+
+def pad(sequences: Sequence[np.ndarray], *, rows: int, minimum: int = 16) -> np.ndarray:
+    """Stacks token sequences to int32 [rows, length], filled with 0.
+
+    The length is the next power of two, at least `minimum`.
+    """
+    longest = max(len(sequence) for sequence in sequences)
+    result = np.zeros((rows, padded_length(longest, minimum=minimum)), np.int32)
+    for row, sequence in enumerate(sequences):
+        result[row, : len(sequence)] = sequence
+    return result
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One prediction beside its target."""
+
+    inputs: str
+    targets: str
+    prediction: str
+
+
+class TaskEvaluator:
+    """A task's own metrics over decoded predictions.
+
+    If a `ranks` generator gives n answers of an example the largest score, each counts 1 / n:
+    metrics are averaged over these answers (`untied`). Samples and files for servers have one
+    answer for each example, the first of the tied.
+
+    Attributes:
+      examples: of the split, in order.
+      samples: every prediction of the last run.
+
+    Args:
+      generator: makes the predictions.
+      examples: of the split, in order.
+      postprocess: (text, example=raw, is_target=False) -> what the metrics compare.
+      metrics: functions (targets, predictions) -> dict.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        examples: Sequence[Example],
+        *,
+        postprocess: Callable[..., Any],
+        metrics: Sequence[Callable[[list[Any], list[Any]], Mapping[str, float]]],
+    ):
+        self._generator = generator
+        self.examples = examples
+        self._postprocess = postprocess
+        self._metrics = metrics
+        self.samples: list[Sample] = []
+        self._compared: tuple[list[Any], list[Any]] = ([], [])
+
+    def run(self, params: Params) -> dict[str, float]:
+        """The task's metrics; `samples` then holds every prediction."""
+        predicted = self._generator.run(params, [example.inputs for example in self.examples])
+        choices = [
+            [
+                self._predicted(one.text, example, null_odds=one.null_odds)
+                for one in (tied(own) if self._generator.ranks else own[:1])
+            ]
+            for own, example in zip(predicted, self.examples, strict=True)
+        ]
+        if undecided := sum(len(own) > 1 for own in choices):
+            _logger.warning(
+                "%s of %s examples have several best answers with equal scores; metrics average "
+                "over them, predictions have the first",
+                *(f"{undecided:,}", f"{len(choices):,}"),
+            )
+        shown = zip(self.examples, predicted, choices, strict=True)
+        self.samples = [
+            Sample(
+                inputs=example.inputs_text,
+                targets=example.targets_text,
+                prediction=as_text(own[0].text, found[0]),
+            )
+            for example, own, found in shown
+        ]
+        self._compared = ([example.target for example in self.examples], choices)
+        return self._measure(*self._compared)
+
+    def answers(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """Each example's fields, and what the metrics compared of the last run's prediction."""
+        _, choices = self._compared
+        for example, own in zip(self.examples, choices, strict=True):
+            yield getattr(example, "raw", {}), own[0]
+
+    def intervals(self, *, samples: int) -> dict[str, tuple[float, float]]:
+        """95 % bootstrap intervals of the metrics that `run` gave last, by name."""
+        measure = functools.partial(self._measure, rounds=BOOTSTRAP_ROUNDS)
+        return interval(measure, *self._compared, samples=samples)
+
+    def names(self) -> list[str]:
+        """The names of the metrics, found by comparing the first targets with themselves."""
+        examples = self.examples[:100]
+        choices = [[self._predicted(example.targets_text, example)] for example in examples]
+        return list(self._measure([example.target for example in examples], choices))
+
+    def _predicted(self, text: str, example: Example, *, null_odds: float | None = None) -> Any:
+        options = {} if null_odds is None else {"null_odds": null_odds}
+        raw = getattr(example, "raw", {})
+        return self._postprocess(text, example=raw, is_target=False, **options)
+
+    def _measure(
+        self, targets: list[Any], choices: list[list[Any]], *, rounds: int | None = None
+    ) -> dict[str, float]:
+        """Return the metrics, averaged over the tied predictions of each example."""
+        found: dict[str, list[float]] = {}
+        for predictions in untied(choices, rounds=rounds):
+            for metric in self._metrics:
+                for name, value in metric(targets, predictions).items():
+                    found.setdefault(name, []).append(float(value))
+        return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def tied(predictions: Sequence[Prediction]) -> Sequence[Prediction]:
+    """Return the predictions whose score equals the first, which is the best."""
+    return [
+        one for one in predictions if one is predictions[0] or one.score == predictions[0].score
+    ]
+
+
+def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> Iterator[list[Any]]:
+    """Yield predictions in which each example has one of its tied choices.
+
+        untied([["yes"], ["no", "yes"]])    # ["yes", "no"] and ["yes", "yes"]: a tie counts 1/2
+
+    The mean of a metric over what is yielded is its expectation if ties are broken at random: an
+    accuracy counts 1 / n for a tie of n. Each choice occurs equally often if all numbers of ties
+    divide the number of rounds.
+
+    Args:
+      choices: tied predictions of each example; at least one.
+      rounds: maximum number of lists; None allows all up to 60, and more for few examples.
+    """
+    sizes = [len(own) for own in choices]
+    most = max(60, 1_000_000 // max(1, len(sizes))) if rounds is None else rounds
+    total = min(math.lcm(*sizes), most)
+    starts = np.random.default_rng(0).integers(1 << 30, size=len(sizes)).tolist()
+    for number in range(total):
+        yield [
+            own[0] if size == 1 else own[(start + number) % size]
+            for own, size, start in zip(choices, sizes, starts, strict=True)
+        ]
+
+
+def as_text(text: str, found: Any) -> str:
+    """A prediction as it is read: a head finds numbers, of which a postprocessor may make text.
+
+    Args:
+      text: the prediction.
+      found: what the postprocessor makes of it; it may be the "value" of a mapping.
+    """
+    value = found.get("value") if isinstance(found, Mapping) else found
+    return value if isinstance(value, str) else text
+
+
+class Scorer:
+    """Scores in batches of one size; lengths are rounded up to powers of two.
+
+    Args:
+      bind: puts together a model that has `target_logits`.
+      batch_size: rows scored at once.
+      mesh: whose devices share the rows; None is the first device.
+    """
+
+    def __init__(self, bind: Bind, *, batch_size: int, mesh: Mesh | None = None):
+        def score(params: Params, inputs: Array, targets: Array) -> Array:
+            loss, _ = cross_entropy(bind(params).target_logits(inputs, targets), targets)
+            return -jnp.sum(loss * (targets > 0), axis=-1)
+
+        self._score = jit_rows(score, mesh)
+        self._batch_size = rounded_rows(batch_size, mesh)
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+    ) -> list[float]:
+        """Natural-log likelihood of each target, its EOS included, in order.
+
+        Args:
+          params: the model's own.
+          inputs: int32 tokens of each input, EOS included.
+          targets: int32 tokens of each target, EOS included; an empty one is EOS alone.
+        """
+        order = sorted(
+            range(len(inputs)), key=lambda row: (padded_length(len(targets[row])), len(inputs[row]))
+        )
+        scores = [0.0] * len(inputs)
+        for rows in batched(order, self._batch_size):
+            values = self._score(
+                params,
+                pad([inputs[row] for row in rows], rows=self._batch_size),
+                pad([targets[row] for row in rows], rows=self._batch_size),
+            )
+            for row, value in zip(rows, np.asarray(values), strict=False):
+                scores[row] = float(value)
+        return scores
+
+
+class Ranker:
+    """Scores every candidate after every input.
+
+    Args:
+      scorer: gives the log-likelihoods.
+    """
+
+    def __init__(self, scorer: Scorer):
+        self._scorer = scorer
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], candidates: Sequence[np.ndarray]
+    ) -> list[list[float]]:
+        """Log-likelihoods of all candidates in their order, for each input.
+
+        Args:
+          params: the model's own.
+          inputs: int32 tokens of each input, EOS included.
+          candidates: int32 tokens of each candidate, EOS included; at least one.
+        """
+        num = len(candidates)
+        scores = self._scorer.run(
+            params, [row for row in inputs for _ in candidates], [*candidates] * len(inputs)
+        )
+        return [scores[start : start + num] for start in range(0, len(scores), num)]
+
+
+class LabelGenerator(Generator):
+    """Predicts one of a closed set of labels, by rank and not by search.
+
+    Args:
+      ranker: ranks them.
+      labels: the texts.
+      tokens: int32 tokens of each label, EOS included.
+    """
+
+    ranks = True
+
+    def __init__(self, ranker: Ranker, labels: Sequence[str], tokens: Sequence[np.ndarray]):
+        self._ranker = ranker
+        self._labels = tuple(labels)
+        self._tokens = tuple(tokens)
+
+    def run(
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        *,
+        prompts: Sequence[np.ndarray] | None = None,
+        offset: int = 0,
+    ) -> list[list[Prediction]]:
+        """All labels of each input, the likeliest first; of equal ones the earlier."""
+        del prompts, offset  # a label is whole, and nothing is drawn
+        return [
+            [
+                Prediction(text=label, ids=tuple(ids.tolist()), score=score)
+                for label, ids, score in sorted(
+                    zip(self._labels, self._tokens, scores, strict=True),
+                    key=lambda candidate: -candidate[2],
+                )
+            ]
+            for scores in self._ranker.run(params, inputs, self._tokens)
+        ]

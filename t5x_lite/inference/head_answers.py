@@ -1,0 +1,608 @@
+"""What a head on an encoder answers, as the text that metrics compare.
+
+What a head on an encoder answers to a task's examples, as the text that the task's metrics read.
+
+    ClassAnswers(bind, ("negative", "positive"), ...)    # "positive", the labels in their order
+    ScoreAnswers(bind, ...)                              # "3.81"
+    SpanAnswers(bind, longest=30, ...)                   # "12 15": tokens of the context, or ""
+    ChoiceAnswers(bind, ("choice1", "choice2"), ...)     # "choice2", of the likeliest text
+    TokenAnswers(bind, ("B-PER", "I-PER", "O"), ...)     # "O B-PER I-PER O": of the row's tokens
+    CandidateAnswers(bind, ("no", "yes"), yes="yes", ...)    # "7", the likeliest of the candidates
+
+They stand where a text-to-text model has its search: postprocessing, metrics, samples and the files
+for the servers are the same.
+
+The answer to a question whose context stands in windows, from the logits of each window.
+
+Windows of 4, 4 and 3 tokens, 2 apart, and the tokens that count as the first of an answer, each in
+the window in which it has most tokens around it:
+
+    0 1 2 3              0 1 2
+        2 3 4 5                3 4
+            4 5 6                  5 6
+
+Of all spans that begin so, are no longer than allowed and lie in one window, the likeliest is the
+answer. The score of no answer is that of [CLS], the least over the windows. "" is the answer where
+this score, less that of the best span, is above a threshold (Devlin et al. 2019, section 4.3;
+google-research/bert run_squad.py, write_predictions). BERT looks at the 20 likeliest first and
+last tokens of a window alone; here all spans are compared.
+"""
+
+import logging
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Bool, Float
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import jit_rows, rounded_rows
+from t5x_lite.core.trees import Array, Params
+from t5x_lite.data.layouts.base import Layout, separate
+from t5x_lite.data.layouts.labelled import Windows
+from t5x_lite.inference.generate import Bind, Generator, Prediction, batched, padded_length
+from t5x_lite.models.heads import Choice, ClassHead, Classifier, Head, Token
+from t5x_lite.models.heads import Span as heads_Span
+
+_logger = logging.getLogger(__name__)
+
+
+class Window(NamedTuple):
+    """What a head says of one window.
+
+    Attributes:
+      first: float32 [n], logits of an answer's first token, of the context's tokens.
+      last: float32 [n], of its last one.
+      null: the sum of both at [CLS].
+    """
+
+    first: Float[np.ndarray, " n"]
+    last: Float[np.ndarray, " n"]
+    null: float
+
+
+class Span(NamedTuple):
+    """An answer: its first and last token in the context, and the sum of their logits."""
+
+    first: int
+    last: int
+    score: float
+
+
+def best_answer(windows: Sequence[Window], *, stride: int, longest: int) -> Span | None:
+    """The likeliest span of a context; of equal ones that of the first window.
+
+    Args:
+      windows: of the context, in order; all but the last have the same number of tokens.
+      stride: tokens from one window to the next; the tokens of a window, if these are fewer.
+      longest: tokens of a span at most.
+
+    Returns:
+      None where the context has no tokens.
+    """
+    sizes = [len(window.first) for window in windows]
+    best = None
+    counting = in_most_context(sizes, stride=stride)
+    for (start, counts), window in zip(counting, windows, strict=True):
+        scores = np.where(counts, window.first, -np.inf)
+        first, last, score = best_span(scores, window.last, longest=longest)
+        if score > (-np.inf if best is None else best.score):
+            best = Span(start + first, start + last, score)
+    return best
+
+
+def in_most_context(
+    sizes: Sequence[int], *, stride: int
+) -> list[tuple[int, Bool[np.ndarray, " _"]]]:
+    """For each window its first token in the context, and which of its tokens count in it.
+
+    A token counts in the window where the smaller of the numbers of tokens before and behind it is
+    largest; of equal ones in the longest window, and then in the first (_check_is_max_context).
+
+    Args:
+      sizes: tokens of each window.
+      stride: see `best_answer`.
+    """
+    step = min([stride, *sizes[:1]])
+    starts = [step * number for number in range(len(sizes))]
+    context = np.full((len(sizes), max(map(sum, zip(starts, sizes, strict=True)), default=0)), -1.0)
+    for number, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        places = np.arange(size)
+        around = np.minimum(places, size - 1 - places)
+        context[number, start : start + size] = around + 0.01 * size
+    chosen = np.argmax(context, axis=0) if len(sizes) else np.zeros(0, np.int64)
+    return [
+        (start, chosen[start : start + size] == number)
+        for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
+    ]
+
+
+def best_span(first: np.ndarray, last: np.ndarray, *, longest: int) -> Span:
+    """The span with the largest sum of the logits of its ends; of equal ones the earliest.
+
+    Args:
+      first: logits of the first token, [n].
+      last: logits of the last one, [n].
+      longest: tokens of a span at most.
+
+    Returns:
+      Its first and last place, and the sum; (0, 0, -inf) where there are no tokens.
+    """
+    best = Span(0, 0, -np.inf)
+    for width in range(min(longest, len(first))):
+        sums = first[: len(first) - width].astype(np.float64) + last[width:]
+        place = int(np.argmax(sums))
+        if (sums[place], -place) > (best.score, -best.first):
+            best = Span(place, place + width, float(sums[place]))
+    return best
+
+
+_OBJECTIVES = {
+    "classifier": "Classify",
+    "span": "Spans",
+    "choice": "Choose",
+    "token": "TagTokens",
+}
+"""Head -> the objective that trains it."""
+
+_GIVES = {
+    "classifier": "a class or a score",
+    "span": "a span of the second text",
+    "choice": "one of several choices",
+    "token": "a tag for each word",
+}
+
+_FORMS: dict[str, type[Head]] = {
+    "classifier": Classifier,
+    "span": heads_Span,
+    "choice": Choice,
+    "token": Token,
+}
+"""Form of a task -> the kind of head that answers it."""
+
+_TIED_ROWS = 60
+"""Maximum predictions of a row whose tokens have several best labels."""
+
+
+_T = TypeVar("_T")
+
+
+class HeadAnswers(Generator):
+    """Runs the head over rows in batches of one size.
+
+    Args:
+      bind: puts together the learner, with its heads.
+      head: the name of the one that answers.
+      batch_size: rows at once; on a mesh, rounded up to what its devices can share.
+      longest: tokens of a row at most.
+      pad_id: the token of padding.
+      sep_id: ends each text of a row.
+      mesh: the rows are split over it; None runs where the parameters are.
+    """
+
+    def __init__(
+        self,
+        bind: Bind,
+        *,
+        head: str,
+        batch_size: int,
+        longest: int,
+        pad_id: int,
+        sep_id: int,
+        mesh: Mesh | None = None,
+    ):
+        def logits(params: Params, tokens: Array, segment_ids: Array, token_types: Array) -> Array:
+            learner = bind(params)
+            hidden = learner.model(tokens, segment_ids=segment_ids, token_types=token_types)
+            return self._read(learner.heads[head], hidden)
+
+        self._logits = jit_rows(logits, mesh)
+        self._batch_size = rounded_rows(batch_size, mesh)
+        self._longest, self._pad_id, self._sep_id = longest, pad_id, sep_id
+
+    def run(
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        *,
+        prompts: Sequence[np.ndarray] | None = None,
+        seeds: Sequence[int | None] | None = None,
+        offset: int = 0,
+    ) -> list[list[Prediction]]:
+        """Answers to each input, the best first, in the inputs' order.
+
+        Args:
+          params: of the learner.
+          inputs: int32 tokens of each row, [CLS] and [SEP] included.
+          prompts: means nothing here, like seeds and offset: nothing is decoded.
+          seeds: see prompts.
+          offset: see prompts.
+        """
+        del prompts, seeds, offset
+        return self._of_rows(params, inputs, self._answers)
+
+    def _of_rows(
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        answers: Callable[[np.ndarray, np.ndarray], _T],
+        *,
+        static_length: int | None = None,
+        seconds: Sequence[int] | None = None,
+    ) -> list[_T]:
+        """What a function makes of the logits of each row and of the places of its second text.
+
+        Rows are padded to `static_length`, or else to a power of two that holds the longest.
+        `seconds` has the place where the second text of each row begins, or the row's length. None
+        is the place after the first [SEP]: texts then hold no [SEP] of their own.
+        """
+        found: dict[int, _T] = {}
+        order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))
+        for rows in batched(order, self._batch_size):
+            needed = padded_length(max(len(inputs[row]) for row in rows))
+            length = min(needed, self._longest) if static_length is None else static_length
+            tokens = np.full((self._batch_size, length), self._pad_id, np.int32)
+            segments = np.zeros_like(tokens)
+            for place, row in enumerate(rows):
+                tokens[place, : len(inputs[row])] = inputs[row]
+                segments[place, : len(inputs[row])] = 1
+            ends = (tokens == self._sep_id) & (segments > 0)
+            if seconds is None:
+                types = ((np.cumsum(ends, axis=1) > ends) & (segments > 0)).astype(np.int32)
+            else:
+                begins = np.full((self._batch_size, 1), length)
+                begins[: len(rows), 0] = [seconds[row] for row in rows]
+                types = ((np.arange(length) >= begins) & (segments > 0)).astype(np.int32)
+            logits = np.asarray(self._logits(params, tokens, segments, types))
+            second = (types > 0) & ~ends
+            for place, row in enumerate(rows):
+                found[row] = answers(logits[place], second[place])
+        return [found[row] for row in range(len(inputs))]
+
+    def _read(self, head: Any, hidden: Array) -> Array:
+        """What a head says of the encoder's states."""
+        return head(hidden)
+
+    @abstractmethod
+    def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
+        """The answers to a row, the best first.
+
+        Args:
+          logits: float32, what the head says of it.
+          second: which tokens are of its second text.
+        """
+
+
+class ClassAnswers(HeadAnswers):
+    """One of some labels; the score is the logarithm of its probability.
+
+    Args:
+      bind: of the learner.
+      labels: the texts, in the order of the classes.
+      **options: of `HeadAnswers`.
+    """
+
+    ranks = True
+
+    def __init__(self, bind: Bind, labels: Sequence[str], **options: Any):
+        super().__init__(bind, **options)
+        self._labels = tuple(labels)
+
+    def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
+        scores = logits.astype(np.float64) - np.max(logits)
+        scores -= np.log(np.sum(np.exp(scores)))
+        return [
+            Prediction(text=self._labels[index], ids=(), score=float(scores[index]))
+            for index in np.argsort(-scores, kind="stable").tolist()
+        ]
+
+
+class CandidateAnswers(ClassAnswers):
+    """The number of one of an input's rows, the one that is likeliest to be right.
+
+    The rows are judged one by one; the score is the logarithm of that probability.
+
+    Args:
+      bind: of the learner.
+      labels: as of `ClassAnswers`.
+      yes: the label of a row that is right.
+      **options: of `HeadAnswers`.
+    """
+
+    def __init__(self, bind: Bind, labels: Sequence[str], *, yes: str, **options: Any):
+        super().__init__(bind, labels, **options)
+        self._yes = yes
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
+    ) -> list[list[Prediction]]:
+        """See `HeadAnswers.run`; each input has all its rows, one behind the other."""
+        rows = [separate(one) for one in inputs]
+        read = iter(super().run(params, [row for each in rows for row in each]))
+        return [self._best([next(read) for _ in each]) for each in rows]
+
+    def _best(self, answers: Sequence[Sequence[Prediction]]) -> list[Prediction]:
+        scores = [next(one.score for one in each if one.text == self._yes) for each in answers]
+        return [
+            Prediction(text=str(number), ids=(), score=scores[number])
+            for number in np.argsort(-np.array(scores), kind="stable").tolist()
+        ]
+
+
+class ScoreAnswers(HeadAnswers):
+    """A number as text."""
+
+    def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
+        return [Prediction(text=f"{float(logits[0]):.6g}", ids=(), score=0.0)]
+
+
+class SpanAnswers(HeadAnswers):
+    """The likeliest span of a context: the places of its ends, from the context's first token.
+
+    Args:
+      bind: of the learner.
+      longest_answer: tokens of a span at most.
+      doc_stride: tokens from one window of a context to the next, where inputs have several.
+      null_threshold: the answer is "" where the score of no answer, less that of the best span, is
+        above it; None always answers.
+      **options: of `HeadAnswers`.
+    """
+
+    def __init__(
+        self,
+        bind: Bind,
+        *,
+        longest_answer: int,
+        doc_stride: int = 1,
+        null_threshold: float | None = None,
+        **options: Any,
+    ):
+        super().__init__(bind, **options)
+        self._longest_answer = longest_answer
+        self._doc_stride, self._null_threshold = doc_stride, null_threshold
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
+    ) -> list[list[Prediction]]:
+        """See `HeadAnswers.run`; each input has all windows of its context, in order."""
+        rows = [separate(one) for one in inputs]
+        read = iter(self._of_rows(params, [row for each in rows for row in each], _window))
+        return [[self._best([next(read) for _ in each])] for each in rows]
+
+    def _read(self, head: Any, hidden: Array) -> Array:
+        return jnp.stack(head(hidden), axis=1)
+
+    def _best(self, windows: Sequence[Window]) -> Prediction:
+        best = best_answer(windows, stride=self._doc_stride, longest=self._longest_answer)
+        text = "" if best is None else f"{best.first} {best.last}"
+        score = 0.0 if best is None else best.score
+        if self._null_threshold is None:
+            return Prediction(text=text, ids=(), score=score)
+        odds = min(window.null for window in windows) - score
+        if odds > self._null_threshold:
+            text = ""
+        return Prediction(text=text, ids=(), score=score, null_odds=odds)
+
+    def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
+        return [self._best([_window(logits, second)])]
+
+
+def _window(logits: np.ndarray, second: np.ndarray) -> Window:
+    """A row's logits [2, n] of its second text, and of [CLS]."""
+    null = float(np.sum(logits[:, 0], dtype=np.float64))
+    return Window(logits[0, second], logits[1, second], null)
+
+
+class ChoiceAnswers(HeadAnswers):
+    """One of some labels, one for each text of an input: that of the likeliest text.
+
+    Args:
+      bind: of the learner.
+      labels: the texts of the labels, in the order of the choices.
+      **options: of `HeadAnswers`.
+    """
+
+    ranks = True
+
+    def __init__(self, bind: Bind, labels: Sequence[str], **options: Any):
+        super().__init__(bind, **options)
+        self._labels = tuple(labels)
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
+    ) -> list[list[Prediction]]:
+        """See `HeadAnswers.run`; each input has all its choices, one behind the other."""
+        choices = [separate(one) for one in inputs]
+        read = iter(super().run(params, [row for rows in choices for row in rows]))
+        return [self._chosen([next(read)[0].score for _ in rows]) for rows in choices]
+
+    def _chosen(self, logits: Sequence[float]) -> list[Prediction]:
+        scores = np.array(logits) - np.max(logits)
+        scores -= np.log(np.sum(np.exp(scores)))
+        return [
+            Prediction(text=self._labels[index], ids=(), score=float(scores[index]))
+            for index in np.argsort(-scores, kind="stable").tolist()
+        ]
+
+    def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
+        return [Prediction(text="", ids=(), score=float(logits[0]))]
+
+
+class TokenAnswers(HeadAnswers):
+    """One of some labels for each token of a row, with spaces between them.
+
+    If tokens have several best labels, a row has several predictions, all of score 0: each of the
+    labels occurs equally often. Only the first prediction takes the first label of each token.
+
+    Args:
+      bind: of the learner.
+      labels: the texts, in the order of the classes.
+      **options: of `HeadAnswers`.
+    """
+
+    ranks = True
+
+    def __init__(self, bind: Bind, labels: Sequence[str], **options: Any):
+        super().__init__(bind, **options)
+        self._labels = tuple(labels)
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
+    ) -> list[list[Prediction]]:
+        """See `HeadAnswers.run`; the task's postprocessor finds the words among the tokens."""
+        found = self._of_rows(params, inputs, _best_classes)
+        return [self._written(best[: len(row)]) for best, row in zip(found, inputs, strict=True)]
+
+    def _written(self, best: Sequence[Sequence[int]]) -> list[Prediction]:
+        """The labels of a row's own tokens, of which each has one or several best classes."""
+        rounds = min(math.lcm(*map(len, best)), _TIED_ROWS)
+        rows = [[self._labels[own[k % len(own)]] for own in best] for k in range(rounds)]
+        return [Prediction(text=" ".join(row), ids=(), score=0.0) for row in rows]
+
+    def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
+        return self._written(_best_classes(logits, second))
+
+
+def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
+    """Return the classes of the largest logit of each token: one, or all that are tied."""
+    return [np.flatnonzero(own == np.max(own)).tolist() or [0] for own in logits]
+
+
+def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:
+    """The head that is called as a task is: "mnli" of glue_mnli_matched; None is none.
+
+    Args:
+      heads: by name.
+      form: as of `check_head`.
+      task: its name.
+    """
+    kinds = _FORMS.values() if form is None else (_FORMS[form],)
+    found = [
+        head
+        for name, head in heads.items()
+        if name not in _OBJECTIVES
+        and isinstance(head, tuple(kinds))
+        and re.search(rf"(?:^|_){re.escape(name)}(?:_|$)", task)
+    ]
+    return max(found, key=lambda head: len(head.name), default=None)
+
+
+def check_head(
+    heads: Mapping[str, Head],
+    form: str | None,
+    labels: Sequence[str] | None,
+    *,
+    where: str,
+    task: str = "",
+) -> str:
+    """The name of the head that answers a task: one that is called so, or the one of its form.
+
+    Args:
+      heads: of the checkpoint, by name.
+      form: the one that the task's form asks for; None where it does not say.
+      labels: of the task; None where it has no closed set of them.
+      where: the task, for messages.
+      task: its name.
+
+    Raises:
+      InputError: there is no such head, or it has another number of classes.
+    """
+    if (named := head_named(heads, form, task)) is not None:
+        _check_classes(named, labels, where=where, remedy="name its classes in --objective.tasks")
+        return named.name
+    known = [name for name in _OBJECTIVES if name in heads]
+    if not known:
+        raise InputError(
+            f"{where} is answered by a head: the objective must be Classify, Spans, Choose or "
+            "TagTokens, or the checkpoint have such a head; the heads are "
+            f"{', '.join(heads) or 'none'}"
+        )
+    if form is not None and form not in heads:
+        raise InputError(
+            f"{where} asks for {_GIVES[form]}, and the head {known[0]} gives {_GIVES[known[0]]}: "
+            f"use objective {_OBJECTIVES[form]}"
+        )
+    head = heads[known[0] if form is None else form]
+    wanted = 1 if labels is None else len(labels)
+    _check_classes(head, labels, where=where, remedy=f"set --objective.num-classes {wanted}")
+    return head.name
+
+
+def _check_classes(head: Head, labels: Sequence[str] | None, *, where: str, remedy: str) -> None:
+    """Refuses a head with another number of classes than a task has labels."""
+    wanted = 1 if labels is None else len(labels)
+    if isinstance(head, ClassHead) and head.num_classes != wanted:
+        said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"
+        raise InputError(
+            f"objective.num_classes {head.num_classes} (head {head.name}): {where} {said}: {remedy}"
+        )
+
+
+def head_answers(
+    bind: Bind,
+    head: Head,
+    labels: Sequence[str] | None,
+    *,
+    where: str,
+    layout: Layout,
+    null_threshold: float | None = None,
+    candidates: bool = False,
+    **options: Any,
+) -> HeadAnswers:
+    """What answers a task's examples by a head that `check_head` has seen.
+
+    Args:
+      bind: of the learner.
+      head: the one that answers.
+      labels: of the task; None where it has no closed set of them.
+      where: the task, for messages.
+      layout: of the task's examples.
+      null_threshold: of a task of spans that may be missing, see `SpanAnswers`.
+      candidates: whether an input has a row for each candidate, of which one is the answer.
+      **options: of `HeadAnswers`.
+    """
+    options |= {"head": head.name}
+    if isinstance(head, heads_Span):
+        options |= {"doc_stride": layout.doc_stride} if isinstance(layout, Windows) else {}
+        return SpanAnswers(
+            bind, longest_answer=head.longest, null_threshold=null_threshold, **options
+        )
+    if isinstance(head, Choice):
+        return ChoiceAnswers(bind, labels or (), **options)
+    if labels is None:
+        return ScoreAnswers(bind, **options)
+    assert isinstance(head, ClassHead)
+    order = _in_order(head, labels, where=where)
+    if candidates:
+        return CandidateAnswers(bind, order, yes=labels[-1], **options)
+    answers = TokenAnswers if isinstance(head, Token) else ClassAnswers
+    return answers(bind, order, **options)
+
+
+def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
+    """Whether class i of a head is label i of a task, as the loss takes it to be."""
+    if labels is None or not isinstance(head, ClassHead):
+        return True
+    return head.order_of(labels) in (None, tuple(labels))
+
+
+def _in_order(head: ClassHead, labels: Sequence[str], *, where: str) -> tuple[str, ...]:
+    """A task's labels in the order of a head's classes, which may be another one.
+
+    A head that does not know the names of its classes has the task's order. One that was imported
+    with other names, such as LABEL_0, is taken to have it too, with a warning.
+    """
+    order = head.order_of(labels)
+    if order is not None:
+        return order
+    if head.labels:
+        _logger.warning(
+            "%s: the head's classes are called %s; they are read as %s, in this order",
+            *(where, ", ".join(head.labels), ", ".join(labels)),
+        )
+    return tuple(labels)

@@ -1,0 +1,383 @@
+"""JSON lines through a checkpoint, for `predict` and `score`.
+
+`t5x-lite predict` and `t5x-lite score`: JSON lines through a checkpoint, without TensorFlow.
+
+Files of any size stream through in constant memory, a chunk of batches at a time. Between two
+ordinary files a command that was killed goes on where it stopped
+(`t5x_lite.data.formats.resumable`).
+
+Inputs and targets that are longer than a command allows: cut with a warning, or refused.
+
+The first that is cut is named at once and the number of all at the end, however many there are.
+"""
+
+import contextlib
+import itertools
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.progress import counting, waiting
+from t5x_lite.core.remote import AnyPath
+from t5x_lite.data.formats import lines as json_lines
+from t5x_lite.data.formats.lines import Line, count_lines, read_lines
+from t5x_lite.data.formats.resumable import ResumableWriter, is_resumable, resumable_writer
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.inference.answers import Asked, head_for
+from t5x_lite.inference.checkpoint import Checkpoint, check_finite
+from t5x_lite.inference.generate import Ranker
+from t5x_lite.inference.loading import read_experiment
+from t5x_lite.models.encoder import is_encoder
+from t5x_lite.models.heads import Head
+
+_logger = logging.getLogger(__name__)
+
+LongInputs = Literal["cut", "refuse"]
+
+
+class InputReader:
+    """Tokens of the lines' inputs; says which were too long."""
+
+    def __init__(self, long_inputs: LongInputs):
+        self._long_inputs = long_inputs
+        self._num_cut = 0
+
+    def tokens(self, model: Checkpoint, lines: Sequence[Line]) -> list[np.ndarray]:
+        """int32 tokens of each line's "inputs".
+
+        Raises:
+          InputError: one is too long, and such are refused.
+        """
+        rows, cut = model.inputs([line.record["inputs"] for line in lines])
+        self.tell(lines, cut, length=model.inputs_length)
+        return rows
+
+    def tell(self, lines: Sequence[Line], cut: Sequence[int], *, length: int) -> None:
+        """Warn about the first line that is truncated, or refuse it.
+
+        Args:
+          lines: of the file.
+          cut: indices of those that are too long.
+          length: maximum tokens of an input.
+
+        Raises:
+          InputError: if a line is too long, and such are refused.
+        """
+        if cut and self._long_inputs == "refuse":
+            raise InputError(
+                f"{lines[cut[0]].where}: the input is longer than {length} tokens; "
+                "shorten it, raise --inputs-length, or have it cut by --long-inputs cut"
+            )
+        if cut and not self._num_cut:
+            _logger.warning(
+                "%s: the input is cut to %d tokens, as all longer ones are (--inputs-length)",
+                lines[cut[0]].where,
+                length,
+            )
+        self._num_cut += len(cut)
+
+    def report(self) -> None:
+        """Says how many, where it is more than the one that was named."""
+        if self._num_cut > 1:
+            _logger.warning("%d inputs were cut", self._num_cut)
+
+
+class TargetReader:
+    """Tokens of targets; says which were too long."""
+
+    def __init__(self, long_targets: LongInputs, length: int | None):
+        self._long_targets = long_targets
+        self._length = length
+        self._num_cut = 0
+
+    def tokens(
+        self, model: Checkpoint, texts: Sequence[str], *, names: Sequence[str]
+    ) -> list[np.ndarray]:
+        """int32 tokens of each text with its end.
+
+        Args:
+          model: whose vocabulary it is.
+          texts: the targets.
+          names: of each, for the error.
+
+        Raises:
+          InputError: one is too long, and such are refused.
+        """
+        rows = model.targets(texts, length=self._length)
+        if self._length is None:
+            return rows
+        for name, ids in zip(names, rows, strict=True):
+            if len(ids) <= self._length:
+                continue
+            if self._long_targets == "refuse":
+                raise InputError(
+                    f"{name} is longer than {self._length} tokens; shorten it, raise "
+                    "--targets-length, or have it cut by --long-inputs cut"
+                )
+            if not self._num_cut:
+                _logger.warning(
+                    "%s is cut to %d tokens, as all longer ones are (--targets-length): its "
+                    "log-likelihood is that of its beginning",
+                    name,
+                    self._length,
+                )
+            self._num_cut += 1
+        return [ids[: self._length] for ids in rows]
+
+    def report(self) -> None:
+        """Says how many, where it is more than the one that was named."""
+        if self._num_cut > 1:
+            _logger.warning("%d targets were cut", self._num_cut)
+
+
+CHUNK_BATCHES = 32
+"""Batches that are held at a time; their lines are sorted by length and so padded little."""
+
+Change = Callable[[Sequence[Line], int], Iterator[dict[str, Any]]]
+"""(lines, number of the first of them in the file) -> what is written for each."""
+
+
+def head_of(
+    steps: Sequence[AnyPath],
+    name: str | None,
+    asked: Asked,
+    *,
+    decoding: Decoding,
+    prompt: str,
+) -> Head | None:
+    """The head that answers, if the checkpoint is an encoder; nothing large is read.
+
+    Raises:
+      InputError: if it has no such head, or an option is for models of another kind.
+    """
+    first, *others = steps
+    experiment = read_experiment(first, checkpointing.step_files(first))
+    if not is_encoder(experiment.model):
+        if name is not None or asked != Asked():
+            raise InputError(
+                f"checkpoint {first}: {type(experiment.model).__name__.removesuffix('Config')} "
+                "writes text; options of heads (--head, --probabilities, --threshold, "
+                "--doc-stride, --longest-answer, --impossible-answers) are for encoders"
+            )
+        return None
+    head = head_for(experiment, name, where=first)
+    if others:
+        raise InputError("an ensemble has no head in common; give one --checkpoint")
+    if decoding != Decoding() or prompt:
+        raise InputError(
+            f"checkpoint {first} answers by its head {head.name!r}; remove --prompt and the "
+            "options of searching and sampling, which are for models that write text"
+        )
+    asked.check(head, where=first)
+    return head
+
+
+def generating(
+    steps: Sequence[AnyPath],
+    decoding: Decoding,
+    reader: InputReader,
+    *,
+    use: str | None,
+    inputs_length: int | None,
+    prompt: str,
+    batch_size: int,
+) -> Change:
+    """Load what writes a prediction for each line.
+
+    What is sampled for a line depends on its number in the file (blank lines do not count), and not
+    on its batch; a line with a "seed" of its own gets what the first line of a file gets by that
+    seed.
+    """
+    model = Checkpoint.load(steps, use=use, inputs_length=inputs_length)
+    generator = model.generator(decoding, batch_size=batch_size)
+
+    def answer(lines: Sequence[Line], first: int) -> Iterator[dict[str, Any]]:
+        inputs = reader.tokens(model, lines)
+        prompts = model.prompts(
+            [line.record.get("prompt", prompt) for line in lines],
+            names=[line.where for line in lines],
+        )
+        seeds = [line.record.get("seed") for line in lines]
+        found = model.predictions(generator, inputs, prompts=prompts, seeds=seeds, offset=first)
+        for line, predictions in zip(lines, found, strict=True):
+            check_finite(line.where, "the score", *(one.score for one in predictions))
+            record = {**line.record, "prediction": predictions[0].text}
+            if decoding.num_return > 1:
+                record["predictions"] = [
+                    {"text": one.text, "score": one.score} for one in predictions
+                ]
+            yield record
+
+    return answer
+
+
+def answering(
+    steps: Sequence[AnyPath],
+    head: Head,
+    asked: Asked,
+    reader: InputReader,
+    *,
+    use: str | None,
+    inputs_length: int | None,
+    batch_size: int,
+) -> Change:
+    """Load the head of an encoder that answers each line."""
+    model = Checkpoint.load(steps, use=use, inputs_length=inputs_length)
+    answerer = model.answerer(batch_size=batch_size, head=head.name, asked=asked)
+
+    def answer(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
+        encoded = answerer.encode([line.record for line in lines])
+        cut = [place for place, one in enumerate(encoded) if one.cut]
+        reader.tell(lines, cut, length=answerer.length)
+        for line, found in zip(lines, answerer.answers(encoded), strict=True):
+            yield {**line.record, **found}
+
+    return answer
+
+
+def scoring(
+    model: Checkpoint, reader: InputReader, cutter: TargetReader, *, batch_size: int
+) -> Change:
+    scorer = model.scorer(batch_size=batch_size)
+
+    def add_score(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
+        targets = cutter.tokens(
+            model,
+            [line.record["targets"] for line in lines],
+            names=[f"{line.where}: the target" for line in lines],
+        )
+        values = scorer.run(model.params, reader.tokens(model, lines), targets)
+        for line, ids, value in zip(lines, targets, values, strict=True):
+            check_finite(line.where, "the log-likelihood", value)
+            yield {**line.record, "log_likelihood": value, "num_tokens": len(ids)}
+
+    return add_score
+
+
+def ranking(
+    model: Checkpoint,
+    reader: InputReader,
+    cutter: TargetReader,
+    texts: Sequence[str],
+    *,
+    batch_size: int,
+) -> Change:
+    ranker = Ranker(model.scorer(batch_size=batch_size))
+    candidates = cutter.tokens(
+        model, texts, names=[f"the candidate {text[:40]!r}" for text in texts]
+    )
+
+    def add_ranks(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
+        found = ranker.run(model.params, reader.tokens(model, lines), candidates)
+        for line, values in zip(lines, found, strict=True):
+            check_finite(line.where, "the log-likelihood", *values)
+            yield {**line.record, "prediction": texts[int(np.argmax(values))], "scores": values}
+
+    return add_ranks
+
+
+def read_candidates(path: str, *, input: str, longest: int) -> list[str]:
+    """The lines of a file that are not blank.
+
+    Raises:
+      InputError: there are none, one comes twice, or the file cannot be read.
+    """
+    if path == input == "-":
+        raise InputError("--input and --candidates cannot both be standard input")
+    found: dict[str, int] = {}
+    for number, line in enumerate(read_lines([path], longest=longest), start=1):
+        text = line.strip()
+        if text in found:
+            raise InputError(f"{path}:{number}: the same candidate as in line {found[text]}")
+        if text:
+            found[text] = number
+    if not found:
+        raise InputError(f"{path}: no candidate to rank; write one a line")
+    return list(found)
+
+
+def identity_of(
+    command: str, input: str, steps: Sequence[AnyPath], **options: Any
+) -> dict[str, Any]:
+    """What makes a command the one that was killed: what it reads, and every option of it."""
+    source = Path(input)
+    known = source.stat() if source.is_file() else None
+    return {
+        "command": command,
+        "input": os.path.realpath(input),
+        "size": known and known.st_size,
+        "modified": known and known.st_mtime_ns,
+        "checkpoints": [_identity_of_step(step) for step in steps],
+        **options,
+    }
+
+
+def _identity_of_step(step: AnyPath) -> list[Any]:
+    if isinstance(step, Path):
+        return [os.path.realpath(step), (step / "params").stat().st_mtime_ns]
+    return [str(step), None]  # a bucket's folders have no time
+
+
+def stream(
+    source: str,
+    target: str,
+    *,
+    fields: Sequence[str],
+    optional: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+    check: Callable[[Line], None] = lambda line: None,
+    longest: int = LONGEST_LINE,
+    batch_size: int,
+    identity: dict[str, Any],
+    load: Callable[[], Change],
+    steps: bool = True,
+) -> None:
+    """Streams JSON lines through what `load` gives, a chunk at a time; `check` sees each first."""
+    chunk = CHUNK_BATCHES * batch_size
+    with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
+        lines = json_lines.read_examples(
+            source,
+            fields=fields,
+            optional=optional,
+            numbers=numbers,
+            skip=file.done,
+            longest=longest,
+        )
+        checked = (line for line in lines if check(line) is None)
+        chunks = iter(lambda: list(itertools.islice(checked, chunk)), [])
+        first = next(chunks, None)  # a wrong input is seen before a large model is loaded
+        number = file.done
+        if first is None:
+            if not number:
+                raise InputError(
+                    "standard input is empty" if source == "-" else f"{source}: no line to read"
+                )
+            return
+        if target != "-" and os.path.isfile(target):
+            _logger.info("%s exists: it is replaced when the new one is whole", target)
+        with waiting("loading the checkpoint"):
+            change = load()
+        with counting(
+            "answering", unit="lines", total=count_lines(source), done=number, steps=steps
+        ) as advance:
+            for some in itertools.chain([first], chunks):
+                file.write(*change(some, number))
+                number += len(some)
+                if not steps:
+                    advance(len(some))
+
+
+def _output(
+    source: str, target: str, *, identity: dict[str, Any], chunk: int
+) -> contextlib.AbstractContextManager[ResumableWriter | json_lines.Writer]:
+    """A file that is gone on with, or where input or output is a stream one that is not."""
+    if is_resumable(target) and Path(source).is_file():
+        return resumable_writer(target, identity=identity, chunk=chunk)
+    return json_lines.writer(target)

@@ -1,0 +1,332 @@
+"""Vectors of texts: of an encoder's states, and of BGE-M3's three heads.
+
+Vectors of texts: an encoder's [CLS] states, or the mean of its states over a text's tokens.
+
+    embedder = Embedder(bind, batch_size=32, pooling="mean", normalize=True)
+    embedder.run(params, [tokens, other_tokens])        # float32 [2, D], each of length 1
+
+Texts of about one length go through the model together, so that there is little padding; lengths
+are rounded up to few sizes, so that few programs are compiled. What is padding is said by the
+lengths of the rows, and not by their tokens: an encoder's padding need not be token 0.
+
+What all three heads of BGE-M3 make of texts, in one pass of the encoder.
+
+    embedder = HeadEmbedder(learner.bind, ("dense", "lexical"), batch_size=32, ...)
+    found = embedder.several(params, [tokens, other_tokens])
+    found.dense                 float32 [2, D]
+    found.terms                 [{5: 0.7, 9: 0.4}, ...], token -> weight above 0
+
+Rows that have several [CLS] (`inference.vectors`) are run apart from the others, whose vectors are
+so those of the program without them, to the last bit.
+
+Several [CLS] in a long text, each for the tokens behind it: BGE-M3's MCLS, without training.
+
+    window 3     [CLS] a b c d e f g [SEP]   ->   [CLS] a b c [CLS] d e f [CLS] g [SEP]
+
+The text's vector is the mean of the last states of all [CLS]. Positions count all tokens, and so
+does the longest row. A text of no more tokens than the window is the row that it was.
+
+Source: Chen et al. 2024, arXiv:2402.03216, section 4; no code was published.
+"""
+
+import collections
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float, Int
+
+from t5x_lite.core.sharding import jit_rows, rounded_rows
+from t5x_lite.core.trees import Array, Params
+from t5x_lite.inference.generate import Bind, batched, padded_length
+from t5x_lite.models.towers import Pooling, check_pooling, pool
+from t5x_lite.models.vector_heads import Role
+
+_IN_FLIGHT = 4
+"""Batches whose vectors are still on the way from the device: it computes while the host pads."""
+_SHORTEST_NORM = 1e-12
+"""Vectors of a smaller length are divided by it, as PyTorch's `normalize` does."""
+
+
+class Embedder:
+    """Encodes in batches of one size, and of few lengths.
+
+    Args:
+      bind: puts together a model that has `encode`.
+      batch_size: rows encoded at once; on a mesh, rounded up to what its devices can share.
+      pooling: "cls" or "mean"; `models.towers`.
+      normalize: whether vectors are divided by their lengths.
+      pad_id: the model's token of padding.
+      max_length: tokens that rows are padded to at most, such as a model's positions; None is no
+        limit. An input may not be longer.
+      lengths: that rows are padded to, ascending, where no other program may be compiled; None
+        rounds.
+      mesh: whose devices share the rows; None runs where the parameters are.
+      whole: puts together the learner, where the role of a text matters: its encoders
+        (`Bound.encoder`) and its head "dense" with a projection; `bind` is not used then.
+      bag: gives what stands behind the pooled states in a vector, of the parameters, the states and
+        what is no padding; None is nothing.
+    """
+
+    def __init__(
+        self,
+        bind: Bind,
+        *,
+        batch_size: int,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        pad_id: int = 0,
+        max_length: int | None = None,
+        lengths: Sequence[int] | None = None,
+        mesh: Mesh | None = None,
+        whole: Bind | None = None,
+        bag: Callable[[Params, Array, Array], Array] | None = None,
+    ):
+        check_pooling("pooling", pooling)
+
+        def encode(
+            params: Params, tokens: Array, lengths: Array, role: Role
+        ) -> tuple[Array, Array]:
+            segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
+            encoder = bind(params) if whole is None else whole(params).encoder(role)
+            hidden = encoder.encode(tokens, segment_ids=segment_ids)
+            return hidden.astype(jnp.float32), segment_ids
+
+        def vectors(params: Params, tokens: Array, lengths: Array, role: Role) -> Array:
+            states, segment_ids = encode(params, tokens, lengths, role)
+            found = pool(states, segment_ids, pooling)
+            if whole is not None:
+                found = whole(params).heads["dense"].project(found, role=role)
+            if bag is not None:
+                found = jnp.concatenate([found, bag(params, states, segment_ids)], axis=1)
+            return unit_length(found) if normalize else found
+
+        def states(params: Params, tokens: Array, lengths: Array, role: Role) -> Array:
+            return encode(params, tokens, lengths, role)[0]
+
+        self._states, self._vectors = (
+            {role: jit_rows(functools.partial(each, role=role), mesh) for role in get_args(Role)}
+            for each in (states, vectors)
+        )
+        self._batch_size = rounded_rows(batch_size, mesh)
+        self._pad_id, self._max_length, self._lengths = pad_id, max_length, lengths
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], *, role: Role = "query"
+    ) -> Float[np.ndarray, "n D"]:
+        """The vector of each input, in order.
+
+        Args:
+          params: what `bind` takes.
+          inputs: int32 tokens of each, with those that begin and end a row.
+          role: of the texts, where it matters.
+        """
+        # Of no inputs a row of padding tells D.
+        rows = list(inputs) or [np.zeros(0, np.int32)]
+        found: np.ndarray | None = None
+        for batch, vectors in self._results(self._vectors[role], params, rows):
+            if found is None:
+                found = np.empty((len(rows), vectors.shape[1]), np.float32)
+            found[batch] = vectors[: len(batch)]
+        assert found is not None
+        return found[: len(inputs)]
+
+    def states(
+        self, params: Params, inputs: Sequence[np.ndarray], *, role: Role = "query"
+    ) -> list[np.ndarray]:
+        """The encoder's states of each input's tokens: float32 [length, D], in order."""
+        found: dict[int, np.ndarray] = {}
+        for batch, states in self._results(self._states[role], params, inputs):
+            found |= {row: v[: len(inputs[row])] for row, v in zip(batch, states, strict=False)}
+        return [found[row] for row in range(len(inputs))]
+
+    def _results(
+        self, function: Callable[..., Any], params: Params, inputs: Sequence[np.ndarray]
+    ) -> Iterator[tuple[list[int], Any]]:
+        """What a function gives for each batch, and the numbers of the inputs in it."""
+        under_way: collections.deque[tuple[list[int], Any]] = collections.deque()
+        # Long ones first: what does not fit the memory is seen at once.
+        order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
+        for batch in batched(order, self._batch_size):
+            tokens, lengths = self._pad([inputs[row] for row in batch])
+            under_way.append((list(batch), function(params, tokens, lengths)))
+            if len(under_way) > _IN_FLIGHT:
+                done, result = under_way.popleft()
+                yield done, jax.tree.map(np.asarray, jax.device_get(result))
+        for done, result in under_way:
+            yield done, jax.tree.map(np.asarray, jax.device_get(result))
+
+    def _pad(self, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens [batch_size, length] and the number of those that are no padding."""
+        longest = max(len(row) for row in rows)
+        size = rounded_length(longest)
+        if self._lengths is not None:
+            size = min(length for length in self._lengths if length >= longest)
+        elif self._max_length is not None:
+            size = max(longest, min(size, self._max_length))
+        tokens = np.full((self._batch_size, size), self._pad_id, np.int32)
+        lengths = np.zeros(self._batch_size, np.int32)
+        for place, row in enumerate(rows):
+            tokens[place, : len(row)] = row
+            lengths[place] = len(row)
+        return tokens, lengths
+
+
+def unit_length(vectors: Float[Array, "B D"]) -> Float[Array, "B D"]:
+    """The vectors divided by their lengths."""
+    norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / jnp.maximum(norm, _SHORTEST_NORM)
+
+
+def rounded_length(length: int) -> int:
+    """Round up to 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, ...: four sizes an octave.
+
+    Powers of two pad a quarter of all tokens, these sizes a tenth.
+    """
+    step = max(32, padded_length(length) // 8)
+    return -(-length // step) * step if length > 16 else 16
+
+
+DENSE, LEXICAL, MULTI_VECTOR = "dense", "lexical", "multi_vector"
+
+
+class Several(NamedTuple):
+    """What heads make of texts; None of a head that was not asked.
+
+    Attributes:
+      dense: vectors.
+      terms: weights above 0 by token, of each text.
+      vectors: of the tokens of each text but the first and further [CLS].
+    """
+
+    dense: Float[np.ndarray, "n D"] | None
+    terms: list[dict[int, float]] | None
+    vectors: list[np.ndarray] | None
+
+
+class HeadEmbedder(Embedder):
+    """Encodes for several heads; other arguments are those of `Embedder`.
+
+    Args:
+      bind: puts together the learner, with its heads.
+      ways: names of the heads.
+      batch_size: rows encoded at once.
+      pooling: of the dense vector.
+      normalize: whether that has length 1.
+      cls_id: the token [CLS].
+      **options: of `Embedder`.
+    """
+
+    def __init__(
+        self,
+        bind: Bind,
+        ways: Sequence[str],
+        *,
+        batch_size: int,
+        pooling: Pooling,
+        normalize: bool,
+        cls_id: int,
+        **options: Any,
+    ):
+        super().__init__(
+            bind, batch_size=batch_size, pooling=pooling, normalize=normalize, **options
+        )
+        self._cls_id = cls_id
+
+        def several(
+            params: Params, tokens: Array, lengths: Array, *, mcls: bool
+        ) -> dict[str, Array]:
+            bound = bind(params)
+            segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
+            hidden = bound.model.encode(tokens, segment_ids=segment_ids)
+            found: dict[str, Array] = {}
+            if DENSE in ways:
+                summaries = (tokens == cls_id) & (segment_ids > 0)
+                states = hidden.astype(jnp.float32)
+                pooled = pool(
+                    states, summaries if mcls else segment_ids, "mean" if mcls else pooling
+                )
+                pooled = bound.heads[DENSE].project(pooled)
+                found[DENSE] = unit_length(pooled) if normalize else pooled
+            if LEXICAL in ways:
+                found[LEXICAL] = bound.heads[LEXICAL].terms(hidden, tokens, segment_ids)
+            if MULTI_VECTOR in ways:
+                found[MULTI_VECTOR] = bound.heads[MULTI_VECTOR](hidden, segment_ids)
+            return found
+
+        def of(mcls: bool) -> Callable[..., Any]:
+            def run(params: Params, tokens: Array, lengths: Array) -> dict[str, Array]:
+                return several(params, tokens, lengths, mcls=mcls)
+
+            return jit_rows(run, options.get("mesh"))
+
+        self._several = {mcls: of(mcls) for mcls in (False, True)}
+
+    def several(
+        self, params: Params, inputs: Sequence[np.ndarray], *, mcls: bool = False
+    ) -> Several:
+        """What the heads make of each input, in order.
+
+        Args:
+          params: what `bind` takes.
+          inputs: int32 tokens of each, with those that begin and end a row.
+          mcls: whether rows may have several [CLS], whose states are averaged.
+        """
+        dense: dict[int, np.ndarray] = {}
+        terms: dict[int, dict[int, float]] = {}
+        vectors: dict[int, np.ndarray] = {}
+        has_more = [mcls and int(np.sum(row == self._cls_id)) > 1 for row in inputs]
+        for several in (False, True):
+            those = [i for i, more in enumerate(has_more) if more == several]
+            rows = [inputs[i] for i in those]
+            for batch, found in self._results(self._several[several], params, rows):
+                for place, number in enumerate(batch):
+                    own, row = those[number], rows[number]
+                    if DENSE in found:
+                        dense[own] = found[DENSE][place]
+                    if LEXICAL in found:
+                        terms[own] = _above_0(row, found[LEXICAL][place])
+                    if MULTI_VECTOR in found:
+                        kept = (row[1:] != self._cls_id) | (not several)
+                        vectors[own] = found[MULTI_VECTOR][place, : len(row) - 1][kept]
+        order = range(len(inputs))
+        return Several(
+            np.stack([dense[i] for i in order]) if dense else None,
+            [terms[i] for i in order] if terms else None,
+            [vectors[i] for i in order] if vectors else None,
+        )
+
+
+def _above_0(row: np.ndarray, weights: np.ndarray) -> dict[int, float]:
+    """Token -> weight, by falling weight and then by token."""
+    there = np.flatnonzero(weights[: len(row)] > 0)
+    pairs = [(int(row[place]), float(weights[place])) for place in there]
+    return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
+
+
+def room(length: int, window: int) -> int:
+    """Tokens of a text at most, without [CLS] and [SEP], whose row has no more than `length`.
+
+    Args:
+      length: of a row, at least 3.
+      window: tokens behind a [CLS].
+    """
+    whole, rest = divmod(length - 1, window + 1)
+    return whole * window + max(0, rest - 1)
+
+
+def with_cls(row: Int[np.ndarray, " S"], window: int) -> Int[np.ndarray, " T"]:
+    """A row [CLS] text [SEP] with a [CLS] before each window of the text.
+
+    Args:
+      row: its tokens.
+      window: tokens behind a [CLS].
+    """
+    text = row[1:-1]
+    if len(text) <= window:
+        return row
+    return np.insert(row, np.arange(1 + window, 1 + len(text), window), row[0])

@@ -1,0 +1,933 @@
+"""`t5x-lite import adapter` and `t5x-lite export adapter`: modules of PEFT and `adapters`.
+
+An imported directory is a step directory that holds the module, or those of a composition, and
+leaves the rest to its base:
+
+    params/                  adapters/NAME/..., and the head that came along
+    files/config.json        the base's Experiment, with the module
+    files/base.json          the base: where it is, and a digest of each of its arrays
+    files/vocabulary/        the base's; huggingface/ too
+    files/peft/              adapter_config.json of the source; files/adapters/ of that library,
+                             or its adapter_setup.json
+    manifest.json            checksums of all of these, written last
+
+A retriever with two encoders has one directory for the adapters of each, query/ and passage/.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.composition import Block, names_of, trained_of
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.delta_parts import LowRank, factored
+from t5x_lite.adapters.grammar import write_module
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.merging import Union
+from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
+from t5x_lite.checkpoints.init import Init
+from t5x_lite.checkpoints.items import write_params
+from t5x_lite.checkpoints.reading import lazy_params
+from t5x_lite.config import Experiment
+from t5x_lite.config.file import to_json
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import new_directory
+from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.remote import local_path
+from t5x_lite.core.trees import LazyArray
+from t5x_lite.data.layouts import Encoder, Groups
+from t5x_lite.data.vocabularies.byte_level import Bytes
+from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
+from t5x_lite.inference.delta_files import goes_along, open_delta
+from t5x_lite.inference.loading import Step, find_step, learner_of, read_experiment
+from t5x_lite.interop import hf
+from t5x_lite.interop.adapters_files import is_library
+from t5x_lite.interop.adapters_library import read_library
+from t5x_lite.interop.adapters_setups import is_setup, read_setup, write_setup
+from t5x_lite.interop.adapters_writing import write_library
+from t5x_lite.interop.encoder_checkpoints import (
+    POOLER_FILE,
+    exported_head,
+    read_pooler_file,
+    with_family,
+)
+from t5x_lite.interop.encoders import MODEL, SUFFIXES
+from t5x_lite.interop.hf_export import (
+    SOURCE_FILE,
+    of_role,
+    origin_name,
+    source_file,
+    tower_named,
+    write_adapter_card,
+)
+from t5x_lite.interop.hub import find_source
+from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_views
+from t5x_lite.interop.peft import Module, PeftFile, Site, read_peft
+from t5x_lite.interop.peft_files import CONFIG, base_change, head_of
+from t5x_lite.interop.peft_prompts import is_prefix, is_prompt, read_prefix, read_prompt
+from t5x_lite.interop.peft_writing import write_peft
+from t5x_lite.interop.tokenizers import read_encoder_tokenizer, read_tokenizer
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import is_encoder
+from t5x_lite.models.heads import HEADS, Head
+from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.towers import as_model, in_tower, tower_of
+from t5x_lite.models.vector_heads import Dense, Role, dense_of
+from t5x_lite.objectives.contrastive import DOT, Contrastive
+from t5x_lite.objectives.learner import heads_of, views_of
+from t5x_lite.objectives.task_heads import objective_for
+
+Format = Literal["peft", "adapters"]
+
+_logger = logging.getLogger(__name__)
+
+_HUGGINGFACE = f"huggingface/{hf.CONFIG}"
+_SUM = "sum"
+"""Name of the module that a sum of LoRAs becomes."""
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
+"""Files of a tokenizer beside a module."""
+_OF_ADAPTER = (".json", ".safetensors", ".bin")
+"""Suffixes of an adapter's own files."""
+
+
+def import_module(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    base: str | Path,
+    step: Step,
+    name: str,
+    revision: str | None,
+) -> Path:
+    """Imports a module that PEFT or the library `adapters` saved; `commands.weights` says how."""
+    at_hub = find_source(source, revision=revision)
+    sides = _sides_of(at_hub.directory)
+    file = _read_file(sides.get("query", at_hub.directory))
+    where = Path(find_step(local_path(base, what="base"), step=step))
+    checkpoint_manifest.verify(where, "params", "files")
+    files = checkpointing.step_files(where)
+    experiment = read_experiment(where, files)
+    if experiment.adapters.modules:
+        raise InputError(
+            f"checkpoint {where} has modules itself: merge them by `t5x-lite merge` and give what "
+            "that writes"
+        )
+    refuse_views(where, views_of(experiment.model, experiment.objective))
+    params = lazy_params(where)
+    options: dict[str, Any] = {"files": files, "name": name, "where": where}
+    if sides:
+        params, experiment = _with_towers(params), _two_towers(experiment, where=where)
+        fitted = _fitted_towers(
+            sides, experiment, params=params, source=at_hub.directory, **options
+        )
+    elif experiment.objective.more_towers():
+        raise InputError(
+            f"{source} holds the adapter of one encoder, and checkpoint {where} has two; give a "
+            f"directory with {' and '.join(f'{role}/' for role in get_args(Role))}, each the "
+            "adapter of one"
+        )
+    else:
+        fitted = _fitted(file, experiment, params=params, source=at_hub.directory, **options)
+    made, module = fitted.experiment, fitted.module
+    with new_directory(destination) as directory:
+        place = Path(destination).absolute() / "files" / checkpointing.VOCABULARY_DIRECTORY
+        kept = {name: content for name, content in files.items() if goes_along(name)}
+        if fitted.vocabulary is not None:
+            made = _with_vocabulary(made, fitted.vocabulary, place)
+            kept = _replaced(kept, fitted.vocabulary)
+        empty = Base.of({}, {}, base=where, steps=directory.parent)
+        sources = {path: fitted.sources.get(path, path) for path in fitted.left}
+        leaves = {path: leaf_of(theirs, params[path]) for path, theirs in sources.items()}
+        contents = {
+            **kept,
+            checkpointing.CONFIG_FILE: to_json(made).encode(),
+            BASE_FILE: dataclasses.replace(empty, arrays=leaves).content(),
+            f"{file.library}/{file.config_file.name}": file.config_file.read_bytes(),
+            **source_file(at_hub),
+        }
+        _write(directory, contents, module.arrays)
+    names = ", ".join(each.name for each in (module.adapter, *module.others))
+    _logger.info("%s: %s of %s", destination, names, source)
+    return Path(destination)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Fitted:
+    """A directory's module on its base.
+
+    Attributes:
+      experiment: config of the base with the module.
+      module: config and arrays, those of a head and replaced arrays of the base included.
+      left: paths that are left to the base.
+      vocabulary: the directory's own, where it replaces the base's.
+      sources: paths of the base, of the arrays in `left` that it has at other paths.
+    """
+
+    experiment: Experiment
+    module: Module
+    left: list[str]
+    vocabulary: Vocabulary | None
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def _sides_of(directory: Path) -> dict[Role, Path]:
+    """Return the directories of a two-tower retriever's adapters, {} if there is one adapter.
+
+    Raises:
+      InputError: there is only one of the two.
+    """
+    found: dict[Role, Path] = {role: directory / role for role in get_args(Role)}
+    if not any(path.is_dir() for path in found.values()):
+        return {}
+    if any(path.is_file() for path in directory.iterdir() if path.suffix in _OF_ADAPTER):
+        return {}
+    for role, path in found.items():
+        if not path.is_dir():
+            raise InputError(
+                f"{directory} has no {role}/, the adapter of the {role} tower; import the other "
+                "directory by itself, or add this one"
+            )
+    return found
+
+
+def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+    """Return arrays with a tower for passages, which is the model if there is none."""
+    model = {in_tower(p, "passage"): a for p, a in params.items() if p.startswith(MODEL)}
+    return {**model, **params}
+
+
+def _two_towers(experiment: Experiment, *, where: Path) -> Experiment:
+    """Return the config of a retriever with two encoders, on the base's vectors."""
+    objective = experiment.objective.with_two_towers()
+    if objective.more_towers():
+        return dataclasses.replace(experiment, objective=objective)
+    head = dense_of(heads_of(experiment.objective, experiment.heads))
+    if head is None:
+        head = Dense(pooling="cls", normalize=False)
+        _logger.warning(
+            "%s does not say how it makes a vector of a text: [CLS] states and dot products are "
+            "assumed; set objective.pooling and objective.normalize otherwise",
+            where,
+        )
+    temperature = {} if head.normalize else {"temperature": DOT["temperature"]}
+    vectors = {"pooling": head.pooling, "normalize": head.normalize}
+    objective = Contrastive(towers="two", **vectors, **temperature)
+    pairs = {"task": "tasks.pairs:jsonl", "layout": Groups(), "pack": Groups.packs}
+    data = dataclasses.replace(experiment.data, **pairs)
+    return dataclasses.replace(experiment, objective=objective, data=data)
+
+
+def _fitted_towers(
+    sides: Mapping[Role, Path],
+    experiment: Experiment,
+    *,
+    files: Mapping[str, bytes],
+    params: Mapping[str, LazyArray],
+    name: str,
+    source: Path,
+    where: Path,
+) -> _Fitted:
+    """Fit the adapters of two encoders, which must be of one method, to their base."""
+    found: dict[Role, _Fitted] = {}
+    for role, directory in sides.items():
+        alone, own = of_role(experiment, params, role)
+        options: dict[str, Any] = {"files": files, "params": own, "name": name, "where": where}
+        found[role] = _fitted(_read_file(directory), alone, source=directory, **options)
+        head = next((p for p in found[role].module.arrays if p.startswith(HEADS)), None)
+        if head is not None:
+            raise InputError(
+                f"{directory}: it holds {head}, and a retriever's encoder has no such head; import "
+                "it by itself"
+            )
+    query, passage = found["query"], found["passage"]
+    for what, ours, theirs in (
+        ("adapters", query.experiment.adapters, passage.experiment.adapters),
+        ("models", query.experiment.model, passage.experiment.model),
+        ("vocabularies", _content_of(query.vocabulary), _content_of(passage.vocabulary)),
+    ):
+        if ours != theirs:
+            shown = (
+                f": {', '.join(query.experiment.adapters.add)} and "
+                f"{', '.join(passage.experiment.adapters.add)}"
+                if what == "adapters"
+                else ""
+            )
+            raise InputError(
+                f"{source}: query/ and passage/ have different {what}{shown}; both towers of a "
+                "retriever have one method, model and vocabulary"
+            )
+    tower = tower_named(experiment, "passage")
+    arrays = dict(query.module.arrays)
+    arrays |= {in_tower(path, tower): array for path, array in passage.module.arrays.items()}
+    made = dataclasses.replace(query.experiment, objective=experiment.objective)
+    here = checkpointing.lazy_params(where)
+    left = left_to_base(made, arrays, params, source=source, where=where)
+    of_tower = [path for path in left if path not in here]
+    sources = {path: own[1] for path in of_tower if (own := tower_of(path)) is not None}
+    return _Fitted(
+        experiment=made,
+        module=dataclasses.replace(query.module, arrays=arrays),
+        left=left,
+        vocabulary=query.vocabulary,
+        sources=sources,
+    )
+
+
+def _content_of(vocabulary: Vocabulary | None) -> Mapping[str, bytes]:
+    """Return the files of a vocabulary, {} of None."""
+    return {} if vocabulary is None else vocabulary.files()
+
+
+def _fitted(
+    file: Any,
+    experiment: Experiment,
+    *,
+    files: Mapping[str, bytes],
+    params: Mapping[str, LazyArray],
+    name: str,
+    source: Path,
+    where: Path,
+) -> _Fitted:
+    """Fit a directory's module to its base.
+
+    A head of a transformers class that the library `adapters` saved with a module is skipped with a
+    warning if it cannot become one of ours: the module does not need it.
+    """
+    options: dict[str, Any] = {"files": files, "params": params, "name": name}
+    options |= {"source": source, "where": where}
+    if file.library != "adapters" or not file.kept():
+        return _fit(file, experiment, **options)
+    try:
+        return _fit(file, experiment, **options)
+    except InputError as error:
+        fitted = _fit(file.without_kept(), experiment, **options)
+        _logger.warning("%s: the head is left out: %s", source, error)
+        return fitted
+
+
+def _fit(
+    file: Any,
+    experiment: Experiment,
+    *,
+    files: Mapping[str, bytes],
+    params: Mapping[str, LazyArray],
+    name: str,
+    source: Path,
+    where: Path,
+) -> _Fitted:
+    """Fit a directory's module, its head and what it replaces in the base."""
+    kind, kept = model_type_of(files), file.kept()
+    options: dict[str, Any] = {"model": experiment.model, "model_type": kind}
+    heads = heads_of(experiment.objective, experiment.heads)
+    head = head_of(file.config_file, file.head_config(), kept, heads=heads, **options)
+    hosts = hosts_of(experiment.model, head, model_type=kind, where=where)
+    norms = functools.cache(functools.partial(_norms, hosts, params))
+    module = file.module(hosts, name=name, norms=norms)
+    change = base_change(
+        file.where,
+        kept,
+        hosts,
+        model=experiment.model,
+        scaled=_is_scaled(files, experiment.model),
+        read=lambda path: params[path].read().astype(np.float32),
+    )
+    own = {**_pooler_arrays(files, params, hosts), **module.arrays, **change.arrays}
+    module = dataclasses.replace(module, arrays=own)
+    vocabulary = _vocabulary_of(source, files, experiment, rows=change.model.vocab_size)
+    resized = change.model.vocab_size != experiment.model.vocab_size
+    made = dataclasses.replace(experiment, model=change.model)
+    made = _with_head(made, head or module.head, files=files, resized=resized)
+    lines = tuple(map(write_module, (module.adapter, *module.others)))
+    adapters = Adapters(add=lines, use=module.use)
+    made = dataclasses.replace(
+        made,
+        data=dataclasses.replace(made.data, pack=made.data.pack and not adapters.unpackable),
+        adapters=adapters,
+        init=Init(checkpoint=str(where.absolute())),
+        train=(),
+    )
+    left = left_to_base(made, module.arrays, params, source=source, where=where)
+    return _Fitted(experiment=made, module=module, left=left, vocabulary=vocabulary)
+
+
+def _pooler_arrays(
+    files: Mapping[str, bytes], params: Mapping[str, LazyArray], hosts: Hosts
+) -> dict[str, np.ndarray]:
+    """Return the base's pooler, with which the head begins, if the base has no such head itself."""
+    name = f"huggingface/{POOLER_FILE}"
+    if name not in files:
+        return {}
+    found = read_pooler_file(files[name])
+    arrays = {}
+    for piece in hosts.pieces:
+        names = [each for each in (piece.name, *piece.aliases) if each in found]
+        if names and piece.path not in params and found[names[0]].shape == piece.shape:
+            arrays[piece.path] = piece.to_ours(found[names[0]]).astype(np.float32)
+    return arrays
+
+
+def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
+    """Whether transformers multiplies the output of the base's decoder by d_model**-0.5."""
+    config = _of_json(files.get(_HUGGINGFACE, b"{}"))
+    if config.get("model_type") in hf.MODEL_TYPES:
+        return hf.output(config).scaled
+    return hf.is_tied_t5(model)
+
+
+def _vocabulary_of(
+    source: Path, files: Mapping[str, bytes], experiment: Experiment, *, rows: int
+) -> Vocabulary | None:
+    """Return the vocabulary of a directory's tokenizer, or None if it is the base's.
+
+    Raises:
+      InputError: the embedding has other rows than the base's, and no tokenizer says what they are.
+    """
+    resized = rows != experiment.model.vocab_size
+    own = any((source / file).is_file() for file in _TOKENIZERS)
+    if not own:
+        if resized:
+            raise InputError(
+                f"{source}: its embedding has {rows} rows and the base's "
+                f"{experiment.model.vocab_size}, and it has no tokenizer; copy the files of the "
+                "tokenizer there"
+            )
+        return None
+    if not resized and not _has_added_tokens(source):
+        return None
+    with tempfile.TemporaryDirectory() as scratch:
+        if is_encoder(experiment.model):
+            pad_id = experiment.model.pad_id
+            return read_encoder_tokenizer(source, vocab_size=rows, pad_id=pad_id)
+        config = _of_json(files.get(_HUGGINGFACE, b"{}"))
+        return read_tokenizer(
+            source, config, vocab_size=rows, sentinels="hf", scratch=Path(scratch)
+        )
+
+
+def _has_added_tokens(source: Path) -> bool:
+    """Whether the files of a tokenizer list tokens that were added to its own."""
+    return (source / "added_tokens.json").is_file()
+
+
+def _with_vocabulary(made: Experiment, vocabulary: Vocabulary, place: Path) -> Experiment:
+    """The experiment with the vocabulary of the directory."""
+    is_bytes = isinstance(vocabulary, Bytes)
+    data = dataclasses.replace(
+        made.data,
+        vocabulary=str(vocabulary.model_path) if is_bytes else str(place),
+        extra_ids=0 if is_encoder(made.model) else vocabulary.extra_ids,
+    )
+    return dataclasses.replace(made, data=data)
+
+
+def _replaced(files: Mapping[str, bytes], vocabulary: Vocabulary) -> dict[str, bytes]:
+    """The base's files with the files of another vocabulary."""
+    start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
+    kept = {name: content for name, content in files.items() if not name.startswith(start)}
+    return kept | {start + name: content for name, content in vocabulary.files().items()}
+
+
+def _read_file(directory: Path) -> Any:
+    """What a directory holds, by the library that saved it."""
+    if is_setup(directory):
+        return read_setup(directory)
+    if is_library(directory):
+        return read_library(directory)
+    if is_prefix(directory):
+        return read_prefix(directory)
+    return read_prompt(directory) if is_prompt(directory) else read_peft(directory)
+
+
+def _write(directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) -> None:
+    """A step directory of these files and parameters."""
+    for name, content in files.items():
+        path = directory / "files" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    write_params(directory / "params", {path: _lazy(array) for path, array in arrays.items()})
+    checkpoint_manifest.write(directory)
+
+
+def _with_head(
+    base: Experiment, head: Head | None, *, files: Mapping[str, bytes], resized: bool
+) -> Experiment:
+    """The base's experiment for a head: with an objective that reads it, and with that head.
+
+    Args:
+      base: config of the base.
+      head: the head that comes along, if any.
+      files: of the base, with its vocabulary.
+      resized: whether the embedding has other rows than the base's; the base's own heads over the
+        vocabulary do not fit then.
+    """
+    if resized and (head is None or head.name != Mlm().name):
+        others = tuple(each for each in base.heads if each.name != Mlm().name)
+        base = dataclasses.replace(base, heads=others)
+        if any(each.name == Mlm().name for each in _read(base)) and head is None:
+            objective, task = objective_for(None, mask_id=0)
+            layout = next(iter(objective.layouts), Encoder)()
+            data = dataclasses.replace(base.data, task=task, layout=layout, pack=layout.packs)
+            base = dataclasses.replace(base, objective=objective, data=data)
+    if head is None or head in base.heads or head in _read(base):
+        return base
+    objective, task = objective_for(head, mask_id=_mask_id(head, files))
+    layout = next(iter(objective.layouts), Encoder)()
+    data = dataclasses.replace(base.data, task=task, layout=layout, pack=layout.packs)
+    others = tuple(each for each in base.heads if each.name != head.name)
+    return dataclasses.replace(base, objective=objective, heads=(*others, head), data=data)
+
+
+def _mask_id(head: Head, files: Mapping[str, bytes]) -> int:
+    """The [MASK] of the base's vocabulary; 0 if the head does not need it."""
+    if head.name != Mlm().name:
+        return 0
+    start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, content in files.items():
+            if name.startswith(start):
+                path = Path(scratch) / name.removeprefix(start)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        vocabulary = load_vocabulary(scratch, extra_ids=0)
+        return vocabulary.mask_id if isinstance(vocabulary, Tokenizer) else 0
+
+
+def _read(experiment: Experiment) -> tuple[Head, ...]:
+    """The heads that the objective reads."""
+    return tuple(heads_of(experiment.objective, experiment.heads).values())
+
+
+def left_to_base(
+    made: Experiment,
+    arrays: Mapping[str, np.ndarray],
+    params: Mapping[str, LazyArray],
+    *,
+    source: Path,
+    where: Path,
+) -> list[str]:
+    """The paths that a module's checkpoint leaves to its base.
+
+    Raises:
+      InputError: the base lacks one, or has it in another shape; or the module's own arrays are not
+        those that its config says on this base.
+    """
+    wanted = trees.flatten(learner_of(made).shapes)
+    for path, array in arrays.items():
+        shape = tuple(wanted[path].shape) if path in wanted else None
+        if shape != array.shape:
+            has = "has no such array" if shape is None else f"has {shape}"
+            raise InputError(
+                f"{source}: {path} has shape {array.shape}, and such a module of the base {where} "
+                f"{has}: it is of another base, or its config is not of its tensors"
+            )
+    left = [path for path in wanted if path not in arrays]
+    lacking = next((path for path in left if path.startswith(ADAPTERS)), None)
+    if lacking is not None:
+        raise InputError(f"{source}: lacks {lacking}, which such a module of the base has")
+    for path in left:
+        if path not in params:
+            raise InputError(
+                f"checkpoint {where} lacks {path}, which the directory leaves to its base: import "
+                "the base with that head, or save the module with it in modules_to_save"
+            )
+        if params[path].shape != tuple(wanted[path].shape):
+            raise InputError(
+                f"checkpoint {where}: {path} has shape {params[path].shape}, and the directory "
+                f"is for {tuple(wanted[path].shape)}"
+            )
+    return left
+
+
+def leaf_of(path: str, array: LazyArray) -> Leaf:
+    """An array of a base, by its digest."""
+    return Leaf(path, digests({path: array.read()})[path])
+
+
+def _norms(hosts: Hosts, params: Mapping[str, LazyArray], site: Site) -> np.ndarray:
+    """Norms of the columns of a base's kernel, in float32: [N, out]."""
+    kernel = params[hosts.paths[site]].read().astype(np.float32)
+    return np.sqrt(np.sum(np.square(kernel), axis=-2))
+
+
+def export_module(
+    where: Path,
+    target: Path,
+    role: Role,
+    *,
+    files: Mapping[str, bytes],
+    form: Format,
+    name: str | None,
+    head: bool,
+    base_name: str | None,
+    rank: int | None,
+) -> Path:
+    """Export the adapters of the encoder of a role, which is the model if there is one encoder."""
+    experiment = read_experiment(where, files)
+    if form == "peft" and (rank is not None or _is_sum(experiment, name)):
+        options: dict[str, Any] = {"base_name": base_name, "rank": rank, "role": role}
+        return export_sum(where, target, use=name, head=head, **options)
+    tree = _composition(experiment) if form == "adapters" and name is None else None
+    modules = {module.name: module for module in experiment.adapters.modules}
+    chosen = (
+        [_chosen(experiment, name, where=where)]
+        if tree is None
+        else [modules[each] for each in names_of((tree,))]
+    )
+    adapter = chosen[0]
+    refuse_views(where, views_of(experiment.model, experiment.objective))
+    left = Base.read(files, where=where)
+    base = _base_name(files, left, experiment) if base_name is None else base_name
+    tower = tower_named(experiment, role)
+    experiment, params = of_role(experiment, lazy_params(where), role)
+    if left is not None:
+        left = dataclasses.replace(left, arrays=as_model(left.arrays, tower))
+    _warn_of_projection(experiment, form, where=where)
+    if form == "adapters":
+        _refuse_trained(experiment, params, left, where=where)
+        own = None if not head else head_for_export(experiment, where=where)
+        return _export_library(
+            target, chosen, tree, experiment, params, left, own, files, base=base, where=where
+        )
+    kept = None if not head else _trained_head(experiment, params, left, where=where)
+    kind = model_type_of(files)
+    hosts = hosts_of(
+        experiment.model,
+        kept or head_for_export(experiment, where=where),
+        model_type=kind,
+        where=where,
+    )
+    changed = _changed(experiment, params, left)
+    paths = [path for path in params if path.startswith(f"{ADAPTERS}{adapter.name}/")]
+    if kept is not None:
+        paths += _own_modules(hosts, left)
+    arrays = {path: params[path].read().astype(np.float32) for path in (*paths, *changed)}
+    with new_directory(target) as directory:
+        write_peft(
+            directory,
+            adapter,
+            arrays,
+            hosts,
+            norms=functools.cache(functools.partial(_norms, hosts, params)),
+            base=base,
+            where=where,
+            scaled=_is_scaled(files, experiment.model),
+        )
+        write_adapter_card(
+            directory, library="peft", base=base, experiment=experiment, name=where.name
+        )
+    _logger.info("%s: exported %s of %s, for %s", target, adapter.name, where, base or "its base")
+    return target
+
+
+def _warn_of_projection(experiment: Experiment, form: Format, *, where: Path) -> None:
+    """Warn that a directory of an adapter lacks the projection of a retriever's vectors."""
+    head = dense_of(heads_of(experiment.objective, experiment.heads))
+    if head is not None and head.projection is not None:
+        _logger.warning(
+            "%s: the projection of its head %s is left out: a directory of %s has none; "
+            "`t5x-lite export hf --sentence-transformers` writes it",
+            *(where, head.name, form),
+        )
+
+
+def _is_sum(experiment: Experiment, name: str | None) -> bool:
+    """Whether what is exported is a sum of several LoRAs."""
+    modules = {module.name: module for module in experiment.adapters.modules}
+    if name in modules or (name is None and len(modules) == 1):
+        adapter = modules[name] if name in modules else next(iter(modules.values()))
+        return isinstance(adapter, Union) and all(isinstance(x, Lora) for x in adapter.members)
+    used = [modules[each] for each in names_of(experiment.adapters.composition) if each in modules]
+    return name is None and len(used) > 1 and all(isinstance(each, Lora | Union) for each in used)
+
+
+def export_sum(
+    where: Path,
+    destination: Path,
+    *,
+    use: str | None = None,
+    head: bool,
+    base_name: str | None,
+    rank: int | None,
+    role: Role | None = None,
+) -> Path:
+    """Export what a delta or a composition adds to the kernels, as one LoRA of PEFT.
+
+    Ranks are concatenated, which is exact, or a singular value decomposition has the asked rank.
+    alpha is the rank, so PEFT's scale is 1.
+
+    Raises:
+      InputError: something else is changed than kernels of dense layers, or a change of full rank
+        is exported without a rank.
+    """
+    opened = open_delta(where, use=use)
+    base, params = opened.base()
+    kept = (
+        opened.files
+        if checkpointing.CONFIG_FILE in opened.files
+        else checkpointing.step_files(base)
+    )
+    files = dict(kept)
+    experiment = read_experiment(where, files)
+    experiment = dataclasses.replace(experiment, adapters=Adapters())
+    refuse_views(where, views_of(experiment.model, experiment.objective))
+    if role is None and experiment.objective.more_towers():
+        with new_directory(destination) as directory:
+            options = {"use": use, "head": head, "base_name": base_name, "rank": rank}
+            for each in get_args(Role):
+                export_sum(where, directory / each, role=each, **options)
+        _logger.info("%s: one directory for each tower", destination)
+        return destination
+    role = role or "query"
+    tower = tower_named(experiment, role)
+    experiment, params = of_role(experiment, params, role)
+    _warn_of_projection(experiment, "peft", where=where)
+    if opened.delta.config:
+        names = ", ".join(module.name for module in opened.delta.config)
+        raise InputError(f"{where}: no LoRA of PEFT can hold the module {names}; leave it out")
+    extra = dict(opened.delta.extra) if head else {}
+    own = head_for_export(experiment, where=where)
+    start = "" if own is None else f"{HEADS}{own.name}/"
+    trained = own is not None and any(path.startswith(start) for path in extra)
+    hosts = hosts_of(experiment.model, own, model_type=model_type_of(files), where=where)
+    sites = {path: site for site, path in hosts.paths.items()}
+    parts: dict[Site, LowRank] = {}
+    for path, part in as_model(opened.delta.parts, tower).items():
+        if path not in sites or not part.additive:
+            raise InputError(
+                f"{where}: {path} changes in a way that no LoRA of PEFT has; `t5x-lite merge` and "
+                "`t5x-lite export hf` write the whole model"
+            )
+        if rank is None and not isinstance(part, LowRank):
+            raise InputError(
+                f"{where}: {path} changes by a {type(part).__name__.lower()} array and not by a "
+                "product of low rank; --rank R writes the nearest of rank R"
+            )
+        parts[sites[path]] = part if rank is None else factored(part, rank)  # pyright: ignore[reportArgumentType]
+    if not parts:
+        raise InputError(f"{where}: changes no dense layer of the base")
+    whole = max(part.rank for part in parts.values())
+    arrays: dict[str, np.ndarray] = {}
+    for (stack, site), part in parts.items():
+        a, b = (np.asarray(x, np.float32) for x in (part.a, part.b))
+        pad = [(0, 0)] * (a.ndim - 1) + [(0, whole - part.rank)]
+        below = f"{ADAPTERS}{_SUM}/{stack}/{site}"
+        arrays[f"{below}/a"] = np.pad(a, pad)
+        arrays[f"{below}/b"] = np.swapaxes(
+            np.pad(np.swapaxes(np.float32(part.scale) * b, -1, -2), pad), -1, -2
+        )
+    if trained:
+        arrays |= {
+            piece.path: np.asarray(extra[piece.path], np.float32)
+            for piece in hosts.pieces
+            if piece.path in extra
+        }
+    adapter = Lora(name=_SUM, rank=whole, alpha=float(whole))
+    origin = _origin(base) if base_name is None else base_name
+    with new_directory(destination) as directory:
+        write_peft(
+            directory,
+            adapter,
+            arrays,
+            hosts,
+            norms=functools.cache(functools.partial(_norms, hosts, params)),
+            base=origin,
+            where=where,
+        )
+        write_adapter_card(
+            directory, library="peft", base=origin, experiment=experiment, name=where.name
+        )
+    _logger.info(
+        "%s: exported %s as one LoRA of rank %d, for %s",
+        *(destination, where, whole, origin or "its base"),
+    )
+    return destination
+
+
+def _changed(
+    experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None
+) -> list[str]:
+    """The paths of the model's arrays that the base does not have as they are."""
+    learner = learner_of(experiment)
+    of_base = params if left is None else left.arrays
+    return [
+        path
+        for path in params
+        if path.startswith(MODEL) and (path not in of_base or learner.trains(path))
+    ]
+
+
+def _export_library(
+    destination: Path,
+    adapters: Sequence[Adapter],
+    tree: Block | None,
+    experiment: Experiment,
+    params: Mapping[str, LazyArray],
+    left: Base | None,
+    head: Head | None,
+    files: Mapping[str, bytes],
+    *,
+    base: str,
+    where: Path,
+) -> Path:
+    """A directory of the library `adapters`, of one module or of a composition."""
+    kind = model_type_of(files)
+    hosts = hosts_of(experiment.model, None, model_type=kind, where=where)
+    starts = [f"{ADAPTERS}{adapter.name}/" for adapter in adapters]
+    starts += [f"{ADAPTERS}{part}/" for part in trained_of((tree,) if tree else ())]
+    wanted = tuple(trees.flatten(learner_of(experiment).shapes))
+    heads = [] if head is None else [p for p in wanted if p.startswith(f"{HEADS}{head.name}/")]
+    of_base = {} if left is None else left.arrays
+    if head is not None and all(path in of_base for path in heads):  # which did not train
+        head, heads = None, []
+    elif head is not None and not all(path in params for path in heads):
+        _logger.warning(
+            "%s: its head %s is in part the base's, so it is left out", where, head.name
+        )
+        head, heads = None, []
+    paths = [path for path in params if path.startswith(tuple(starts))]
+    arrays = {path: params[path].read().astype(np.float32) for path in (*paths, *heads)}
+    options = {"base": base, "head": head, "where": where}
+    with new_directory(destination) as directory:
+        if tree is None:
+            written = write_library(directory, adapters[0], arrays, hosts, **options)
+        else:
+            written = write_setup(directory, tree, adapters, arrays, hosts, **options)
+        write_adapter_card(
+            directory, library="adapters", base=base, experiment=experiment, name=where.name
+        )
+    if head is not None and not written:
+        _logger.warning(
+            "%s: its head %s is left out: `adapters` has none like it", where, head.name
+        )
+    names = ", ".join(adapter.name for adapter in adapters)
+    _logger.info("%s: exported %s of %s, for %s", destination, names, where, base or "its base")
+    return destination
+
+
+def _composition(experiment: Experiment) -> Block | None:
+    """The one tree of blocks in use; None where modules stand by themselves."""
+    match experiment.adapters.composition:
+        case (Block() as tree,):
+            return tree
+    return None
+
+
+def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter:
+    """The module that is exported.
+
+    Raises:
+      InputError: there is none, no such one, or it could be one or another.
+    """
+    modules = {module.name: module for module in experiment.adapters.modules}
+    if not modules:
+        raise InputError(f"checkpoint {where} has no module: `t5x-lite export hf` writes the model")
+    if name is None and len(modules) > 1:
+        raise InputError(
+            f"checkpoint {where} has the modules {', '.join(modules)}: choose one by --name"
+        )
+    chosen = next(iter(modules)) if name is None else name
+    if chosen not in modules:
+        raise InputError(
+            f"checkpoint {where} has no module {chosen!r}{did_you_mean(chosen, modules)}; it has "
+            f"{', '.join(modules)}"
+        )
+    return modules[chosen]
+
+
+def _refuse_trained(
+    experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None, *, where: Path
+) -> None:
+    """Refuse a module beside which arrays of the base changed."""
+    if changed := _changed(experiment, params, left):
+        raise InputError(
+            f"checkpoint {where}: {changed[0]} trained beside the module, and a directory of "
+            "`adapters` would leave it out: `t5x-lite export hf` writes the merged model"
+        )
+
+
+def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
+    """The head with which `export hf` writes the model, by whose class names have a prefix."""
+    if not is_encoder(experiment.model):
+        return None
+    _, family = with_family(experiment.model, where=where)
+    return exported_head(experiment, family, None, where=where)
+
+
+def _trained_head(
+    experiment: Experiment, params: Mapping[str, LazyArray], base: Base | None, *, where: Path
+) -> Head | None:
+    """The head that trained with a module; None where none did.
+
+    Raises:
+      InputError: PEFT's directories have no such head.
+    """
+    head = head_for_export(experiment, where=where)
+    if head is None:
+        return None
+    own = [path for path in params if path.startswith(f"{HEADS}{head.name}/")]
+    if base is not None and all(path in base.arrays for path in own):
+        return None
+    if head.name not in SUFFIXES:
+        raise InputError(
+            f"checkpoint {where}: its head {head.name} trained with the module, and PEFT's "
+            f"modules_to_save would hold the base's embedding with it: leave it out by --no-head"
+        )
+    return head
+
+
+def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
+    """The paths of a head that trained: those of modules, of which the base has not all."""
+    left = {} if base is None else base.arrays
+    own = head_modules([piece for piece in hosts.pieces if piece.path not in left])
+    return [piece.path for piece in hosts.pieces if head_modules([piece])[0] in own]
+
+
+def _base_name(files: Mapping[str, bytes], base: Base | None, experiment: Experiment) -> str:
+    """base_model_name_or_path: what an imported module said, or where the base came from."""
+    said = _of_json(files.get(f"{PeftFile.library}/{CONFIG}", b"{}")).get("base_model_name_or_path")
+    if isinstance(said, str) and said:
+        return said
+    checkpoint = base.checkpoint if base is not None else str(experiment.init.checkpoint or "")
+    return _origin(Path(checkpoint)) if checkpoint else ""
+
+
+def _origin(checkpoint: Path) -> str:
+    """The name at the hub or the directory that a base was imported from; "" if unknown."""
+    path = checkpoint / "files" / SOURCE_FILE
+    try:
+        if not path.is_file():
+            path = Path(find_step(checkpoint)) / "files" / SOURCE_FILE
+        return origin_name({SOURCE_FILE: path.read_bytes()})
+    except (InputError, OSError):  # it has moved, or was trained here
+        return ""
+
+
+def model_type_of(files: Mapping[str, bytes]) -> str | None:
+    """The model_type that an imported model had."""
+    kind = _of_json(files.get(_HUGGINGFACE, b"{}")).get("model_type")
+    return kind if isinstance(kind, str) else None
+
+
+def _of_json(content: bytes) -> dict[str, Any]:
+    """The object of a file; an empty one where it is none."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _lazy(array: np.ndarray) -> LazyArray:
+    return LazyArray(array.shape, np.dtype(np.float32), lambda: array)

@@ -1,0 +1,508 @@
+"""Checkpoints of encoders, in and out, and all families of them.
+
+What `interop.hf_import` needs of encoders: their directories read, and made.
+
+What stands on an encoder is imported as a head, and the objective is the one that trains it, where
+there is one. On the way out one head is written; which one the objective says, or the user.
+
+All families of encoders that Hugging Face's directories hold, and which one is meant.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from t5x_lite.config import Experiment
+from t5x_lite.core import tied_parameters
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.config import Data
+from t5x_lite.data.layouts import Encoder
+from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
+from t5x_lite.interop.bert import BERT
+from t5x_lite.interop.deberta import DEBERTA
+from t5x_lite.interop.encoders import (
+    MODEL,
+    POOLER,
+    EncoderCheckpoint,
+    Family,
+    encoder_tensors,
+    read_encoder,
+    with_kept,
+)
+from t5x_lite.interop.hf import CONFIG, common_dtype, read_json
+from t5x_lite.interop.retrievers import FILES as M3_FILES
+from t5x_lite.interop.retrievers import POOLER as VECTORS_POOLER
+from t5x_lite.interop.retrievers import PREFIX as OBJECTIVE
+from t5x_lite.interop.retrievers import (
+    CondenserHead,
+    M3Heads,
+    condenser_files,
+    flag_embedding,
+    flag_tokenizer,
+    m3_files,
+    read_condenser,
+    read_m3,
+    read_pooler,
+)
+from t5x_lite.interop.rules import LazyArray, Source, check_finite, value_of
+from t5x_lite.interop.sentence_transformers import projection_of, read_sentences, sentence_files
+from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
+from t5x_lite.interop.tokenizers import kept_files, read_encoder_tokenizer, tokenizer_files
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.models.heads import HEADS, Classifier, ClassifierKind, Head, by_name
+from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.vector_heads import Dense
+from t5x_lite.objectives.learner import heads_of, views_of
+from t5x_lite.objectives.task_heads import objective_for
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Constant
+
+_logger = logging.getLogger(__name__)
+
+FAMILIES: tuple[Family, ...] = (BERT, DEBERTA)
+
+MODEL_TYPES = tuple(kind for family in FAMILIES for kind in family.model_types)
+"""Those of all encoders."""
+
+
+def family_of(hf_config: Mapping[str, Any]) -> Family | None:
+    """The family of a config.json's model_type; None where it is of no encoder."""
+    kind = hf_config.get("model_type")
+    return next((family for family in FAMILIES if kind in family.model_types), None)
+
+
+def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Family]:
+    """An encoder's config and its family.
+
+    Args:
+      model: the config.
+      where: its checkpoint, for messages.
+
+    Raises:
+      InputError: it is of no family.
+    """
+    for family in FAMILIES:
+        # A subclass may compute another thing, of which transformers would know nothing.
+        if isinstance(model, EncoderConfig) and type(model) is family.config:
+            return model, family
+    raise InputError(f"checkpoint {where}: transformers has no {type(model).__name__}")
+
+
+def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:
+    """The kind of classification head that a checkpoint's family is fine-tuned with.
+
+    Args:
+      model: of the checkpoint.
+      heads: that it has.
+    """
+    named = by_name(heads)
+    if isinstance(classifier := named.get("classifier"), Classifier):
+        return classifier.kind
+    # A pretrained or imported ELECTRA is a BERT with the head "rtd".
+    return (
+        "electra" if "rtd" in named and model.classifier_kind == "bert" else model.classifier_kind
+    )
+
+
+Part = Literal["model", "generator"]
+"""What of a checkpoint is exported, or of a release of DeBERTaV3 imported."""
+
+POOLER_FILE = "pooler.safetensors"
+"""File of an imported step: the pooler of an encoder that was imported without a classifier."""
+_GENERATOR, _GENERATOR_CONFIG = "pytorch_model.generator.bin", "generator_config.json"
+"""What Microsoft's releases call the generator, beside the discriminator."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Release:
+    """An encoder's directory.
+
+    Attributes:
+      checkpoint: config and arrays.
+      vocabulary: of its tokenizer.
+      tokenizer: its tokenizer files by name, those that the vocabulary does not write.
+      vectors: how it makes vectors of texts, where its files say so.
+      condenser: the head layers of a Condenser beside it.
+      m3: the heads of a BGE-M3 beside it.
+      projection: of its vectors, where they have one.
+    """
+
+    checkpoint: EncoderCheckpoint
+    vocabulary: Tokenizer
+    tokenizer: Mapping[str, bytes]
+    vectors: Dense | None
+    condenser: CondenserHead | None = None
+    m3: M3Heads | None = None
+    projection: Source | None = None
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What its arrays are read from."""
+        beside = (self.condenser, self.m3, self.projection)
+        return (self.checkpoint, *(each for each in beside if each is not None))
+
+    def arrays(self) -> dict[str, LazyArray]:
+        """The learner's parameters by path, each read when it is needed."""
+        found = [source.lazy_arrays() for source in self.sources]
+        return {path: array for arrays in found for path, array in arrays.items()}
+
+    def experiment(self, place: Path) -> Experiment:
+        """A config around the model.
+
+        Args:
+          place: where its vocabulary will be.
+        """
+        model, head = self.checkpoint.model, self.checkpoint.head
+        objective, task = objective_for(head, mask_id=self.vocabulary.mask_id)
+        if self.condenser is not None:
+            objective = self.condenser.objective
+        others: list[Head] = []
+        if self.m3 is not None:
+            objective, task = self.m3.objective(self.vectors), "tasks.pairs:jsonl"
+            others = [self.m3.lexical, self.m3.multi_vector]
+        layout = next(iter(objective.layouts), Encoder)()
+        length = min(512, model.max_positions - model.first_position)
+        return Experiment(
+            model=model,
+            objective=objective,
+            heads=tuple(each for each in (head, self.vectors, *others) if each is not None),
+            data=Data(
+                task=task,
+                vocabulary=str(place),
+                layout=layout,
+                pack=layout.packs,
+                inputs_length=length,
+                targets_length=length,  # of passages, where the layout has some
+                extra_ids=0,
+            ),
+            optimizer=AdamW(schedule=Constant(value=5e-5)),
+            steps=1000,
+        )
+
+
+def pooler_file(checkpoint: EncoderCheckpoint) -> bytes:
+    """Return a safetensors file with the pooler that no head of the checkpoint reads."""
+    arrays = {f"{POOLER}.{leaf}": value_of(array) for leaf, array in checkpoint.pooler.items()}
+    for name, array in arrays.items():
+        check_finite(checkpoint.where, name, array)
+    lazy = {
+        name: LazyArray(array.shape, array.dtype, functools.partial(np.asarray, array))
+        for name, array in arrays.items()
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / POOLER_FILE
+        write_safetensors(path, lazy)
+        return path.read_bytes()
+
+
+def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
+    """Return the pooler of `pooler_file`, by transformers' names."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / POOLER_FILE
+        path.write_bytes(content)
+        return {name: np.array(array) for name, array in read_safetensors(path).items()}
+
+
+def generator_config(source: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json of a release's generator: generator_config.json, or config.json itself.
+
+    Args:
+      source: the release.
+      config: the content of its config.json.
+
+    Raises:
+      InputError: there is no generator, or its config is not JSON object.
+    """
+    if not (source / _GENERATOR).is_file():
+        raise InputError(
+            f"{source}: holds no {_GENERATOR}, the generator of a release of DeBERTaV3; leave "
+            "--part out for what else it holds"
+        )
+    path = source / _GENERATOR_CONFIG
+    own = read_json(path) if path.is_file() else {}
+    return {**({"model_type": config.get("model_type")} if own else config), **own}
+
+
+def read_release(
+    family: Family,
+    source: Path,
+    hf_config: Mapping[str, Any],
+    *,
+    part: Part = "model",
+    skip_from: int | None = None,
+) -> Release:
+    """Reads an encoder's directory, but no large array.
+
+    Args:
+      family: of the encoder.
+      source: the directory.
+      hf_config: the content of its config.json, or what `generator_config` gave.
+      part: which of a release's models.
+      skip_from: of the head of a Condenser, where there is one.
+
+    Raises:
+      InputError: it is incomplete, damaged or of another kind.
+    """
+    where = source / CONFIG
+    if part == "generator" and (source / _GENERATOR_CONFIG).is_file():
+        where = source / _GENERATOR_CONFIG
+    weights = source / _GENERATOR if part == "generator" else None
+    checkpoint = read_encoder(family, source, hf_config, where=where, weights=weights)
+    model = checkpoint.model
+    vocabulary = read_encoder_tokenizer(source, vocab_size=model.vocab_size, pad_id=model.pad_id)
+    vectors, projection = _vectors(source, model, vocabulary) if part == "model" else (None, None)
+    return Release(
+        checkpoint=checkpoint,
+        vocabulary=vocabulary,
+        tokenizer=kept_files(source, vocabulary),
+        vectors=vectors,
+        condenser=(
+            read_condenser(
+                *(source, model, checkpoint.head),
+                mask_id=vocabulary.mask_id,
+                skip_from=skip_from,
+            )
+            if part == "model"
+            else None
+        ),
+        m3=read_m3(source, model, specials=_specials(vocabulary)) if part == "model" else None,
+        projection=projection,
+    )
+
+
+def _vectors(
+    source: Path, model: EncoderConfig, vocabulary: Tokenizer
+) -> tuple[Dense | None, Source | None]:
+    """How a directory makes vectors, and the arrays of that; None where it does not say."""
+    own = read_sentences(source, d_model=model.d_model, lowers=_lowers(vocabulary))
+    pooler = read_pooler(source, d_model=model.d_model)
+    if pooler is None:
+        return own, projection_of(source, d_model=model.d_model)
+    if own is not None:
+        raise InputError(
+            f"{source}: {VECTORS_POOLER} and modules.json both say how vectors are made; keep one "
+            "of them"
+        )
+    return pooler.head, pooler
+
+
+def _specials(vocabulary: Tokenizer) -> tuple[int, ...]:
+    """Tokens that are no terms of a text."""
+    ids = (vocabulary.cls_id, vocabulary.pad_id, vocabulary.sep_id, vocabulary.unk_id)
+    return tuple(sorted(ids))
+
+
+def _lowers(vocabulary: Tokenizer) -> bool:
+    """Whether a tokenizer lower-cases text, by the alphabet."""
+    letters = " ".join("abcdefghijklmnopqrstuvwxyz")
+    return vocabulary.encode(letters.upper()) == vocabulary.encode(letters)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export:
+    """What a directory for transformers is made of.
+
+    Attributes:
+      config: the content of config.json.
+      tensors: of the weights, by name.
+      files: the tokenizer's and others, by their paths.
+      beside: tensors of further files, by the name of the file.
+    """
+
+    config: dict[str, Any]
+    tensors: dict[str, LazyArray]
+    files: dict[str, bytes]
+    beside: dict[str, dict[str, LazyArray]]
+
+
+def export_of(
+    experiment: Experiment,
+    params: Mapping[str, LazyArray],
+    vocabulary: Vocabulary,
+    *,
+    part: Part = "model",
+    cast: Callable[[LazyArray], LazyArray],
+    model_type: str | None,
+    kept: Mapping[str, bytes],
+    head: str | None = None,
+    sentences: Dense | None = None,
+    max_length: int | None = None,
+    where: object,
+) -> Export:
+    """An encoder and its head, as transformers has them.
+
+    Args:
+      experiment: of the checkpoint.
+      params: the learner's, by path.
+      vocabulary: that it was trained with.
+      part: the model, or the generator that it was trained against.
+      cast: gives its arrays the dtype that they shall have.
+      model_type: that it had where it was imported from, if it was.
+      kept: files from there, by name.
+      head: the name of the head; see `exported_head`.
+      sentences: how sentence-transformers makes vectors of it, where that shall load it; there is
+        no head then.
+      max_length: tokens of a text there; None is what the model reads at most.
+      where: the checkpoint, for messages.
+
+    Raises:
+      InputError: transformers has no such model, or the parameters are not those of the config.
+    """
+    beside: dict[str, dict[str, LazyArray]] = {}
+    flag = ""
+    if part == "generator":
+        generator, written, arrays = _generator(experiment, params, where=where)
+        model, family = with_family(generator, where=where)
+    else:
+        model, family = with_family(experiment.model, where=where)
+        name = "none" if sentences is not None else head
+        written = exported_head(experiment, family, name, where=where)
+        arrays = _own(experiment, params, written, where=where)
+        own = {n: cast(array) for n, array in params.items() if n.startswith(OBJECTIVE)}
+        beside = condenser_files(experiment.objective, model, written, own, where=where)
+        heads = heads_of(experiment.objective, experiment.heads)
+        casted = {n: cast(array) for n, array in params.items() if n.startswith(HEADS)}
+        beside |= m3_files(heads, model, casted, where=where)
+        flag = flag_embedding(heads, model)
+    arrays = {path: cast(array) for path, array in arrays.items()}
+    if family.fitted is not None:
+        model, arrays = family.fitted(model, arrays)
+    config = family.from_model(model, written, model_type)
+    if part == "model":
+        earlier = _object(kept.get(CONFIG, b"{}"))
+        config = with_kept(family, config, earlier, model=model, head=written)
+    tensors = encoder_tensors(
+        family, model, written, arrays, model_type=config["model_type"], where=where
+    )
+    dtype = common_dtype(arrays.values())
+    files: dict[str, bytes] = {}
+    if isinstance(vocabulary, Tokenizer):
+        longest = model.max_positions - model.first_position
+        files = tokenizer_files(vocabulary, kept, max_length=longest)
+        if flag:
+            files = flag_tokenizer(files, vocabulary.names, where=where)
+            _logger.info("FlagEmbedding loads the directory by %s", flag)
+    else:
+        _logger.warning(
+            "%s: its vocabulary is a %s, of which no tokenizer of transformers is written",
+            where,
+            type(vocabulary).__name__,
+        )
+    if sentences is not None:
+        longest = max_length or model.max_positions - model.first_position
+        files |= sentence_files(sentences, d_model=model.d_model, max_length=longest)
+    return Export(
+        config={**config, "dtype": dtype, "torch_dtype": dtype},
+        tensors=tensors,
+        files=files,
+        beside=beside,
+    )
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    """The object in a JSON file; {} if it is none."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def exported_head(
+    experiment: Experiment, family: Family, name: str | None, *, where: object
+) -> Head | None:
+    """The head that is exported; None is the encoder alone.
+
+    Args:
+      experiment: of the checkpoint.
+      family: of the encoder.
+      name: of the head; "none" is none, and None the one that the objective reads, or else the only
+        one that transformers has.
+      where: the checkpoint, for messages.
+
+    Raises:
+      InputError: there is no such head, or it could be one or another.
+    """
+    heads = heads_of(experiment.objective, experiment.heads)
+    known = {key: head for key, head in heads.items() if family.heads(head)}
+    if name == "none":
+        return None
+    if name is not None:
+        if name not in known:
+            raise InputError(
+                f"checkpoint {where}: has no head {name!r} that transformers has; it has "
+                f"{', '.join(known) or 'none'}"
+            )
+        return known[name]
+    own = [head.name for head in experiment.objective.heads(heads)]
+    chosen = [key for key in own if key in known] or list(known)
+    if len(chosen) > 1:
+        raise InputError(
+            f"checkpoint {where}: has the heads {', '.join(known)}, and transformers' directories "
+            "have one: choose it by --head NAME, or none by --head none"
+        )
+    for key, head in heads.items():
+        if key not in known and key not in M3_FILES and head.has_parameters:
+            _logger.warning("%s: transformers has no such head, %s; it is left out", where, key)
+    if left := [key for key in known if key not in chosen]:
+        _logger.warning("%s: left out, as transformers has one head: %s", where, ", ".join(left))
+    return known[chosen[0]] if chosen else None
+
+
+def _generator(
+    experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
+) -> tuple[ModelConfig, Head | None, dict[str, LazyArray]]:
+    """The generator of replaced-token detection as a model with its head."""
+    generator = experiment.objective.models().get("generator")
+    if generator is None:
+        raise InputError(
+            f"checkpoint {where}: only objective Electra has a generator, and this one is "
+            f"{type(experiment.objective).__name__}"
+        )
+    seen = seen_params(experiment, params, where=where)
+    arrays = _moved(seen, "objective/generator/", MODEL)
+    arrays |= _moved(seen, "objective/generator_head/", f"{HEADS}{Mlm().name}/")
+    return generator, Mlm(), arrays
+
+
+def _own(
+    experiment: Experiment, params: Mapping[str, LazyArray], head: Head | None, *, where: object
+) -> dict[str, LazyArray]:
+    """The model and one of its heads, which has the usual name there."""
+    seen = seen_params(experiment, params, where=where)
+    arrays = _moved(seen, MODEL, MODEL)
+    return arrays if head is None else arrays | _moved(seen, *[f"{HEADS}{head.name}/"] * 2)
+
+
+def seen_params(
+    experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
+) -> dict[str, LazyArray]:
+    """A checkpoint's parameters as the modules read them, by path.
+
+    Raises:
+      InputError: they are not those of the config.
+    """
+    try:
+        return tied_parameters.read_lazily(views_of(experiment.model, experiment.objective), params)
+    except ValueError as error:
+        raise InputError(
+            f"checkpoint {where}: not the parameters of its config: {error}"
+        ) from error
+
+
+def _moved(params: Mapping[str, LazyArray], old: str, new: str) -> dict[str, LazyArray]:
+    """The arrays below one path, at another."""
+    return {
+        new + path.removeprefix(old): array
+        for path, array in params.items()
+        if path.startswith(old)
+    }

@@ -1,0 +1,602 @@
+"""`t5x-lite export hf`: a checkpoint as transformers loads it, with its model card.
+
+`t5x-lite export hf`: a checkpoint as Hugging Face's transformers loads it, with a model card.
+
+    config.json  generation_config.json  model.safetensors  tokenizer files  README.md
+
+Arrays go through one by one, so the memory that is needed is that of the largest few.
+
+A retriever with two encoders, or with two projections, as one directory for each.
+
+    DST/query_model/      as the export of a model alone
+    DST/passage_model/
+
+That is the layout of RetroMAE's and Tevatron's checkpoints. A projection is the module 2_Dense of
+sentence-transformers.
+
+The model card that `t5x-lite export hf` writes: README.md, as the Hugging Face Hub reads it.
+
+    ---
+    # license: say which, such as apache-2.0
+    library_name: transformers
+    pipeline_tag: text2text-generation
+    base_model: "google/flan-t5-small"
+    tags: ["t5x_lite"]
+    model-index: [{"name": "sst2", "results": [{... "metrics": [{"type": "accuracy", ...}]}]}]
+    ---
+    # sst2
+    ...
+
+It says the task, the base model, what was measured at that step, the command and the versions, as
+far as the checkpoint and its work directory say them. Licence and language are left to the user.
+The head is JSON, line by line, which is YAML, too.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import ml_dtypes
+import numpy as np
+
+from t5x_lite.adapters.base import ADAPTERS
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.config import Experiment
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.remote import AnyPath
+from t5x_lite.core.run_history import Start, read_starts
+from t5x_lite.data.config import text_lengths
+from t5x_lite.data.vocabularies.byte_level import Bytes
+from t5x_lite.data.vocabularies.loading import load_vocabulary
+from t5x_lite.inference.loading import learner_of, with_float32_base
+from t5x_lite.inference.text_encoder import trained_length
+from t5x_lite.interop import encoder_checkpoints, hf
+from t5x_lite.interop.hf import CONFIG, common_dtype, read_json, their_tensors
+from t5x_lite.interop.hub import Found
+from t5x_lite.interop.retrievers import flag_embedding
+from t5x_lite.interop.rules import LazyArray
+from t5x_lite.interop.sentence_transformers import PROJECTION, sentence_files
+from t5x_lite.interop.tensor_files import write_safetensors, write_tensors
+from t5x_lite.interop.tokenizers import write_tokenizer
+from t5x_lite.interop.torch_files import write_torch
+from t5x_lite.metrics.benchmarks import is_test
+from t5x_lite.models.encoder import is_encoder
+from t5x_lite.models.heads import HEADS
+from t5x_lite.models.towers import as_model
+from t5x_lite.models.vector_heads import Dense, Role, dense_of
+from t5x_lite.objectives.learner import heads_of
+
+_logger = logging.getLogger(__name__)
+
+
+def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
+    """The roles that have a directory each; () where one model is for both.
+
+    Args:
+      experiment: of the checkpoint.
+      projections: whether projections are exported.
+    """
+    head = dense_of(heads_of(experiment.objective, experiment.heads))
+    apart = head is not None and head.projection is not None and not head.tied
+    two = experiment.objective.more_towers() or (projections and apart)
+    return get_args(Role) if two else ()
+
+
+def of_role(
+    experiment: Experiment, params: Mapping[str, LazyArray], role: Role
+) -> tuple[Experiment, dict[str, LazyArray]]:
+    """The checkpoint of the encoder of one role alone.
+
+    Args:
+      experiment: of the checkpoint.
+      params: the learner's, by path.
+      role: whose encoder becomes the model.
+    """
+    objective = experiment.objective.with_one_tower()
+    found = as_model(params, tower_named(experiment, role))
+    return dataclasses.replace(experiment, objective=objective), found
+
+
+def tower_named(experiment: Experiment, role: Role) -> str:
+    """Return the tower of a role, or "" if its encoder is the model."""
+    return role if role in experiment.objective.more_towers() else ""
+
+
+def projection_of(
+    head: Dense, params: Mapping[str, LazyArray], role: Role
+) -> tuple[LazyArray, LazyArray | None] | None:
+    """The kernel [D, K] and the bias, if any, of a role's projection; None without one."""
+    if head.projection is None:
+        return None
+    start = f"{HEADS}{head.name}/{'query' if head.tied else role}"
+    bias = params[f"{start}/bias"] if head.projection_bias else None
+    return params[f"{start}/kernel"], bias
+
+
+Dtype = Literal["keep", "float32", "bfloat16"]
+
+HUGGINGFACE = "huggingface"
+"""The folder of a step's files that holds those of the model's release."""
+GENERATION = "generation_config.json"
+MODEL = "model/"
+"""What the paths of the model's parameters begin with."""
+
+
+def refuse_of_t5(
+    source: Path,
+    experiment: Experiment,
+    *,
+    sentence_transformers: bool,
+    part: encoder_checkpoints.Part,
+    head: str | None,
+) -> None:
+    """Refuses what encoders alone have.
+
+    Raises:
+      InputError: it is asked for.
+    """
+    name = type(experiment.model).__name__
+    if sentence_transformers and not hf.is_t5_encoder(experiment.model):
+        raise InputError(
+            f"checkpoint {source}: a {name} is not exported for sentence-transformers, but "
+            "encoders are, such as a BERT or the encoder of a T5"
+        )
+    if hf.is_t5_encoder(experiment.model) and roles_of(
+        experiment, projections=sentence_transformers
+    ):
+        raise InputError(
+            f"checkpoint {source}: it has one {name} or one projection for queries and one for "
+            "passages, and only encoders such as a BERT are exported as two directories"
+        )
+    if part != "model":
+        raise InputError(f"checkpoint {source}: a {name} has no {part}")
+    if head is not None:
+        raise InputError(f"checkpoint {source}: a {name} has no head {head!r}")
+
+
+def write_sentences(
+    directory: Path,
+    head: Dense,
+    experiment: Experiment,
+    params: Mapping[str, LazyArray],
+    *,
+    dtype: Dtype,
+) -> None:
+    """Write the files of sentence-transformers beside a T5's encoder."""
+    d_model = hf.written(experiment.model, where=directory).d_model
+    length = trained_length(experiment)
+    for name, content in sentence_files(head, d_model=d_model, max_length=length).items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_bytes(content)
+    _write_projection(directory, head, params, "query", dtype=dtype)
+
+
+def export_t5(
+    source: Path,
+    files: Mapping[str, bytes],
+    experiment: Experiment,
+    saved: Mapping[str, LazyArray],
+    directory: Path,
+    *,
+    dtype: Dtype,
+) -> None:
+    model = hf.written(experiment.model, where=source)
+    seen = encoder_checkpoints.seen_params(experiment, saved, where=source)
+    arrays = {
+        path.removeprefix(MODEL): cast(array, dtype)
+        for path, array in seen.items()
+        if path.startswith(MODEL)
+    }
+    config = hf.from_model(
+        model, model_type=_earlier_type(source, files), dtype=common_dtype(arrays.values())
+    )
+    config = hf.with_kept(config, _earlier_config(source, files), model=model)
+    vocabulary = load_vocabulary(
+        source / "files" / checkpointing.VOCABULARY_DIRECTORY,
+        extra_ids=experiment.data.extra_ids,
+    )
+    config["tokenizer_class"] = "ByT5Tokenizer" if isinstance(vocabulary, Bytes) else "T5Tokenizer"
+    generation = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    kept = files.get(f"{HUGGINGFACE}/{GENERATION}", as_json(generation))
+    write_tensors(directory, their_tensors(model, arrays, where=source))
+    write_tokenizer(vocabulary, directory)
+    (directory / hf.CONFIG).write_bytes(as_json(config))
+    (directory / GENERATION).write_bytes(kept)
+
+
+def merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
+    """A checkpoint's parameters by path, with its adapters added to the model's kernels.
+
+    Raises:
+      InputError: an adapter cannot be merged.
+    """
+    learner = learner_of(with_float32_base(experiment))
+    params = checkpointing.restore_params(source, learner.shapes)
+    try:
+        merged = {"model": learner.merged(params)}
+        if towers := experiment.objective.more_towers():
+            merged["towers"] = {name: learner.merged(params, tower=name) for name in towers}
+    except InputError as error:
+        raise InputError(
+            f"checkpoint {source}: {error}, and no directory of transformers holds it"
+        ) from error
+    flat = trees.flatten({**params, **merged})
+    kept = {path: np.asarray(leaf) for path, leaf in flat.items() if not path.startswith(ADAPTERS)}
+    return {
+        path: LazyArray(array.shape, array.dtype, lambda array=array: array)
+        for path, array in kept.items()
+    }
+
+
+def export_encoder(
+    source: Path,
+    files: Mapping[str, bytes],
+    experiment: Experiment,
+    params: Mapping[str, LazyArray],
+    directory: Path,
+    *,
+    part: encoder_checkpoints.Part,
+    dtype: Dtype,
+    head: str | None,
+    sentences: Dense | None,
+    role: Role,
+) -> None:
+    start = f"{HUGGINGFACE}/"
+    made = encoder_checkpoints.export_of(
+        experiment,
+        params,
+        load_vocabulary(
+            source / "files" / checkpointing.VOCABULARY_DIRECTORY,
+            extra_ids=experiment.data.extra_ids,
+        ),
+        part=part,
+        cast=functools.partial(cast, dtype=dtype),
+        model_type=_earlier_type(source, files),
+        kept={name.removeprefix(start): files[name] for name in files if name.startswith(start)},
+        head=head,
+        sentences=sentences,
+        max_length=None if sentences is None else trained_length(experiment),
+        where=source,
+    )
+    write_tensors(directory, made.tensors)
+    for name, tensors in made.beside.items():
+        if name.endswith(".pt"):
+            arrays = {key: array.read() for key, array in tensors.items()}
+            write_torch(directory / name, arrays, keep_dtype=True)
+        else:
+            write_safetensors(directory / name, tensors)
+    for name, content in {**made.files, hf.CONFIG: as_json(made.config)}.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_bytes(content)
+    if sentences is not None:
+        _write_projection(directory, sentences, params, role, dtype=dtype)
+
+
+def _write_projection(
+    directory: Path, head: Dense, params: Mapping[str, LazyArray], role: Role, *, dtype: Dtype
+) -> None:
+    """Write the tensors of a vector's projection, if it has one."""
+    layer = projection_of(head, params, role)
+    if layer is None:
+        return
+    kernel, bias = cast(layer[0], dtype), layer[1]
+    shape = (kernel.shape[1], kernel.shape[0])
+    arrays = {
+        "linear.weight": LazyArray(
+            shape, kernel.dtype, lambda: np.ascontiguousarray(kernel.read().T)
+        )
+    }
+    arrays |= {} if bias is None else {"linear.bias": cast(bias, dtype)}
+    write_tensors(directory / PROJECTION, arrays)
+
+
+def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
+    """The model_type that an imported model had."""
+    found = _earlier_config(source, files).get("model_type")
+    return found if isinstance(found, str) else None
+
+
+def _earlier_config(source: AnyPath, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The config.json of an imported model; {} without one.
+
+    Raises:
+      InputError: the config.json that was kept is damaged.
+    """
+    name = f"{HUGGINGFACE}/{hf.CONFIG}"
+    try:
+        kept = json.loads(files.get(name, b"{}"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source / 'files' / name}: not JSON ({error})") from error
+    return kept if isinstance(kept, dict) else {}
+
+
+def cast(array: LazyArray, dtype: Dtype) -> LazyArray:
+    """The array in the dtype that was asked for; float64, which JAX would not hold, in float32."""
+    if dtype == "keep":
+        wanted = np.dtype(np.float32) if array.dtype == np.float64 else array.dtype
+    else:
+        wanted = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
+    return LazyArray(array.shape, wanted, lambda: array.read().astype(wanted, copy=False))
+
+
+def as_json(content: Mapping[str, Any]) -> bytes:
+    """A file of JSON for people: indented, with a newline at its end."""
+    return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
+
+
+CARD = "README.md"
+SOURCE_FILE = "huggingface/source.json"
+"""File of an imported step: {"repository", "revision"} where it came from the hub."""
+_PIPELINES = {
+    "ForConditionalGeneration": "text2text-generation",
+    "ForMaskedLM": "fill-mask",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForMultipleChoice": "multiple-choice",
+}
+_SENTENCES = "modules.json"
+_AT_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_GENERIC = "feature-extraction"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a step directory and its work directory say about how it was made.
+
+    Attributes:
+      name: of the work directory, or of the step directory where it stands alone.
+      step: its number; 0 of imported weights.
+      start: the newest start of the run up to this step; None where there is no record.
+      metrics: named "<split>/<name>", measured at this step; those of test splits are left out.
+      hub_base: the model of the hub that its weights or those of its run's beginning are from; "".
+      base: the same, or the path of the checkpoint that its run began with; "".
+    """
+
+    name: str
+    step: int
+    start: Start | None
+    metrics: Mapping[str, float]
+    hub_base: str
+    base: str
+
+
+def source_file(source: Found) -> dict[str, bytes]:
+    """The file that says where imported weights came from; none where from a directory."""
+    if not source.repository:
+        return {}
+    content = {"repository": source.repository, "revision": source.revision}
+    return {SOURCE_FILE: json.dumps(content, indent=1).encode() + b"\n"}
+
+
+def directory_file(source: Found) -> dict[str, bytes]:
+    """The same of a local directory: where imported weights came from."""
+    if source.repository:
+        return source_file(source)
+    content = {"directory": str(source.directory.absolute())}
+    return {SOURCE_FILE: json.dumps(content, indent=1).encode() + b"\n"}
+
+
+def origin_name(files: Mapping[str, bytes]) -> str:
+    """Return the name at the hub, or else the directory, that imported weights came from; or ""."""
+    found = _json_of(files.get(SOURCE_FILE, b"{}"))
+    named = [found.get(key) for key in ("repository", "directory")]
+    return next((name for name in named if isinstance(name, str) and name), "")
+
+
+def write_adapter_card(
+    directory: Path, *, library: str, base: str, experiment: Experiment, name: str
+) -> None:
+    """Write README.md beside an exported adapter.
+
+    Args:
+      directory: of the files.
+      library: "peft" or "adapters".
+      base: name at the hub or directory of the base; "" if unknown.
+      experiment: config of the checkpoint.
+      name: of the checkpoint.
+    """
+    head: dict[str, Any] = {"library_name": library, "tags": ["t5x_lite", library]}
+    if _AT_HUB.fullmatch(base):
+        head["base_model"] = base
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
+    modules = "\n".join(f"    {line}" for line in experiment.adapters.add)
+    task = f"Task: `{experiment.data.task}`." if experiment.data.task else ""
+    called = f"Base model: `{base}`." if base else ""
+    sections = [
+        "\n".join(["---", "# license: say which, such as apache-2.0", *lines, "---"]),
+        f"# {name}",
+        " ".join(part for part in (called, task) if part),
+        modules,
+    ]
+    text = "\n\n".join(section for section in sections if section) + "\n"
+    (directory / CARD).write_text(text, encoding="utf-8")
+
+
+def origin_of(step: AnyPath, files: Mapping[str, bytes], experiment: Experiment) -> Origin:
+    """Reads what is known of a step.
+
+    Args:
+      step: its directory.
+      files: of it, as `checkpoints.step_files` gives them.
+      experiment: its config.
+    """
+    number = int(step.name) if step.name.isdigit() else 0
+    in_workdir = step.parent.name == checkpointing.DIRECTORY
+    workdir = step.parent.parent if in_workdir else step
+    starts = [start for start in read_starts(workdir) if start.step <= number]
+    measured = _json_of(files.get(checkpointing.METRICS_FILE, b"{}"))
+    metrics = {
+        name: float(value)
+        for name, value in measured.items()
+        if isinstance(value, int | float) and not is_test(name.partition("/")[0])
+    }
+    hub_base = _repository(files) or _base_of(experiment)
+    return Origin(
+        name=workdir.name,
+        step=number,
+        start=starts[-1] if starts else None,
+        metrics=metrics,
+        hub_base=hub_base,
+        base=hub_base or str(experiment.init.checkpoint or ""),
+    )
+
+
+def _repository(files: Mapping[str, bytes]) -> str:
+    """The name at the hub that imported weights came from, "" where they did not."""
+    found = _json_of(files.get(SOURCE_FILE, b"{}")).get("repository")
+    return found if isinstance(found, str) else ""
+
+
+def _base_of(experiment: Experiment) -> str:
+    """The name at the hub that the checkpoint of `init` was imported from; "" without one."""
+    checkpoint = experiment.init.checkpoint
+    if not checkpoint:
+        return ""
+    try:
+        path = checkpointing.find_step(checkpoint) / "files" / SOURCE_FILE
+        return _repository({SOURCE_FILE: path.read_bytes()} if path.exists() else {})
+    except (InputError, OSError):  # it has been moved
+        return ""
+
+
+def _json_of(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_card(directory: Path, origin: Origin, experiment: Experiment) -> None:
+    """Writes README.md beside the exported files, whose config.json says what they are.
+
+    Args:
+      directory: holds them.
+      origin: of the checkpoint.
+      experiment: its config.
+    """
+    architecture = str((read_json(directory / CONFIG).get("architectures") or [""])[0])
+    sentences = (directory / _SENTENCES).is_file()
+    card = model_card(origin, experiment, architecture=architecture, sentences=sentences)
+    (directory / CARD).write_text(card, encoding="utf-8")
+
+
+def model_card(
+    origin: Origin, experiment: Experiment, *, architecture: str, sentences: bool = False
+) -> str:
+    """The card.
+
+    Args:
+      origin: of the checkpoint.
+      experiment: its config.
+      architecture: the class of transformers, "T5ForConditionalGeneration".
+      sentences: whether sentence-transformers loads it.
+    """
+    pipeline = next((p for end, p in _PIPELINES.items() if architecture.endswith(end)), _GENERIC)
+    head = _head(origin, experiment, pipeline="sentence-similarity" if sentences else pipeline)
+    if sentences:
+        head["library_name"] = "sentence-transformers"
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in head.items()]
+    sections = [
+        "\n".join(["---", "# license: say which, such as apache-2.0", *lines, "---"]),
+        f"# {origin.name}",
+        _about(origin, experiment),
+        _usage(architecture, sentences=sentences),
+        _flag_usage(experiment),
+        _metrics(origin),
+        _command(origin),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _head(origin: Origin, experiment: Experiment, *, pipeline: str) -> dict[str, Any]:
+    head: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": pipeline}
+    if origin.hub_base:
+        head["base_model"] = origin.hub_base
+    head["tags"] = ["t5x_lite"]
+    task = experiment.data.task
+    if origin.metrics and task:
+        metrics = [
+            {"type": name.rpartition("/")[2], "name": name, "value": value}
+            for name, value in origin.metrics.items()
+        ]
+        result = {
+            "task": {"type": pipeline},
+            "dataset": {"name": task, "type": task.rpartition(":")[2]},
+            "metrics": metrics,
+        }
+        head["model-index"] = [{"name": origin.name, "results": [result]}]
+    return head
+
+
+def _about(origin: Origin, experiment: Experiment) -> str:
+    data = experiment.data
+    source = data.task or ", ".join([data.cache] if isinstance(data.cache, str) else data.cache)
+    rows = [("Task", f"`{source}`"), ("Model", type(experiment.model).__name__)]
+    if origin.base:
+        rows.append(("Base model", f"`{origin.base}`"))
+    if origin.step:
+        rows.append(("Steps", f"{origin.step:,} of {experiment.steps:,}"))
+        rows.append(("Batch", f"{data.batch_size:,} rows"))
+    if texts := text_lengths(data):
+        lengths = ", ".join(f"{size} tokens of a {name}" for name, size in texts.items())
+    else:
+        lengths = f"{data.inputs_length} tokens of input"
+        if not data.layout.of_encoder:
+            lengths += f", {data.targets_length} of targets"
+    rows.append(("Lengths", lengths))
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+
+
+def _usage(architecture: str, *, sentences: bool) -> str:
+    if sentences:
+        code = (
+            "from sentence_transformers import SentenceTransformer\n\n"
+            'model = SentenceTransformer("DIRECTORY_OR_NAME")\n'
+            'vectors = model.encode(["a text"])'
+        )
+    else:
+        name = architecture or "AutoModel"
+        code = (
+            f"from transformers import AutoTokenizer, {name}\n\n"
+            'tokenizer = AutoTokenizer.from_pretrained("DIRECTORY_OR_NAME")\n'
+            f'model = {name}.from_pretrained("DIRECTORY_OR_NAME")'
+        )
+    return f"## Use\n\n```python\n{code}\n```"
+
+
+def _flag_usage(experiment: Experiment) -> str:
+    """Show how FlagEmbedding loads a BGE-M3; "" for other checkpoints."""
+    if not is_encoder(experiment.model):
+        return ""
+    heads = heads_of(experiment.objective, experiment.heads)
+    if not (call := flag_embedding(heads, experiment.model)):
+        return ""
+    return (
+        "FlagEmbedding gives all three scores:\n\n```python\n"
+        f"from FlagEmbedding import BGEM3FlagModel\n\nmodel = {call}\n```"
+    )
+
+
+def _metrics(origin: Origin) -> str:
+    if not origin.metrics:
+        return ""
+    rows = [f"| {name} | {value:.4f} |" for name, value in origin.metrics.items()]
+    head = [f"## Metrics at step {origin.step:,}", "", "| metric | value |", "|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+def _command(origin: Origin) -> str:
+    if origin.start is None:
+        return ""
+    versions = ", ".join(f"{name} {value}" for name, value in origin.start.versions.items())
+    lines = ["## Training", "", "```", origin.start.command, "```"]
+    lines += ["", f"On {origin.start.devices}; {versions}."] if versions else []
+    return "\n".join(lines)

@@ -1,0 +1,507 @@
+"""What PEFT's directories hold: adapter_config.json, heads and arrays of the base.
+
+adapter_config.json of PEFT: what is read of it, and what is refused, by its name.
+
+Heads and arrays of the base in PEFT's directories: what modules_to_save keeps.
+
+    base_model.model.classifier.weight            heads/classifier/out/kernel
+    base_model.model.bert.pooler.dense.weight     heads/classifier/dense/kernel
+
+A directory need not hold all of a head: PEFT leaves BERT's pooler to the base by default. It may
+also hold arrays of the base: an embedding with added tokens, the output layer of a T5, norms.
+"""
+
+import dataclasses
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.core import patterns
+from t5x_lite.core.errors import InputError, shown
+from t5x_lite.interop import hf
+from t5x_lite.interop.encoder_checkpoints import FAMILIES, with_family
+from t5x_lite.interop.encoders import MODEL, SUFFIXES
+from t5x_lite.interop.hf import LARGEST, read_json
+from t5x_lite.interop.module_hosts import Hosts
+from t5x_lite.interop.rules import LAYER, Rule, check_shape
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import is_encoder
+from t5x_lite.models.heads import Head
+from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.t5 import T5Config
+
+_logger = logging.getLogger(__name__)
+
+CONFIG = "adapter_config.json"
+
+_COSTLY = 3
+"""Maximum expressions of a table that `re` could not match quickly."""
+_LATER = ("P_TUNING", "MULTITASK_PROMPT_TUNING")
+_METHODS = ("LORA", "IA3")
+_HARMLESS = (
+    *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
+    *("revision", "inference_mode", "modules_to_save", "target_modules", "exclude_modules"),
+    *("init_ia3_weights", "init_lora_weights", "feedforward_modules"),
+    *("layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern"),
+    *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora"),
+    # Of an initialisation that `init_lora_weights` names, or of nothing that is in the file.
+    *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core"),
+    *("megatron_config", "qalora_group_size", "runtime_config"),
+)
+_OFF = {"bias": ("none",)}
+"""Values besides null, false and empty ones that turn a field off."""
+_LEAVES_THE_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The content of a directory's adapter_config.json, if a module can be made of it.
+
+    Raises:
+      InputError: it is missing, damaged, or of what cannot interchange, naming the field.
+    """
+    if not directory.is_dir():
+        raise InputError(f"{directory}: no such directory")
+    where = directory / CONFIG
+    if not where.is_file():
+        raise InputError(
+            f"{directory}: holds no {CONFIG}; give a directory that PEFT "
+            "or the library adapters saved"
+        )
+    config = read_json(where)
+    kind = config.get("peft_type")
+    if kind in _LATER:
+        raise InputError(
+            f"{where}: peft_type {kind}: of PEFT's, LoRA, (IA)^3, prompt and prefix tuning are read"
+        )
+    if kind not in _METHODS:
+        raise InputError(
+            f"{where}: peft_type {kind!r} cannot interchange; {' and '.join(_METHODS)} can"
+        )
+    for name, value in config.items():
+        if name not in _HARMLESS and value and value not in _OFF.get(name, ()):
+            raise InputError(
+                f"{where}: {name} {str(value)[:60]!r} is not supported: no module of ours does that"
+            )
+    initial = config.get("init_lora_weights", True)
+    if not any(initial is each or initial == each for each in _LEAVES_THE_BASE):
+        raise InputError(
+            f"{where}: init_lora_weights {initial!r} moves the base, so these weights are not for "
+            "the base as it is; PEFT converts them to ordinary LoRA when it saves "
+            "(path_initial_model_for_weight_conversion)"
+        )
+    for name in ("use_rslora", "use_dora"):
+        if not isinstance(config.get(name) or False, bool):
+            raise InputError(f"{where}: {name} must be true or false, got {config[name]!r}")
+    return config
+
+
+def number_of(where: object, name: str, value: Any, *, least: int | float) -> Any:
+    """A number of the config.
+
+    Raises:
+      InputError: it is none, or out of range.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value < LARGEST:
+        raise InputError(f"{where}: {name} must be a number from {least}, got {str(value)[:60]!r}")
+    return value
+
+
+def of_pattern(
+    where: object, config: Mapping[str, Any], field: str, name: str, default: Any
+) -> Any:
+    """What a table of patterns says of a layer: the first that matches the end of its name.
+
+    Args:
+      where: the file, for messages.
+      config: its content.
+      field: rank_pattern or alpha_pattern.
+      name: of the layer.
+      default: where none matches.
+
+    Raises:
+      InputError: it is no table of regular expressions.
+    """
+    patterns = config.get(field) or {}
+    if not isinstance(patterns, dict):
+        raise InputError(f"{where}: {field} must be an object, got {str(patterns)[:60]!r}")
+    costly = [each for each in patterns if not _is_simple(where, field, each)]
+    if len(costly) > _COSTLY:
+        raise InputError(
+            f"{where}: {field} has {len(costly)} regular expressions that can match in "
+            f"too many ways, such as {shown(costly[0])}; simplify them"
+        )
+    for pattern, value in patterns.items():
+        if _matches(where, field, pattern, name, start=r"(?:.*\.)?"):
+            return value
+    return default
+
+
+def is_target(where: object, config: Mapping[str, Any], field: str, name: str) -> bool:
+    """Whether target_modules or exclude_modules names a layer.
+
+    Raises:
+      InputError: the field is neither names nor a regular expression.
+    """
+    targets = config.get(field)
+    if isinstance(targets, str):
+        return _matches(where, field, targets, name)
+    if targets is None:
+        return False
+    if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
+        raise InputError(
+            f"{where}: {field} must be names or a regular expression, got {str(targets)[:60]!r}"
+        )
+    return any(name == target or name.endswith(f".{target}") for target in targets)
+
+
+def _is_simple(where: object, field: str, pattern: str) -> bool:
+    patterns.check(f"{where}: {field}", pattern)
+    return patterns.is_simple(pattern)
+
+
+def _matches(where: object, field: str, pattern: str, name: str, *, start: str = "") -> bool:
+    patterns.check(f"{where}: {field}", pattern)
+    try:
+        return patterns.fullmatch(f"{start}(?:{pattern})", name)
+    except InputError as error:
+        raise InputError(f"{where}: {field}: {error}") from error
+
+
+def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
+    """target_modules that mean some layers and no others: short names, or else an expression.
+
+    Args:
+      chosen: the layers that it must name.
+      known: the model's dense layers.
+    """
+    wanted, all_names = set(chosen), set(known)
+    short = sorted({_short(name) for name in wanted})
+    if {n for n in all_names if n.endswith(tuple(f".{end}" for end in short))} == wanted:
+        return short
+    return expression_of(wanted, all_names)
+
+
+def expression_of(chosen: Iterable[str], known: Iterable[str]) -> str:
+    """A regular expression that means some layers and no others; see `targets_of`."""
+    wanted, all_names = set(chosen), set(known)
+    layers: dict[tuple[str, str], set[int]] = {}
+    everywhere: dict[tuple[str, str], set[int]] = {}
+    for table, names in ((layers, wanted), (everywhere, all_names)):
+        for name in names:
+            before, layer, after = re.split(r"\.(\d+)\.", name, maxsplit=1)
+            table.setdefault((before, after), set()).add(int(layer))
+    alternatives = []
+    for (before, after), numbers in sorted(layers.items()):
+        which = r"\d+"
+        if numbers != everywhere[before, after]:
+            which = f"(?:{'|'.join(map(str, sorted(numbers)))})"
+        body = before[max(before.find("encoder"), before.find("decoder")) :]
+        alternatives.append(rf"{re.escape(body)}\.{which}\.{re.escape(after)}")
+    return rf"(?:.*\.)?(?:{'|'.join(alternatives)})"
+
+
+def _short(name: str) -> str:
+    """The end of a layer's name that its kind has: its last part, or what "dense" is of."""
+    parts = name.split(".")
+    return parts[-1] if parts[-1] != "dense" else ".".join(parts[-2:])
+
+
+TASKS = {"SEQ_CLS": "classifier", "TOKEN_CLS": "token", "QUESTION_ANS": "span"}
+"""task_type -> our head."""
+_OUTPUTS = tuple(name for family in FAMILIES for name in family.copies)
+"""Copies of the embedding that a masked language model's head has in transformers."""
+
+
+def head_of(
+    where: Path,
+    said: Mapping[str, Any],
+    kept: Mapping[str, np.ndarray],
+    *,
+    model: ModelConfig,
+    model_type: str | None,
+    heads: Mapping[str, Head],
+) -> Head | None:
+    """Return the head whose tensors a directory keeps, or None if it keeps none.
+
+    Args:
+      where: the config file of the directory, for messages.
+      said: its task_type, or the "architectures" and "id2label" of a config.json.
+      kept: tensors that belong to no adapter, by name.
+      model: config of the base.
+      model_type: model_type of the base, if known.
+      heads: heads of the base by name. One with the same number of classes is returned as it is,
+        with its labels.
+
+    Raises:
+      InputError: the tensors belong to a head that is not supported.
+    """
+    if not kept or not is_encoder(model):
+        return None
+    encoder, family = with_family(model, where=where)
+    task = TASKS.get(str(said.get("task_type")))
+    known = [name for name in heads if name in SUFFIXES]
+    if task is None and len(known) == 1:
+        [task] = known
+    kind = model_type or str(family.from_model(encoder, None, None)["model_type"])
+    classes = {"architectures": [SUFFIXES[task]]} if task else {}
+    config = {**classes, **{k: v for k, v in said.items() if k in _OF_HEADS}, "model_type": kind}
+    own_names = {name for rule in family.table(encoder, None, kind) for name in _names(rule)}
+    own = {name: x for name, x in kept.items() if not _is_of(name, own_names)}
+    if not own:
+        return None
+    head = family.head_of(where, config, own)
+    names = {name for rule in family.table(encoder, head, kind) for name in _names(rule)}
+    if head is None or not family.heads(head) or not any(map(names.__contains__, own)):
+        raise InputError(
+            f"{where}: modules_to_save: {min(own)} is of no head for a task; task_type may be "
+            f"{', '.join(TASKS)}"
+        )
+    base = heads.get(head.name)
+    if base is None or _classes(base) != _classes(head):
+        return head
+    return head if getattr(head, "labels", ()) else base
+
+
+_OF_HEADS = ("architectures", "id2label", "problem_type")
+
+
+def _names(rule: Rule) -> tuple[str, ...]:
+    return (rule.theirs, *rule.aliases)
+
+
+def _is_of(name: str, rules: Collection[str]) -> bool:
+    """Whether a tensor is of the encoder itself."""
+    return name in rules or re.sub(r"\.\d+\.", f".{LAYER}.", name, count=1) in rules
+
+
+def _classes(head: Head) -> Any:
+    """The number of a head's classes; None where it has none."""
+    return next((v for k, v in vars(head).items() if k == "num_classes"), None)
+
+
+def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> dict[str, np.ndarray]:
+    """Return the arrays of a head, by our path, that a directory keeps.
+
+    Args:
+      where: the file of the tensors, for messages.
+      kept: tensors that belong to no adapter, by name.
+      hosts: names of the base with that head.
+
+    Raises:
+      InputError: a tensor belongs neither to the head nor to the base, or has another shape.
+    """
+    left, arrays = dict(kept), {}
+    for piece in hosts.pieces:
+        names = [name for name in (piece.name, *piece.aliases) if name in left]
+        if names:
+            tensor = left.pop(names[0])
+            for name in names[1:]:
+                if not np.array_equal(left.pop(name), tensor):
+                    raise InputError(f"{where}: {name} differs from {names[0]}; keep one of them")
+            check_shape(where, piece, tensor.shape)
+            arrays[piece.path] = np.ascontiguousarray(piece.to_ours(tensor))
+    known = {name for piece in hosts.base for name in (piece.name, *piece.aliases)}
+    is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
+    known |= {hf.HEAD} if is_t5 else set(_OUTPUTS)
+    if odd := sorted(set(left) - known):
+        raise InputError(
+            f"{where}: {odd[0]} (modules_to_save) is of no head that the base has or that "
+            "task_type names, and no array of the base"
+        )
+    return arrays
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaseChange:
+    """Arrays of the base that a directory replaces.
+
+    Attributes:
+      model: config of the model with them.
+      arrays: by path, float32.
+    """
+
+    model: ModelConfig
+    arrays: Mapping[str, np.ndarray]
+
+
+def base_change(
+    where: Path,
+    kept: Mapping[str, np.ndarray],
+    hosts: Hosts,
+    *,
+    model: ModelConfig,
+    scaled: bool,
+    read: Callable[[str], np.ndarray],
+) -> BaseChange:
+    """Return the arrays of the base that modules_to_save replaces.
+
+    PEFT replaces one module at a time. A replaced embedding of a tied T5 leaves the output layer as
+    it was, so the model gets an output layer of its own here.
+
+    Args:
+      where: the file of the tensors, for messages.
+      kept: tensors that belong to no adapter, by name.
+      hosts: names of the base.
+      model: config of the base.
+      scaled: whether transformers multiplies the decoder's output by d_model**-0.5.
+      read: reads an array of the base, by path.
+
+    Raises:
+      InputError: no model of ours can hold the tensors.
+    """
+    own = {name for piece in hosts.pieces for name in (piece.name, *piece.aliases)}
+    left = {name: x for name, x in kept.items() if name not in own}
+    if not left:
+        return BaseChange(model=model, arrays={})
+    if isinstance(model, T5Config):
+        model, arrays = _t5_tables(where, left, model, scaled=scaled, read=read)
+    else:
+        model, arrays = _encoder_table(where, left, hosts, model, read=read)
+    by_name = {name: piece for piece in hosts.base for name in (piece.name, *piece.aliases)}
+    for name, tensor in left.items():
+        piece = by_name[name]
+        check_shape(where, piece, tensor.shape)
+        if piece.layer is None:
+            arrays[piece.path] = np.ascontiguousarray(piece.to_ours(tensor))
+            continue
+        if piece.path not in arrays:
+            arrays[piece.path] = np.array(read(piece.path), np.float32)
+        arrays[piece.path][piece.layer] = piece.to_ours(tensor)
+    return BaseChange(model=model, arrays=arrays)
+
+
+def _t5_tables(
+    where: Path,
+    left: dict[str, np.ndarray],
+    model: T5Config,
+    *,
+    scaled: bool,
+    read: Callable[[str], np.ndarray],
+) -> tuple[T5Config, dict[str, np.ndarray]]:
+    """Take the embedding and the output layer of a T5 out of `left`."""
+    d_model, arrays = model.d_model, {}
+    shared, head = left.pop(hf.EMBEDDING, None), left.pop(hf.HEAD, None)
+    copies = [left.pop(name) for name in hf.COPIES if name in left]
+    for tensor in (shared, head, *copies):
+        if tensor is not None and (tensor.ndim != 2 or tensor.shape[1] != d_model):
+            raise InputError(
+                f"{where}: an embedding has shape {tensor.shape}, and d_model is {d_model}"
+            )
+    if copies and (len(copies) < 2 or not np.array_equal(copies[0], copies[1])):
+        raise InputError(
+            f"{where}: the embeddings of encoder and decoder differ (modules_to_save: "
+            "embed_tokens), and a T5 here has one"
+        )
+    table = read(f"{MODEL}token_embedding/table")
+    if copies:
+        new = copies[0]
+    elif shared is not None and len(shared) != len(table):
+        new = shared  # of a table with other rows, which PEFT copies before it trains
+    else:
+        new = None
+        if shared is not None and not np.array_equal(shared, table):
+            _logger.warning(
+                "%s: %s is not read: the encoder and the decoder of transformers read "
+                "embed_tokens, so PEFT's result does not depend on it",
+                where,
+                hf.EMBEDDING,
+            )
+    rows = len(table) if new is None else len(new)
+    factor = np.float32(d_model**-0.5 if scaled else 1.0)
+    if head is not None and len(head) != rows:
+        raise InputError(f"{where}: {hf.HEAD} has {len(head)} rows, and the embedding {rows}")
+    tied = model.tie_embeddings
+    if head is None and new is not None and rows != len(table) and (copies or not tied):
+        raise InputError(
+            f"{where}: the embedding has {rows} rows and the base {len(table)}; save the module "
+            "with lm_head in modules_to_save"
+        )
+    if head is None and tied and copies:
+        head = table
+    if new is not None and not np.array_equal(new, table):
+        arrays[f"{MODEL}token_embedding/table"] = np.asarray(new, np.float32)
+    if head is not None:
+        is_tied = tied and np.array_equal(head, table if new is None else new)
+        if not is_tied:
+            tied = False
+            arrays[f"{MODEL}lm_head/kernel"] = np.ascontiguousarray((head * factor).T)
+    return model.replace(tie_embeddings=tied, vocab_size=rows), arrays
+
+
+def _encoder_table(
+    where: Path,
+    left: dict[str, np.ndarray],
+    hosts: Hosts,
+    model: ModelConfig,
+    *,
+    read: Callable[[str], np.ndarray],
+) -> tuple[ModelConfig, dict[str, np.ndarray]]:
+    """Take the embedding of an encoder, and a copy of it in a head, out of `left`."""
+    path = f"{MODEL}embedding/token"
+    names = [name for p in hosts.base if p.path == path for name in (p.name, *p.aliases)]
+    found = [left.pop(name) for name in names if name in left]
+    outputs = {name: left.pop(name) for name in _OUTPUTS if name in left}
+    table = read(path)
+    new = found[0] if found else table
+    if new.ndim != 2 or new.shape[1] != table.shape[1]:
+        raise InputError(
+            f"{where}: the embedding has shape {new.shape}, and the base has {table.shape}"
+        )
+    for name, output in outputs.items():
+        if hosts.head is not None and not np.array_equal(output, new):
+            raise InputError(
+                f"{where}: {name} differs from the embedding, with which a masked language model "
+                "here shares it"
+            )
+    if np.array_equal(new, table):
+        return model, {}
+    tied = hosts.head is not None and hosts.head.name == Mlm().name
+    if tied and not outputs:
+        raise InputError(
+            f"{where}: the embedding is replaced (modules_to_save) and the output layer of the "
+            "masked language model is not; here they are one array"
+        )
+    return model.replace(vocab_size=len(new)), {path: np.asarray(new, np.float32)}
+
+
+def changed_base(
+    arrays: Mapping[str, np.ndarray], hosts: Hosts, *, scaled: bool, where: object
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the tensors of the base that changed, and their modules for modules_to_save.
+
+    Args:
+      arrays: by path; those at "model/" have changed.
+      hosts: names of the base.
+      scaled: whether transformers multiplies the decoder's output by d_model**-0.5.
+      where: the checkpoint, for messages.
+
+    Raises:
+      InputError: an array changed that is neither an embedding, nor an output layer.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    modules: list[str] = []
+    by_path = {piece.path: piece for piece in hosts.base}
+    for path in (path for path in arrays if path.startswith(MODEL)):
+        if path == f"{MODEL}token_embedding/table":
+            tensors |= dict.fromkeys(hf.COPIES, arrays[path])
+            modules.append("embed_tokens")
+        elif path == f"{MODEL}lm_head/kernel":
+            d_model = arrays[path].shape[0]
+            factor = np.float32(d_model**0.5 if scaled else 1.0)
+            tensors[hf.HEAD] = (arrays[path] * factor).T
+            modules.append("lm_head")
+        elif path == f"{MODEL}embedding/token":
+            name = by_path[path].name
+            tensors[name] = arrays[path]
+            modules.append("word_embeddings")
+        else:
+            raise InputError(
+                f"checkpoint {where}: {path} trained beside the module, and a directory of PEFT "
+                "would leave it out: `t5x-lite export hf` writes the merged model"
+            )
+    return tensors, modules

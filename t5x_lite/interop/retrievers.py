@@ -1,0 +1,498 @@
+"""Retrievers beside a directory of an encoder: Condenser, BGE-M3, RetroMAE's pooler.
+
+Condenser's head layers beside a directory of transformers, in and out.
+
+luyug/Condenser saves a BERT or RoBERTa with its masked-LM head as transformers does, and the head's
+layers in model.pt, under the names of transformers' layers:
+
+    c_head.{i}.attention.self.{query,key,value}.{weight,bias}     c_head.{i}.intermediate.dense...
+    c_head.{i}.attention.output.{dense,LayerNorm}...              c_head.{i}.output...
+    co_target                                                     a buffer of coCondenser
+
+The buffer has the size of the batch of that run, and is not read; whatever else is in the file is
+refused by name. The file does not say which layer the head skips from. The arguments that are
+pickled beside it (args.pt, training_args.bin) are never read: unpickling runs what a file says.
+Here the layers are written as safetensors under the same names.
+
+Source: luyug/Condenser modeling.py, CondenserForPretraining.save_pretrained.
+
+BGE-M3's heads beside a directory of an XLM-R, in and out.
+
+    colbert_linear.pt     weight [k, d], bias [k]       heads/multi_vector/out
+    sparse_linear.pt      weight [1, d], bias [1]       heads/lexical/out
+
+Each file is the state of one linear layer, as FlagEmbedding saves it; the directory itself is that
+of sentence-transformers, with the pooling of [CLS] and vectors of length 1. A file with anything
+but these tensors is refused, and nothing in it is run (`interop.torch_files`). Exports have the
+same files; safetensors under the same names are read, too. Releases without them have newly
+initialized heads, which the log says.
+
+FlagEmbedding reads the end token of the tokenizer as eos_token. A BERT's tokenizer names it
+sep_token only, so `flag_tokenizer` adds the name to the exported tokenizer_config.json.
+
+The projection of RetroMAE's and Tevatron's retrievers, in: pooler.pt and pooler_config.json.
+
+    pooler_config.json      input_dim d, output_dim k, tied
+    pooler.pt               linear_q and linear_p, each with weight [k, d] and bias [k]
+
+It stands beside one encoder, or beside the directories of two. Vectors are products' there: of
+[CLS], and not of length 1. A tied pooler's file holds the one layer under both names, or under that
+of queries alone.
+
+Source: staoxiao/RetroMAE, examples/retriever/modeling.py; texttron/tevatron, modeling/dense.py.
+"""
+
+import dataclasses
+import json
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.vocabularies.added_tokens import TOKENIZER_CONFIG_NAME
+from t5x_lite.interop.bert import layer_rules
+from t5x_lite.interop.encoders import dense_rules
+from t5x_lite.interop.hf import read_json
+from t5x_lite.interop.rules import (
+    LAYER,
+    LazyArray,
+    Piece,
+    Source,
+    check_finite,
+    check_names,
+    check_shape,
+    is_same,
+    lazy_tensors,
+    pieces,
+)
+from t5x_lite.interop.tensor_files import read_safetensors
+from t5x_lite.interop.torch_files import read_torch
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.models.heads import HEADS, Head
+from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.vector_heads import Dense, Lexical, MultiVector, Role
+from t5x_lite.nn.bind import shapes
+from t5x_lite.objectives.base import Objective
+from t5x_lite.objectives.condenser import Condenser
+from t5x_lite.objectives.m3 import M3, m3
+
+_logger = logging.getLogger(__name__)
+
+SAFETENSORS, TORCH = "condenser_head.safetensors", "model.pt"
+PREFIX = "objective/"
+
+_IGNORED = ("co_target",)
+_LAYER = re.compile(r"c_head\.(\d+)\.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CondenserHead(Source):
+    """The head's layers of a directory; no large array has been read.
+
+    Attributes:
+      objective: what trains them.
+    """
+
+    objective: Condenser
+
+    def read(self, piece: Piece) -> np.ndarray:
+        """One piece in our layout, a view of the file."""
+        tensor = self.tensors[piece.name]
+        check_finite(self.where, piece.name, tensor)
+        return piece.to_ours(tensor)
+
+
+def read_condenser(
+    directory: Path,
+    model: EncoderConfig,
+    head: Head | None,
+    *,
+    mask_id: int,
+    skip_from: int | None,
+) -> CondenserHead | None:
+    """The head's layers beside an encoder; None where there are none.
+
+    Args:
+      directory: with condenser_head.safetensors or model.pt.
+      model: the encoder.
+      head: what stands on it.
+      mask_id: the [MASK] of its vocabulary.
+      skip_from: the layer whose states the head reads.
+
+    Raises:
+      InputError: there are layers and `skip_from` is None, or the other way round; the file is
+        damaged or has other tensors.
+    """
+    where, arrays = _read(directory, needed=skip_from is not None)
+    if where is None:
+        return None
+    if skip_from is None:
+        raise InputError(
+            f"{where}: holds the head of a Condenser, and does not say which layer it skips from: "
+            f"give --skip-from N, which is the middle in the paper, {model.num_layers // 2} of "
+            f"{model.num_layers} layers"
+        )
+    if head != Mlm():
+        raise InputError(
+            f"{where}: the head of a Condenser without a masked language model beside it: the "
+            "directory must hold a BertForMaskedLM or a RobertaForMaskedLM"
+        )
+    numbers = {int(match[1]) for name in arrays if (match := _LAYER.match(name))}
+    objective = Condenser(mask_id=mask_id, skip_from=skip_from, head_layers=max(1, len(numbers)))
+    ours = _shapes(objective, model)
+    wanted = pieces(layer_rules(f"{PREFIX}condenser", f"c_head.{LAYER}"), ours)
+    names = check_names(where, wanted, arrays, ignored=_IGNORED)
+    for piece in wanted:
+        check_shape(where, piece, arrays[names[piece.name]].shape)
+    tensors = {piece.name: arrays[names[piece.name]] for piece in wanted}
+    return CondenserHead(
+        where=where, shapes=ours, pieces=wanted, tensors=tensors, objective=objective
+    )
+
+
+def condenser_files(
+    objective: Objective,
+    model: ModelConfig,
+    head: Head | None,
+    arrays: Mapping[str, LazyArray],
+    *,
+    where: object,
+) -> dict[str, dict[str, LazyArray]]:
+    """The tensors of files beside an exported encoder, by the name of the file.
+
+    Args:
+      objective: of the checkpoint; none but a Condenser has such files.
+      model: the encoder.
+      head: what is written on it; the layers go with the masked language model's.
+      arrays: the objective's own parameters, by path.
+      where: they are from, for messages.
+
+    Raises:
+      InputError: the arrays are not those of the config.
+    """
+    if not isinstance(objective, Condenser) or not isinstance(model, EncoderConfig):
+        return {}
+    if head != Mlm():
+        _logger.info("%s: the head of the Condenser is left out, as the head mlm is", where)
+        return {}
+    ours = _shapes(objective, model)
+    if difference := trees.difference(ours, arrays):
+        raise InputError(f"{where}: the parameters are not those of the objective: {difference}")
+    wanted = pieces(layer_rules(f"{PREFIX}condenser", f"c_head.{LAYER}"), ours)
+    return {SAFETENSORS: lazy_tensors(wanted, arrays, where=where)}
+
+
+def _shapes(objective: Condenser, model: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """The shapes of the head's layers by path.
+
+    Raises:
+      InputError: the objective cannot train the model.
+    """
+    abstract = shapes(lambda rngs: objective.build(model, rngs=rngs))[1]
+    return {PREFIX + path: tuple(leaf.shape) for path, leaf in trees.flatten(abstract).items()}
+
+
+def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, np.ndarray]]:
+    """The file of the head's layers and its tensors; None where there is none.
+
+    Args:
+      directory: where.
+      needed: whether there must be one; without, a model.pt of something else is passed over.
+    """
+    if (path := directory / SAFETENSORS).is_file():
+        return path, read_safetensors(path)
+    path = directory / TORCH
+    if not path.is_file():
+        if needed:
+            raise InputError(
+                f"{directory}: holds no {TORCH} and no {SAFETENSORS}, the head of a Condenser: "
+                "leave --skip-from out"
+            )
+        return None, {}
+    try:
+        arrays = read_torch(path)
+    except InputError as error:
+        if needed:
+            raise
+        _logger.warning("not read: %s", error)
+        return None, {}
+    if needed or any(_LAYER.match(name) for name in arrays):
+        return path, arrays
+    _logger.info("not read: %s, which is no head of a Condenser", path)
+    return None, {}
+
+
+_ROLES = {"bos_token": "cls", "eos_token": "sep"}
+"""Roles of special tokens that FlagEmbedding reads under another name."""
+
+FILES = {"lexical": "sparse_linear", "multi_vector": "colbert_linear"}
+"""Names of the heads, and of their files without a suffix."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class M3Heads(Source):
+    """The heads of a directory.
+
+    Attributes:
+      lexical: the config of the head of terms.
+      multi_vector: the config of the head of tokens' vectors.
+    """
+
+    lexical: Lexical
+    multi_vector: MultiVector
+
+    def read(self, piece: Piece) -> np.ndarray:
+        """One piece in our layout, a view of its file."""
+        tensor = self.tensors[piece.name]
+        check_finite(self.where, piece.name, tensor)
+        return piece.to_ours(tensor)
+
+    def objective(self, vectors: Dense | None) -> M3:
+        """What trains the heads.
+
+        Args:
+          vectors: how the directory makes a vector of a text, where it says so.
+        """
+        own = (
+            {} if vectors is None else {"pooling": vectors.pooling, "normalize": vectors.normalize}
+        )
+        return m3(vector_size=self.multi_vector.size, specials=self.lexical.specials, **own)
+
+
+def read_m3(directory: Path, model: EncoderConfig, *, specials: tuple[int, ...]) -> M3Heads | None:
+    """The heads beside an encoder; None where there are none.
+
+    Args:
+      directory: with colbert_linear and sparse_linear, each .pt or .safetensors.
+      model: the encoder.
+      specials: tokens of its vocabulary that are no terms.
+
+    Raises:
+      InputError: one of the two is missing, damaged, or has other tensors.
+    """
+    places = {name: _place(directory, stem) for name, stem in FILES.items()}
+    if not any(places.values()):
+        return None
+    arrays: dict[str, np.ndarray] = {}
+    for name, path in places.items():
+        if path is None:
+            raise InputError(
+                f"{directory}: has no {FILES[name]}.pt, which stands beside the other head of a "
+                "BGE-M3: both are needed, or none"
+            )
+        tensors = read_safetensors(path) if path.suffix == ".safetensors" else read_torch(path)
+        check_names(
+            path, pieces(dense_rules("out", ""), _dense_shapes(1, 1)), _dotted(tensors), ignored=()
+        )
+        arrays |= {f"{FILES[name]}.{key}": value for key, value in tensors.items()}
+    weight = arrays[f"{FILES['multi_vector']}.weight"]
+    size = weight.shape[0] if weight.ndim else 0
+    ours = _all_shapes(model, size=size)
+    wanted = _pieces(ours)
+    for piece in wanted:
+        check_shape(directory, piece, arrays[piece.name].shape)
+    return M3Heads(
+        where=directory,
+        shapes=ours,
+        pieces=wanted,
+        tensors={piece.name: arrays[piece.name] for piece in wanted},
+        lexical=Lexical(specials=specials),
+        multi_vector=MultiVector(size=None if size == model.d_model else size),
+    )
+
+
+def m3_files(
+    heads: Mapping[str, Head],
+    model: EncoderConfig,
+    arrays: Mapping[str, LazyArray],
+    *,
+    where: object,
+) -> dict[str, dict[str, LazyArray]]:
+    """The tensors of the files beside an exported encoder, by name of the file.
+
+    Args:
+      heads: those of the checkpoint, by name.
+      model: the encoder.
+      arrays: the checkpoint's parameters, by path.
+      where: they are from, for messages.
+    """
+    vectors = heads.get("multi_vector")
+    if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
+        return {}
+    ours = _all_shapes(model, size=vectors.size or model.d_model)
+    own = {path: arrays[path] for path in ours}
+    tensors = lazy_tensors(_pieces(ours), own, where=where)
+    return {
+        f"{stem}.pt": {
+            name.removeprefix(f"{stem}."): array
+            for name, array in tensors.items()
+            if name.startswith(f"{stem}.")
+        }
+        for stem in FILES.values()
+    }
+
+
+def flag_tokenizer(
+    files: Mapping[str, bytes], names: Mapping[str, str], *, where: object
+) -> dict[str, bytes]:
+    """Name the first and the last token of a text in tokenizer_config.json for FlagEmbedding.
+
+    Args:
+      files: an export's tokenizer files, by name.
+      names: special tokens of the vocabulary by role, "cls" and "sep".
+      where: the checkpoint, for messages.
+
+    Returns:
+      The files. Names that a file already has are kept.
+
+    Raises:
+      InputError: tokenizer_config.json is not a JSON object.
+    """
+    try:
+        config = json.loads(files.get(TOKENIZER_CONFIG_NAME, b"{}"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: its {TOKENIZER_CONFIG_NAME} is not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{where}: its {TOKENIZER_CONFIG_NAME} is not a JSON object")
+    missing = {field: names[role] for field, role in _ROLES.items() if not config.get(field)}
+    if not missing:
+        return dict(files)
+    content = json.dumps(config | missing, ensure_ascii=False, indent=2).encode() + b"\n"
+    return {**files, TOKENIZER_CONFIG_NAME: content}
+
+
+def flag_embedding(heads: Mapping[str, Head], model: EncoderConfig) -> str:
+    """Return the line of Python by which FlagEmbedding loads an export; "" without the heads.
+
+    Args:
+      heads: those of the checkpoint, by name.
+      model: the encoder.
+    """
+    vectors = heads.get("multi_vector")
+    if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
+        return ""
+    size = vectors.size or model.d_model
+    option = "" if size == model.d_model else f", colbert_dim={size}"
+    return f'BGEM3FlagModel("DIRECTORY_OR_NAME"{option})'
+
+
+def _place(directory: Path, stem: str) -> Path | None:
+    paths = [directory / f"{stem}{suffix}" for suffix in (".safetensors", ".pt")]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _dotted(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f".{name}": array for name, array in tensors.items()}
+
+
+def _dense_shapes(d_in: int, d_out: int) -> dict[str, tuple[int, ...]]:
+    return {"out/kernel": (d_in, d_out), "out/bias": (d_out,)}
+
+
+def _all_shapes(model: EncoderConfig, *, size: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of both heads by path."""
+    sizes = {"lexical": 1, "multi_vector": size}
+    return {
+        f"{HEADS}{name}/{path}": shape
+        for name, d_out in sizes.items()
+        for path, shape in _dense_shapes(model.d_model, d_out).items()
+    }
+
+
+def _pieces(ours: Mapping[str, tuple[int, ...]]) -> list[Piece]:
+    table = [
+        rule for name, stem in FILES.items() for rule in dense_rules(f"{HEADS}{name}/out", stem)
+    ]
+    return pieces(table, ours)
+
+
+POOLER = "pooler.pt"
+_CONFIG = "pooler_config.json"
+_LAYERS: dict[Role, str] = {"query": "linear_q", "passage": "linear_p"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pooler(Source):
+    """A projection, or one of queries and one of passages.
+
+    Attributes:
+      head: that it belongs to.
+    """
+
+    head: Dense
+
+    def read(self, piece: Piece) -> np.ndarray:
+        """One piece in our layout."""
+        tensor = self.tensors[piece.name]
+        check_finite(self.where, piece.name, tensor)
+        return piece.to_ours(tensor)
+
+
+def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
+    """The pooler of a directory; None where there is none.
+
+    Args:
+      directory: that may hold the two files.
+      d_model: size of the encoder's states.
+
+    Raises:
+      InputError: one file is missing, or they are damaged or of other states.
+    """
+    path, where = directory / POOLER, directory / _CONFIG
+    if not path.is_file() and not where.is_file():
+        return None
+    for file in (path, where):
+        if not file.is_file():
+            raise InputError(
+                f"{file}: there is no such file, and the other one of a pooler is here"
+            )
+    config = read_json(where)
+    found_in, size = (_size(where, config, name) for name in ("input_dim", "output_dim"))
+    tied = config.get("tied", True)
+    if not isinstance(tied, bool):
+        raise InputError(f"{where}: tied must be true or false: got {tied!r}")
+    if found_in != d_model:
+        raise InputError(f"{where}: input_dim is {found_in}, and the encoder's states {d_model}")
+    head = Dense(pooling="cls", normalize=False, projection=size, tied=tied)
+    found = read_torch(path)
+    kinds: dict[Role, str] = {role: _LAYERS[role] for role in get_args(Role)[: 1 if tied else 2]}
+    start = f"{HEADS}{head.name}"
+    shapes = {
+        f"{start}/{role}/{leaf}": shape
+        for role in kinds
+        for leaf, shape in (("kernel", (d_model, size)), ("bias", (size,)))
+    }
+    rules = [
+        rule for role, layer in kinds.items() for rule in dense_rules(f"{start}/{role}", layer)
+    ]
+    wanted = pieces(rules, shapes)
+    check_names(path, wanted, found, ignored=[rf"{_LAYERS['passage']}\.(weight|bias)"])
+    for piece in wanted:
+        check_shape(path, piece, found[piece.name].shape)
+    if tied:
+        _check_tied(path, found)
+    return Pooler(where=path, shapes=shapes, pieces=wanted, tensors=found, head=head)
+
+
+def _size(where: Path, config: Mapping[str, Any], name: str) -> int:
+    """A size that the config says."""
+    size = config.get(name)
+    if not isinstance(size, int) or size < 1:
+        raise InputError(f"{where}: {name} must be at least 1: got {size!r}")
+    return size
+
+
+def _check_tied(path: Path, found: dict[str, np.ndarray]) -> None:
+    """Refuses a tied pooler whose two layers differ."""
+    for leaf in ("weight", "bias"):
+        query, passage = (found.get(f"{layer}.{leaf}") for layer in _LAYERS.values())
+        if query is not None and passage is not None and not is_same(query, passage):
+            raise InputError(
+                f"{path}: {_CONFIG} says tied, and linear_q.{leaf} and linear_p.{leaf} differ"
+            )

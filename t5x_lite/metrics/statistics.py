@@ -1,0 +1,131 @@
+"""Confidence intervals, and tests of two systems.
+
+Confidence intervals of any metric, by the bootstrap (Efron 1979; the percentile method).
+
+    interval(accuracy, targets, predictions, samples=1000, seed=0)      # {"accuracy": (0.61, 0.74)}
+
+Examples are drawn anew, with replacement, as many as there are; examples of one group ({"group",
+"value"}, groups.py) are drawn together, since MultiRC's answers are not independent. Equal seeds
+give equal intervals.
+
+Whether two systems differ by more than chance: Fisher's paired randomisation test.
+
+    randomisation_test([0.5, 0.2, 0.9], [0.4, 0.2, 0.1], seed=0)    # 0.5, the p-value
+
+If the two were one system, each query's pair of values could as well stand the other way round. The
+p-value is the share of such exchanges whose difference of means is at least as large, in either
+direction, as that of the systems. All exchanges are tried where there are at most 16 pairs that
+differ; else so many that are drawn, and the systems' own order counts as one of them.
+
+Source: Smucker, Allan and Carterette 2007, "A comparison of statistical significance tests for
+information retrieval evaluation".
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.metrics.classification import check_lengths
+
+Metric = Callable[[list[Any], list[Any]], Mapping[str, float]]
+
+
+def interval(
+    metric: Metric,
+    targets: Sequence[Any],
+    predictions: Sequence[Any],
+    *,
+    samples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, tuple[float, float]]:
+    """Returns {name: (low, high)} of each value that a metric gives.
+
+    Args:
+      metric: (targets, predictions) -> {name: value}.
+      targets: of the examples.
+      predictions: as many.
+      samples: how often examples are drawn.
+      level: the share of the samples' values inside the interval.
+      seed: of the drawing.
+
+    Raises:
+      ValueError: there are no targets, not as many predictions, fewer than one sample, or a level
+        that is not between 0 and 1.
+    """
+    check_lengths(targets, predictions)
+    if samples < 1 or not 0 < level < 1:
+        raise ValueError(f"samples >= 1 and 0 < level < 1: got {samples} and {level}")
+    units = _units(targets)
+    rng = np.random.default_rng(seed)
+    drawn: dict[str, list[float]] = {}
+    for _ in range(samples):
+        chosen, wanted, given = rng.integers(0, len(units), len(units)), [], []
+        for place, unit in enumerate(chosen):
+            for row in units[unit]:
+                wanted.append(_copy(targets[row], place))
+                given.append(predictions[row])
+        for name, value in metric(wanted, given).items():
+            drawn.setdefault(name, []).append(float(value))
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    ends = {name: np.quantile(values, tails) for name, values in drawn.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+
+def _units(targets: Sequence[Any]) -> list[list[int]]:
+    """The rows that are drawn together."""
+    units: dict[Any, list[int]] = {}
+    for row, target in enumerate(targets):
+        units.setdefault(target["group"] if _is_grouped(target) else ("row", row), []).append(row)
+    return list(units.values())
+
+
+def _copy(target: Any, place: int) -> Any:
+    """A target; of a group that was drawn twice, each copy is a group of its own."""
+    if not _is_grouped(target):
+        return target
+    return {**target, "group": (place, target["group"])}
+
+
+def _is_grouped(target: Any) -> bool:
+    return isinstance(target, Mapping) and "group" in target
+
+
+_ALL_EXCHANGES = 16
+_AT_ONCE = 1 << 20
+
+
+def randomisation_test(
+    first: Sequence[float], second: Sequence[float], *, draws: int = 100_000, seed: int = 0
+) -> float:
+    """The two-sided p-value.
+
+    Args:
+      first: a value of each query by one system.
+      second: that by the other, in the same order.
+      draws: exchanges that are drawn where there are too many to try all.
+      seed: of the draws.
+
+    Raises:
+      ValueError: the two are not as many.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} and {len(second)} values are no pairs")
+    differences = np.asarray(first, np.float64) - np.asarray(second, np.float64)
+    differences = differences[differences != 0]
+    num = len(differences)
+    if not num:
+        return 1.0
+    # Sums of the same numbers in another order differ in the last bits.
+    least = abs(differences.sum()) * (1 - 1e-12)
+    if num <= _ALL_EXCHANGES:
+        bits = np.arange(1 << num)[:, None] >> np.arange(num) & 1
+        return float(np.mean(np.abs((1 - 2.0 * bits) @ differences) >= least))
+    rng, extreme, left = np.random.default_rng(seed), 0, draws
+    while left:
+        size = min(left, max(1, _AT_ONCE // num))
+        signs = rng.integers(0, 2, (size, num)) * 2.0 - 1
+        extreme += int((np.abs(signs @ differences) >= least).sum())
+        left -= size
+    return (extreme + 1) / (draws + 1)

@@ -1,0 +1,493 @@
+"""Heads of retrieval: dense, lexical and multi-vector.
+
+The head that makes one vector of a text: pooling, perhaps a projection, and the length 1.
+
+    Dense(pooling="cls")                                   # the state of [CLS], of length 1
+    Dense(pooling="cls", projection=128, tied=False)       # W h + b, of queries and of passages
+
+It has parameters where there is a projection alone: heads/dense/query, and heads/dense/passage
+where the two are not tied (DPR's projection_dim; RetroMAE's linear_q and linear_p).
+
+How long a text may be and what is put before it are facts of such a checkpoint as well: they stand
+here, so that who reads the checkpoint makes the vectors that it was trained for.
+
+The head that weighs the terms of a text: one number of each token (BGE-M3's sparse retrieval).
+
+    w_i = relu(W h_i + b)                      heads/lexical/out, W [d, 1]
+    weight of a term t = max of w_i over its places, for each t that is no special token
+
+    tokens   0 5 9 5 2          (0 begins, 2 ends)
+    w        .9 .2 .4 .7 .1
+    terms    5: .7, 9: .4
+
+The score of two texts is the sum over their common terms of the products of weights (Chen et al.
+2024, arXiv:2402.03216; FlagEmbedding's m3/modeling.py). That code makes it of vectors [B, L, V] of
+the vocabulary; here a text stays as long as it is: `term_weights` keeps a term's largest weight at
+its place and has 0 elsewhere, and `scores` sums over pairs of places of one token.
+
+The head that makes a vector of each token of a text (ColBERT's way, as BGE-M3 has it).
+
+    E_i = norm(W h_i + b)          heads/multi_vector/out; i from 1: [CLS] has none, [SEP] has one
+    score(q, p) = (1 / N_q) sum_i max_j E_q,i . E_p,j          N_q: real tokens of q without [CLS]
+
+Padding has no vector: it takes no part in the maximum. In FlagEmbedding's code it has vectors of
+zeros, so that a passage whose similarities are all negative has the score 0 (Chen et al. 2024,
+arXiv:2402.03216; FlagEmbedding m3/modeling.py).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import constrain
+from t5x_lite.core.trees import Array, Key
+from t5x_lite.models import heads
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.heads import Head, encoder_of
+from t5x_lite.models.towers import Pooling, check_pooling, pool
+from t5x_lite.nn.dense import Dense as dense_Dense
+
+Projected = Literal["identity", "tanh"]
+"""What becomes of a projection's result."""
+Role = Literal["query", "passage"]
+"""What a text is to another; where both are alike it is a query."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """What is put before a text.
+
+    Attributes:
+      name: such as "query" or "document".
+      text: with the space at its end, if there is to be one.
+    """
+
+    name: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dense(Head):
+    """One vector of a text.
+
+    Attributes:
+      pooling: "cls" or "mean"; `models.towers`.
+      normalize: whether vectors have length 1.
+      max_length: tokens of a text at most, [CLS] and [SEP] included; None is not known.
+      prompts: that texts of some kinds begin with.
+      default_prompt: the name of the one that a text without a kind begins with; "" is none.
+      projection: numbers of a vector, by a linear layer behind the pooling; None has no such layer.
+      tied: whether queries and passages have the same.
+      activation: of the projection's result, before the length is 1; LaBSE has "tanh".
+      projection_bias: whether the projection has a bias; Sentence-T5's has none.
+    """
+
+    name: str = "dense"
+    pooling: Pooling = "mean"
+    normalize: bool = True
+    max_length: int | None = None
+    prompts: tuple[Prompt, ...] = ()
+    default_prompt: str = ""
+    projection: int | None = None
+    tied: bool = True
+    activation: Projected = "identity"
+    projection_bias: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_pooling("pooling", self.pooling)
+        if self.max_length is not None and self.max_length < 1:
+            raise InputError(f"max_length must be at least 1: got {self.max_length}")
+        if self.activation != "identity" and self.projection is None:
+            raise InputError(f"activation {self.activation} is of a projection, and there is none")
+        if self.projection is not None and self.projection < 1:
+            raise InputError(f"projection must be at least 1, or None: got {self.projection}")
+        names = [prompt.name for prompt in self.prompts]
+        if len(set(names)) < len(names):
+            raise InputError(f"two prompts have one name: {', '.join(names)}")
+        if self.default_prompt and self.default_prompt not in names:
+            raise InputError(
+                f"default_prompt {self.default_prompt!r} is none of the prompts: "
+                f"{', '.join(names) or 'there are none'}"
+            )
+
+    @property
+    def has_parameters(self) -> bool:
+        """Those of its projection."""
+        return self.projection is not None
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "DenseHead":
+        """Makes the module.
+
+        Raises:
+          InputError: the pooling is "cls", and rows do not begin with [CLS].
+        """
+        check_cls(self.pooling, model)
+        return DenseHead(self, model, rngs=rngs)
+
+    def prompt(self, *names: str) -> str:
+        """What a text of a kind begins with: the first of some prompts that there is.
+
+        Args:
+          names: of prompts; where there is none of them it is the default one, or "".
+        """
+        texts = {prompt.name: prompt.text for prompt in self.prompts}
+        return next((texts[name] for name in (*names, self.default_prompt) if name in texts), "")
+
+
+def dense_of(heads: Mapping[str, Head]) -> Dense | None:
+    """The head that makes vectors, of a checkpoint's heads by name; None where there is none."""
+    head = heads.get("dense")
+    return head if isinstance(head, Dense) else None
+
+
+def check_cls(pooling: Pooling, model: ModelConfig) -> None:
+    """Refuses, by an InputError, the pooling "cls" of a model whose rows have no [CLS]."""
+    if pooling == "cls" and not model.begins_with_cls:
+        raise InputError(
+            f"pooling 'cls': the rows of a {type(model).__name__} do not begin with [CLS]; use "
+            "'mean'"
+        )
+
+
+class DenseHead(nnx.Module):
+    """Pooled states, or what a linear layer makes of them.
+
+    Args:
+      config: of the head.
+      model: of the states; what it is matters to a projection alone.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(
+        self, config: Dense, model: ModelConfig | None = None, *, rngs: nnx.Rngs | None = None
+    ):
+        self.config = config
+        if config.projection is None:
+            return
+        if rngs is None:
+            raise ValueError("a projection begins at random: give rngs")
+        size, stddev = _sizes(model)
+        for role in get_args(Role)[: 1 if config.tied else 2]:
+            axes = ("embed", None)
+            layer = heads.dense(
+                *(size, config.projection),
+                axes=axes,
+                stddev=stddev,
+                bias=config.projection_bias,
+                rngs=rngs,
+            )
+            setattr(self, role, layer)
+
+    def __call__(
+        self,
+        hidden: Float[Array, "B S D"],
+        mask: Bool[Array, "B S"] | Int[Array, "B S"],
+        *,
+        role: Role = "query",
+    ) -> Float[Array, "B K"]:
+        """Float32 vectors of texts, one a row.
+
+        Args:
+          hidden: the encoder's states.
+          mask: what is no padding: true, or above 0.
+          role: of the texts.
+        """
+        vectors = self.project(pool(hidden, mask, self.config.pooling), role=role)
+        return unit(vectors) if self.config.normalize else vectors
+
+    def project(self, pooled: Float[Array, "B D"], *, role: Role = "query") -> Float[Array, "B K"]:
+        """What the projection makes of pooled states, where there is one.
+
+        Args:
+          pooled: float32.
+          role: of the texts.
+        """
+        if self.config.projection is not None:
+            layer = getattr(self, "query" if self.config.tied else role)
+            pooled = layer.product(pooled.astype(layer.kernel[...].dtype)).astype(jnp.float32)
+            pooled = jnp.tanh(pooled) if self.config.activation == "tanh" else pooled
+        return constrain(pooled, "batch", None)
+
+
+def _sizes(model: ModelConfig | None) -> tuple[int, float]:
+    """The size of a model's states, and the deviation of a fresh kernel that reads them."""
+    d_model = getattr(model, "d_model", None)
+    if not isinstance(d_model, int):
+        raise InputError(f"a projection reads the states of an encoder, not of a {type(model)}")
+    return d_model, getattr(model, "initializer_stddev", d_model**-0.5)
+
+
+def unit(vectors: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
+    """The vectors at length 1; one of zeros stays as it is, with a gradient that is finite."""
+    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
+
+
+XLM_R = (0, 1, 2, 3)
+"""The tokens of XLM-R that begin a text, pad, end a text, and stand for what has no piece."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lexical(Head):
+    """Weights of a text's tokens as terms.
+
+    Attributes:
+      specials: tokens that are no terms: those that begin and end a text, padding, the unknown one.
+    """
+
+    name: str = "lexical"
+    specials: tuple[int, ...] = XLM_R
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(token < 0 for token in self.specials):
+            raise InputError(f"specials are tokens from 0 on: got {self.specials}")
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LexicalHead":
+        """Makes the module."""
+        return LexicalHead(self, encoder_of(self, model).d_model, rngs=rngs)
+
+
+class LexicalHead(nnx.Module):
+    """linear -> relu, at each position.
+
+    Args:
+      config: of the head.
+      d_model: size of the states.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: Lexical, d_model: int, *, rngs: nnx.Rngs):
+        self.config = config
+        self.out = linear(d_model, 1, rngs=rngs)
+
+    def __call__(self, hidden: Float[Array, "B S D"]) -> Float[Array, "B S"]:
+        """Float32 weights from 0 on of all positions, special tokens' among them."""
+        return jax.nn.relu(self.out.product(hidden)[..., 0])
+
+    def terms(
+        self,
+        hidden: Float[Array, "B S D"],
+        tokens: Int[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
+    ) -> Float[Array, "B S"]:
+        """`term_weights` of the states of texts; 0 in segment_ids is padding."""
+        return term_weights(self(hidden), tokens, self.is_term(tokens, segment_ids))
+
+    def is_term(
+        self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"]
+    ) -> Bool[Array, "B S"]:
+        """What is no padding, where segment_ids are 0, and no special token."""
+        specials = jnp.asarray(self.config.specials, jnp.int32)
+        return (segment_ids > 0) & ~jnp.isin(tokens, specials)
+
+
+def linear(d_in: int, d_out: int, *, rngs: nnx.Rngs) -> dense_Dense:
+    """A dense layer as PyTorch begins one: kernel and bias uniform below 1 / sqrt(d_in)."""
+    bound = 1 / math.sqrt(d_in)
+
+    def uniform(key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
+        return jax.random.uniform(key, shape, dtype, minval=-bound, maxval=bound)
+
+    layer = dense_Dense(
+        d_in, d_out, axes=("embed", None), initializer=uniform, bias=True, rngs=rngs
+    )
+    layer.bias[...] = uniform(rngs.params(), (d_out,), jnp.float32)
+    return layer
+
+
+def term_weights(
+    weights: Float[Array, "B S"], tokens: Int[Array, "B S"], is_term: Bool[Array, "B S"]
+) -> Float[Array, "B S"]:
+    """The largest weight of each term at its place, and 0 at all other places.
+
+    It is the maximum over the places of one token, without an array of the vocabulary: places are
+    sorted by token and weight, and the last of each token stays. Of equal weights one place stays,
+    and has the gradient alone.
+
+    Args:
+      weights: of all places, from 0 on.
+      tokens: ids.
+      is_term: what is no padding and no special token.
+    """
+    known = jnp.where(is_term, tokens, -1)
+    order = jnp.lexsort((jax.lax.stop_gradient(weights), known), axis=1)
+    ordered = jnp.take_along_axis(known, order, axis=1)
+    ends = ordered[:, :-1] != ordered[:, 1:]
+    last = jnp.concatenate([ends, jnp.ones_like(ordered[:, :1], bool)], axis=1)
+    rows = jnp.arange(len(tokens))[:, None]
+    stays = jnp.zeros(tokens.shape, bool).at[rows, order].set(last & (ordered >= 0))
+    return jnp.where(stays, weights, 0.0)
+
+
+def scores(
+    queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
+    passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
+) -> Float[Array, "G N"]:
+    """Sums over common terms of the products of weights, of each query and each passage.
+
+    Two ways give the same numbers, and the one with the smaller arrays is taken: an equality of all
+    pairs of places [G, c, Lq, Lp], c passages at a time; or passages as vectors [N, U] of the
+    queries' own tokens, of which there are U = G Lq at most.
+
+    Args:
+      queries: tokens, and weights by `term_weights`.
+      passages: the same of passages.
+    """
+    num, length = queries[0].shape
+    by_terms = num < passages[0].shape[1] or num * length <= 4096
+    return (scores_by_terms if by_terms else scores_by_pairs)(queries, passages)
+
+
+def scores_by_terms(
+    queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
+    passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
+) -> Float[Array, "G N"]:
+    """`scores` by vectors of the queries' tokens; the arguments are those of `scores`."""
+    (asked, asked_weights), (shown, shown_weights) = queries, passages
+    terms = jnp.unique(asked, size=asked.size, fill_value=jnp.iinfo(jnp.int32).max)
+
+    def vectors(tokens: Array, weights: Array) -> Array:
+        places = jnp.minimum(jnp.searchsorted(terms, tokens), terms.size - 1)
+        own = jnp.where(terms[places] == tokens, weights, 0.0)
+        rows = jnp.arange(len(tokens))[:, None]
+        return jnp.zeros((len(tokens), terms.size), jnp.float32).at[rows, places].add(own)
+
+    highest = jax.lax.Precision.HIGHEST
+    vector_pairs = vectors(asked, asked_weights), vectors(shown, shown_weights)
+    return jnp.einsum("GU,NU->GN", *vector_pairs, precision=highest)
+
+
+_LARGEST_TERMS = 1 << 22
+"""Pairs of places that `scores_by_pairs` compares at a time."""
+
+
+def scores_by_pairs(
+    queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
+    passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
+) -> Float[Array, "G N"]:
+    """`scores` by an equality of places; the arguments are those of `scores`."""
+    (asked, asked_weights), (shown, shown_weights) = queries, passages
+    each = in_chunks(len(shown), at_most=max(1, _LARGEST_TERMS // (asked.size * shown.shape[1])))
+
+    @jax.checkpoint
+    def some(_: None, these: tuple[Array, Array]) -> tuple[None, Array]:
+        tokens, weights = these
+        same = (asked[:, None, :, None] == tokens[None, :, None, :]).astype(jnp.float32)
+        highest = jax.lax.Precision.HIGHEST
+        found = jnp.einsum("GCST,CT->GCS", same, weights, precision=highest)
+        return None, jnp.einsum("GCS,GS->CG", found, asked_weights, precision=highest)
+
+    chunks = [x.reshape(-1, each, x.shape[1]) for x in (shown, shown_weights)]
+    _, found = jax.lax.scan(some, None, tuple(chunks))
+    return found.reshape(len(shown), len(asked)).T
+
+
+def in_chunks(num: int, *, at_most: int) -> int:
+    """The size of equal chunks: the largest divisor of a number up to a limit."""
+    return max(size for size in range(1, min(num, at_most) + 1) if num % size == 0)
+
+
+_LARGEST_SCORES = 1 << 24
+"""Similarities of tokens that are made at a time."""
+_NONE = -1e9
+"""The similarity with padding; finite, so that a passage of padding has no NaN."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiVector(Head):
+    """A vector of each token but the first.
+
+    Attributes:
+      size: numbers of a vector; None is as many as the states have.
+      normalize: whether vectors have length 1.
+    """
+
+    name: str = "multi_vector"
+    size: int | None = None
+    normalize: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size is not None and self.size < 1:
+            raise InputError(f"size of multi-vectors must be at least 1, or None: got {self.size}")
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MultiVectorHead":
+        """Makes the module."""
+        return MultiVectorHead(self, encoder_of(self, model).d_model, rngs=rngs)
+
+
+class MultiVectorHead(nnx.Module):
+    """linear, then length 1, at each position but the first.
+
+    Args:
+      config: of the head.
+      d_model: size of the states.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: MultiVector, d_model: int, *, rngs: nnx.Rngs):
+        self.config = config
+        self.out = linear(d_model, config.size or d_model, rngs=rngs)
+
+    def __call__(
+        self, hidden: Float[Array, "B S D"], segment_ids: Int[Array, "B S"]
+    ) -> Float[Array, "B N K"]:
+        """Float32 vectors of the S - 1 positions behind the first; zeros where there is padding.
+
+        Args:
+          hidden: the encoder's states.
+          segment_ids: 0 is padding.
+        """
+        vectors = self.out.product(hidden[:, 1:])
+        vectors = unit(vectors) if self.config.normalize else vectors
+        return jnp.where(segment_ids[:, 1:, None] > 0, vectors, 0.0)
+
+
+def late_scores(
+    queries: tuple[Float[Array, "*A G Lq K"], Bool[Array, "*A G Lq"]],
+    passages: tuple[Float[Array, "*A N Lp K"], Bool[Array, "*A N Lp"]],
+) -> Float[Array, "*A G N"]:
+    """The mean over a query's tokens of their largest similarity with a token of the passage.
+
+    Similarities are made for some passages at a time, [*A, G, c, Lq, Lp], and again in the backward
+    pass; a query or a passage without tokens has the score 0.
+
+    Args:
+      queries: vectors, and which are of tokens.
+      passages: the same of passages; *A are blocks of rows, apart from each other.
+    """
+    (asked, there), (shown, real) = queries, passages
+    blocks, (num, length) = asked.shape[:-3], shown.shape[-3:-1]
+    whole = asked.size // asked.shape[-1] * length
+    each = in_chunks(num, at_most=max(1, _LARGEST_SCORES // whole))
+    count = jnp.sum(there, axis=-1, dtype=jnp.float32)[..., None]
+    axis = len(blocks)
+
+    @jax.checkpoint
+    def some(_: None, these: tuple[Array, Array]) -> tuple[None, Array]:
+        vectors, of_tokens = these
+        similar = jnp.einsum(
+            "...GSK,...CTK->...GCST", asked, vectors, precision=jax.lax.Precision.HIGHEST
+        )
+        similar = jnp.where(of_tokens[..., None, :, None, :], similar, _NONE)
+        best = jnp.max(similar, axis=-1)
+        counts = there[..., None, :] & jnp.any(of_tokens, axis=-1)[..., None, :, None]
+        return None, jnp.sum(jnp.where(counts, best, 0.0), axis=-1)
+
+    def chunked(x: Array) -> Array:
+        split = x.reshape(*blocks, num // each, each, *x.shape[axis + 1 :])
+        return jnp.moveaxis(split, axis, 0)
+
+    _, sums = jax.lax.scan(some, None, (chunked(shown), chunked(real)))
+    # [chunks, *A, G, c] -> [*A, G, chunks * c]
+    sums = jnp.moveaxis(sums, 0, -2).reshape(*asked.shape[:-2], num)
+    return sums / jnp.maximum(count, 1.0)

@@ -1,0 +1,389 @@
+"""What queries attend to: which keys they see, and what is added to their logits.
+
+What queries attend to, as one object: which keys they see, and what is added to their logits.
+
+    Pattern(masks.causal(8))                         an array: plain attention over all keys
+    Pattern(masks.of_decoder())                      a Visibility: attention in blocks of keys
+    pattern.biased(relative_bias, bidirectional=True)
+
+A stack makes the pattern once, for all of its layers. The forms go together by themselves: an array
+beside a mask that is an array, a table that each block reads beside a `Visibility`.
+
+Attention by content and by distance, as DeBERTa has it; over all queries at once, or in blocks.
+
+    logits[q, k] = Q[q] K[k] + Q[q] Kr[q - k] + K[k] Qr[q - k]
+
+As a row depends on q - k alone, the products with the rows are [T, 2 T - 1], and moving row t by t
+places makes them [T, T]: nothing is gathered. A block of b queries needs T + b - 1 of the rows, so
+nothing of T * T elements is made, forwards or backwards: the backward pass computes each block
+again.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.core.trees import Array, Key
+from t5x_lite.nn.dense import einsum
+from t5x_lite.nn.dropout import WeightDropout, thinned
+from t5x_lite.nn.masks import MASKED, Visibility, segments
+from t5x_lite.nn.positions import Positions, RelativeBias, RelativeTable
+
+
+class Distances(NamedTuple):
+    """The rows of a relative table for the distances between a row's positions.
+
+    Attributes:
+      rows: [R, D], those that occur.
+      index: int32 [2 T - 1], which of them is that of the distance -(T - 1), ..., T - 1.
+    """
+
+    rows: Float[Array, "R D"]
+    index: np.ndarray
+
+
+class Operands(NamedTuple):
+    """What attention is computed of; scaled.
+
+    Attributes:
+      query: projected queries.
+      key: projected keys.
+      value: projected values.
+      position_key: keys of the distances k - q = -(T - 1), ..., T - 1; None without that term.
+      position_query: queries of the distances q - k in the same order; None without that term.
+      prefix_key: keys that all queries see by content alone, before the others; None is none.
+      prefix_value: their values.
+    """
+
+    query: Float[Array, "B T H K"]
+    key: Float[Array, "B S H K"]
+    value: Float[Array, "B S H K"]
+    position_key: Float[Array, "W H K"] | None
+    position_query: Float[Array, "W H K"] | None
+    prefix_key: Float[Array, "B P H K"] | None = None
+    prefix_value: Float[Array, "B P H K"] | None = None
+
+
+def by_distance(x: Float[Array, "*batch T W"]) -> Float[Array, "*batch T S"]:
+    """x[t, s - t + T - 1] for all t below T and s below S, where W = T + S - 1; no gather.
+
+    Args:
+      x: for each row its values by the distance of the column from the row, from -(T - 1) on.
+    """
+    *batch, length, width = x.shape
+    flat = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*batch, length * (width + 1))
+    flat = flat[..., length - 1 : length - 1 + length * width]
+    return flat.reshape(*batch, length, width)[..., : width - length + 1]
+
+
+@jax.custom_vjp
+def masked_weighting(
+    logits: Float[Array, "B H T S"],
+    value: Float[Array, "B S H K"],
+    mask: Bool[Array, "#B 1 #T S"],
+    kept: Bool[Array, "B H T S"] | None = None,
+) -> Float[Array, "B T H K"]:
+    """softmax(logits) value over the keys that a query may see; 0 where it may see none.
+
+    The logits and the softmax are float32, and the product is in the dtype of value. Forward and
+    backward are those of `attention.softmax_attention`; weights that are not kept are 0.
+
+    Source: microsoft/DeBERTa deberta/ops.py, XSoftmax.
+    """
+    return _weighting_forward(logits, value, mask, kept)[0]
+
+
+def _weighting_forward(
+    logits: Array, value: Array, mask: Array, kept: Array | None = None
+) -> tuple[Array, tuple]:
+    logits = jnp.where(mask, logits, MASKED)
+    exponentials = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    exponentials = jnp.where(mask, exponentials, 0.0)
+    normaliser = jnp.sum(exponentials, axis=-1)
+    weights = exponentials.astype(value.dtype)
+    scale = 1.0 / jnp.where(normaliser > 0, normaliser, 1.0).swapaxes(1, 2)[..., None]
+    out = einsum("BHTS,BSHK->BTHK", thinned(weights, kept), value)
+    out = (out * scale).astype(value.dtype)
+    return out, (value, weights, scale, out, kept)
+
+
+def _weighting_backward(saved: tuple, g: Array) -> tuple[Array, Array, None, None]:
+    value, weights, scale, out, kept = saved
+    g32 = g.astype(jnp.float32) * scale
+    inner = jnp.sum(g32 * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)[..., None]
+    g = g32.astype(value.dtype)
+    grad_value = einsum("BHTS,BTHK->BSHK", thinned(weights, kept), g).astype(value.dtype)
+    grad_weights = thinned(einsum("BTHK,BSHK->BHTS", g, value), kept)
+    return weights.astype(jnp.float32) * (grad_weights - inner), grad_value, None, None
+
+
+masked_weighting.defvjp(_weighting_forward, _weighting_backward)
+
+
+def attend(
+    operands: Operands, mask: Bool[Array, "#B 1 #T S"], draws: WeightDropout | None = None
+) -> Float[Array, "B T H K"]:
+    """Attention of all queries at once, in the dtype of value; zeros where a query sees no key.
+
+    Args:
+      operands: T is S.
+      mask: True where a query may see a key.
+      draws: of dropout; values are scaled.
+    """
+    logits = _logits(operands)
+    kept = None if draws is None else draws.kept(logits.shape)
+    return _weighted(logits, operands, mask, kept)
+
+
+def _weighted(
+    logits: Float[Array, "B H T S"],
+    operands: Operands,
+    mask: Bool[Array, "#B 1 #T S"],
+    kept: Bool[Array, "B H T S"] | None,
+) -> Float[Array, "B T H K"]:
+    """`masked_weighting` with the prefix before the keys."""
+    key, value = operands.prefix_key, operands.prefix_value
+    if key is None or value is None:
+        return masked_weighting(logits, operands.value, mask, kept)
+    room = [(0, 0)] * 3 + [(key.shape[1], 0)]
+    before = einsum("BTHK,BPHK->BHTP", operands.query, key)
+    return masked_weighting(
+        jnp.concatenate([before, logits], axis=-1),
+        jnp.concatenate([value, operands.value], axis=1),
+        jnp.pad(mask, room, constant_values=True),
+        None if kept is None else jnp.pad(kept, room, constant_values=True),
+    )
+
+
+def _logits(operands: Operands) -> Float[Array, "B H T S"]:
+    logits = einsum("BTHK,BSHK->BHTS", operands.query, operands.key)
+    if operands.position_key is not None:
+        scores = einsum("BTHK,WHK->BHTW", operands.query, operands.position_key)
+        logits += by_distance(scores)
+    if operands.position_query is not None:
+        scores = einsum("BSHK,WHK->BHSW", operands.key, operands.position_query)
+        logits += by_distance(scores).swapaxes(2, 3)
+    return logits
+
+
+def attend_in_blocks(
+    operands: Operands,
+    segment_ids: Int[Array, "B T"],
+    *,
+    block: int,
+    draws: WeightDropout | None = None,
+) -> Float[Array, "B T H K"]:
+    """`attend` within segments, over some of the queries at a time; memory is linear in length.
+
+    Args:
+      operands: as for `attend`.
+      segment_ids: a position sees those of its own; 0 is padding.
+      block: queries at a time; T need not be a multiple of it.
+      draws: of dropout, for each block anew, in the backward pass again.
+
+    Raises:
+      ValueError: a block of less than 1 query.
+    """
+    if block < 1:
+        raise ValueError(f"a block needs at least one query: got {block}")
+    length = operands.query.shape[1]
+    block = min(block, length)
+    missing = -length % block
+
+    def padded(rows: Array | None, before: int, after: int) -> Array | None:
+        return None if rows is None else jnp.pad(rows, ((before, after), (0, 0), (0, 0)))
+
+    whole = operands._replace(
+        query=jnp.pad(operands.query, ((0, 0), (0, missing), (0, 0), (0, 0))),
+        position_key=padded(operands.position_key, missing, 0),
+        position_query=padded(operands.position_query, missing, missing),
+    )
+    key = None if draws is None else draws.key
+    rate = 0.0 if draws is None else draws.rate
+    out: Any = _attend_blocks(block, rate, whole, segment_ids, key)
+    return out[:, :length]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend_blocks(
+    block: int, rate: float, operands: Operands, segment_ids: Array, key: Key | None
+) -> Array:
+    return _blocks_forward(block, rate, operands, segment_ids, key)[0]
+
+
+def _block(
+    block: int,
+    rate: float,
+    segment_ids: Array,
+    key: Key | None,
+    index: Array,
+    operands: Operands,
+) -> Float[Array, "B block H K"]:
+    """The output of a block of queries; `operands.query` are those of the block alone."""
+    start, length = index * block, segment_ids.shape[1]
+    here = operands._replace(position_query=None)
+    if operands.position_key is not None:
+        first = _num_blocks(block, length) * block - block - start
+        window = jax.lax.dynamic_slice_in_dim(operands.position_key, first, length + block - 1)
+        here = here._replace(position_key=window)
+    logits = _logits(here)
+    if operands.position_query is not None:
+        logits += _by_keys_blocks(block, start, operands.key, operands.position_query)
+    # Queries behind the last position are of segment 0 and see nothing.
+    ids = jnp.pad(segment_ids, ((0, 0), (0, -length % block)))
+    mask = segments(jax.lax.dynamic_slice_in_dim(ids, start, block, axis=1), segment_ids)
+    kept = None if key is None else WeightDropout(key, rate).kept(logits.shape, index)
+    return _weighted(logits, here, mask, kept)
+
+
+def _by_keys_blocks(
+    block: int, start: Array, key: Float[Array, "B S H K"], position_query: Array
+) -> Float[Array, "B H block S"]:
+    """K[k] Qr[q - k] of a block of queries from `start` on.
+
+    Keys are in blocks, too: those of a block have 2 block - 1 distances from the queries, where all
+    of them together have S + block - 1.
+    """
+    batch, length, heads, size = key.shape
+    num = _num_blocks(block, length)
+    keys = jnp.pad(key, ((0, 0), (0, num * block - length), (0, 0), (0, 0)))
+    keys = keys.reshape(batch, num, block, heads, size)
+    # The first distance of a block is of its last key and the first query.
+    firsts = start + (num - 1 - jnp.arange(num)) * block
+    windows = jax.vmap(
+        lambda first: jax.lax.dynamic_slice_in_dim(position_query, first, 2 * block - 1)
+    )(firsts)
+    scores = by_distance(einsum("BNSHK,NWHK->BHNSW", keys, windows))
+    return jnp.moveaxis(scores, 4, 2).reshape(batch, heads, block, -1)[..., :length]
+
+
+def _num_blocks(block: int, length: int) -> int:
+    return -(-length // block)
+
+
+def _blocks_forward(
+    block: int, rate: float, operands: Operands, segment_ids: Array, key: Key | None
+) -> tuple[Array, tuple]:
+    def add_block(index: Array, out: Array) -> Array:
+        query = jax.lax.dynamic_slice_in_dim(operands.query, index * block, block, axis=1)
+        here = _block(block, rate, segment_ids, key, index, operands._replace(query=query))
+        return jax.lax.dynamic_update_slice_in_dim(out, here, index * block, axis=1)
+
+    # A loop and not a scan: rematerialisation policies reach into a scan, and "dots" would keep
+    # every block's logits.
+    num = _num_blocks(block, segment_ids.shape[1])
+    _, out = jax.lax.while_loop(
+        lambda state: state[0] < num,
+        lambda state: (state[0] + 1, add_block(*state)),
+        (jnp.int32(0), jnp.zeros_like(operands.query)),
+    )
+    return out, (operands, segment_ids, key)
+
+
+def _blocks_backward(block: int, rate: float, saved: tuple, g: Array) -> tuple:
+    operands, segment_ids, key = saved
+    others = operands._replace(query=None)
+
+    def add_block(sums: Operands, index: Array) -> tuple[Operands, Array]:
+        start = index * block
+        query, grad = (
+            jax.lax.dynamic_slice_in_dim(x, start, block, axis=1) for x in (operands.query, g)
+        )
+        _, pullback = jax.vjp(
+            partial(_block, block, rate, segment_ids, key, index), operands._replace(query=query)
+        )
+        (grads,) = pullback(grad)
+        total = jax.tree.map(lambda t, x: t + x.astype(t.dtype), sums, grads._replace(query=None))
+        return total, grads.query
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), others)
+    indices = jnp.arange(_num_blocks(block, segment_ids.shape[1]))
+    sums, queries = jax.lax.scan(add_block, zeros, indices)
+    grads = jax.tree.map(lambda t, x: t.astype(x.dtype), sums, others)
+    by_row = jnp.moveaxis(queries, 0, 1).reshape(operands.query.shape)
+    return grads._replace(query=by_row), None, None
+
+
+_attend_blocks.defvjp(_blocks_forward, _blocks_backward)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """A mask and a bias in one form.
+
+    Attributes:
+      mask: True where a query may see a key, None where it sees all; or what such a mask is made
+        of, for attention in blocks.
+      bias: float32, added to the logits and shared over the batch; a table that blocks read; or
+        DeBERTa's distances, in either form. None is none.
+      positions: row positions of queries and of keys, which a relative bias of the first form
+        reads.
+      valid: of the slots of a cache that come before the first step, False at the padding that
+        stands before a row's first token; None is no padding.
+      relative: row positions of queries and of keys -> the relative bias; None without one.
+      by_head: whether one head of one row is to be attended at a time (`headwise_attention`).
+
+    Raises:
+      ValueError: mask and bias have different forms.
+    """
+
+    mask: Bool[Array, "_ 1 _ S"] | Visibility | None = None
+    bias: Float[Array, "1 H _ S"] | RelativeTable | Distances | None = None
+    positions: Positions | None = None
+    valid: Bool[Array, "B _"] | None = None
+    relative: Callable[[Array, Array], Array] | None = None
+    by_head: bool = False
+
+    def __post_init__(self) -> None:
+        wrong = jax.Array if isinstance(self.mask, Visibility) else RelativeTable
+        if isinstance(self.bias, wrong):
+            raise ValueError(
+                "mask and bias must both be arrays, or a Visibility and a RelativeTable: got "
+                f"{type(self.mask).__name__} and {type(self.bias).__name__}"
+            )
+
+    def biased(self, relative: RelativeBias, *, bidirectional: bool) -> "Pattern":
+        """The pattern with a relative bias in its form.
+
+        Args:
+          relative: the table.
+          bidirectional: True in an encoder; see `positions.relative_position_bucket`.
+
+        Raises:
+          ValueError: the mask is an array, and the positions are not known.
+        """
+        if isinstance(self.mask, Visibility):
+            bias: Any = relative.reading(bidirectional=bidirectional)
+        elif self.positions is None:
+            raise ValueError("a relative bias beside an array needs the pattern's positions")
+        else:
+            bias = relative(*self.positions, bidirectional=bidirectional)
+
+        def read(queries: Array, keys: Array) -> Array:
+            return relative(queries, keys, bidirectional=bidirectional)
+
+        return dataclasses.replace(self, bias=bias, relative=read)
+
+    def bias_before(self, num: int) -> Float[Array, "#B H #T P"] | None:
+        """The relative bias of so many keys that lie before each row's first token.
+
+        None without a relative bias.
+        """
+        if self.relative is None or self.positions is None:
+            return None
+        queries, keys = self.positions[0], jnp.arange(-num, 0)
+        if self.valid is None:
+            return self.relative(queries, keys)
+        skipped = jnp.sum(~self.valid, axis=1)
+        relative = self.relative
+        return jax.vmap(lambda padding: relative(queries - padding, keys)[0])(skipped)
+
+
+EVERYTHING = Pattern()
+"""All keys, without a bias."""

@@ -1,0 +1,745 @@
+"""The Pallas kernels of attention: blocks, the forward pass and the backward pass.
+
+What the two attention kernels share: how they divide the work, and T5's bias inside a block.
+
+A program works on a block of queries and a block of keys of one row and of the few heads that fill
+128 lanes ([B, T, H * K] as the projections give it: nothing is transposed or padded in HBM). Inside
+it, keys lie along the first axis and queries along the second, so that what belongs to a query (the
+largest logit, the sum of exponentials) is a row, and the softmax reduces over sublanes.
+
+The bias depends on key - query alone, and is constant beyond the last bucket's start. With blocks
+of one size for both, a block's bias depends on which diagonal of blocks it lies on, and few
+diagonals differ: 5 with blocks of 256 and a max_distance of 128, however long the rows are. So a
+head's bias is made in VMEM once, for all rows of the batch, from its row of the bucket table:
+
+    block 4, keys 0..3 (down) and queries 4..7: key - query        strip of 8 rows, moved right
+      -4 -5 -6 -7                                                  by 8 for every 8 further keys
+      -3 -4 -5 -6
+      -2 -3 -4 -5
+      -1 -2 -3 -4
+
+Its gradient is added up in the same form, and brought back to the buckets once, at the end.
+
+The forward attention kernel: a softmax over blocks of keys, one after the other.
+
+The grid is (groups of heads, rows, blocks of queries, blocks of keys). The largest logit of each
+query, the sum of its exponentials and the values' weighted sum stay in VMEM while its keys pass
+(Dao et al. 2022, FlashAttention, algorithm 1); the bias of the heads stays for all rows.
+
+The backward attention kernel: all gradients in one pass over the pairs of blocks.
+
+The grid is (groups of heads, rows, blocks of keys, blocks of queries). Each block's weights are
+computed again from the largest logit and the sum of the exponentials; the gradients of a block of
+keys and values are added up while the queries pass, that of a row's queries while the row lasts,
+and that of the heads' bias over all rows (Dao et al. 2022, FlashAttention, algorithm 4).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from t5x_lite.core.trees import Array
+from t5x_lite.nn.dropout import hashed, least_draw, word_of
+from t5x_lite.nn.masks import MASKED
+from t5x_lite.nn.positions import bucket_starts
+
+LANES = 128
+SUBLANES = 8
+
+Interpret = Any
+"""Whether a kernel is run as plain operations: a bool, or pltpu.InterpretParams, which say what of
+a TPU is simulated then."""
+
+Refs = Mapping[str, Any]
+"""References to the blocks of a program, by name."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How the work on one device is divided; all of it is known before any array is.
+
+    Attributes:
+      num_queries: T.
+      num_keys: S.
+      num_heads: H.
+      d_kv: K.
+      query_block: queries of a block.
+      key_block: keys of a block; the same where there is a bias.
+      causal: a query sees itself and the keys before it, or those of its group.
+      skips: whether blocks above the diagonal may be passed over: nothing in them is seen, but by
+        queries that see nothing at all and attend to all keys equally.
+      buckets: rows of the bias table; None without one.
+      bidirectional: how it is read, like max_distance.
+      max_distance: distances from here on share a bucket.
+      dropout_rate: of the weights, drawn for each query and key; 0 draws nothing.
+    """
+
+    num_queries: int
+    num_keys: int
+    num_heads: int
+    d_kv: int
+    query_block: int
+    key_block: int
+    causal: bool
+    skips: bool
+    buckets: int | None
+    bidirectional: bool
+    max_distance: int
+    dropout_rate: float = 0.0
+
+    @property
+    def group(self) -> int:
+        """Heads of a program: as few as fill whole lanes, or else all."""
+        fits = LANES // math.gcd(LANES, self.d_kv)
+        return fits if self.num_heads % fits == 0 else self.num_heads
+
+    @property
+    def lanes(self) -> int:
+        """Width of a program's queries, keys and values."""
+        return self.group * self.d_kv
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Blocks of queries and of keys in a row."""
+        return -(-self.num_queries // self.query_block), -(-self.num_keys // self.key_block)
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """T and S, rounded up to whole blocks."""
+        rows, columns = self.blocks
+        return rows * self.query_block, columns * self.key_block
+
+    @property
+    def diagonals(self) -> tuple[int, int]:
+        """The first and the last diagonal of blocks whose bias is made; those beyond equal them.
+
+        Number n has the blocks of queries i and keys i + n.
+        """
+        if self.buckets is None:
+            return 0, 0
+        one_side = self.buckets // 2 if self.bidirectional else self.buckets
+        # Of diagonal n the nearest key is (n - 1) * block + 1 away.
+        start = bucket_starts(one_side, self.max_distance)[-1]
+        reach = max(1, 1 + -(-(start - 1) // self.key_block))
+        rows, columns = self.blocks
+        right = 0 if self.skips else reach if self.bidirectional else 1
+        return -min(rows - 1, reach), min(columns - 1, right)
+
+    @property
+    def num_diagonals(self) -> int:
+        """How many are made."""
+        low, high = self.diagonals
+        return high - low + 1
+
+    @property
+    def strip(self) -> int:
+        """Width of a strip: a block's queries, and the keys by which it is moved."""
+        return self.query_block + self.key_block
+
+    @property
+    def bias_shape(self) -> tuple[int, ...]:
+        """Of the bias of one program's heads, or of its gradient."""
+        return self.num_diagonals, self.group, self.key_block, self.query_block
+
+    def heads(self) -> Sequence[slice]:
+        """The lanes of each head of a program."""
+        return [slice(head * self.d_kv, (head + 1) * self.d_kv) for head in range(self.group)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one call of a kernel does on one device.
+
+    Attributes:
+      flops: of its products, over the lanes that they run over: with d_kv 64 two heads lie in the
+        128 lanes, and the products that contract over them do twice the useful work, in the time
+        that the matrix unit takes for 64 lanes as well.
+      exponentials: that it takes.
+      bytes: from and to HBM, a block as often as it is fetched.
+      vmem: bytes of one program: its blocks, twice where the next is fetched meanwhile, what stays
+        between programs, and the logits' three temporaries.
+    """
+
+    flops: int
+    exponentials: int
+    bytes: int
+    vmem: int
+
+
+def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
+    """Of the forward kernel; `itemsize` is that of the queries."""
+    (rows, columns), (queries, keys) = layout.blocks, layout.padded
+    programs = batch * (layout.num_heads // layout.group)
+    pairs = programs * _visited(layout) * layout.query_block * layout.key_block
+    lanes, d_kv, group = layout.lanes, layout.d_kv, layout.group
+    blocks = (2 * layout.query_block + 2 * layout.key_block) * _wide(lanes) * itemsize
+    ids = 4 * (LANES * layout.key_block + SUBLANES * layout.query_block)
+    statistics = 4 * 2 * group * layout.query_block
+    kept = 4 * (lanes * layout.query_block + 2 * SUBLANES * layout.query_block)
+    moved = (2 * queries + 2 * keys * rows) * lanes * itemsize + 4 * 2 * group * queries
+    moved += (4 * LANES * keys * rows) + 4 * queries * columns
+    streams, drawn = _dropout_bytes(layout)
+    moved += streams * rows
+    return Cost(
+        flops=2 * pairs * group * (lanes + d_kv),
+        exponentials=pairs * group,
+        bytes=programs * moved,
+        vmem=2 * (blocks + ids + statistics + streams)
+        + kept
+        + _bias_bytes(layout)
+        + _temporaries(layout)
+        + drawn,
+    )
+
+
+def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
+    """Of the backward kernel: five products, of which the logits are one for the second time."""
+    columns, (queries, keys) = layout.blocks[1], layout.padded
+    programs = batch * (layout.num_heads // layout.group)
+    pairs = programs * _visited(layout) * layout.query_block * layout.key_block
+    lanes, d_kv, group = layout.lanes, layout.d_kv, layout.group
+    blocks = (2 * layout.query_block + 4 * layout.key_block + queries) * _wide(lanes) * itemsize
+    ids = 4 * (LANES * layout.key_block + SUBLANES * layout.query_block)
+    statistics = 4 * 3 * group * layout.query_block
+    kept = 4 * lanes * queries + 4 * 2 * _wide(lanes) * layout.key_block
+    table = 4 * (layout.buckets or 0) * group * layout.strip
+    moved = (2 * queries * columns + 4 * keys + queries) * lanes * itemsize
+    moved += 4 * 3 * group * queries * columns + 4 * LANES * keys + 4 * queries * columns
+    streams, drawn = _dropout_bytes(layout)
+    moved += streams * layout.blocks[0] * columns
+    return Cost(
+        flops=2 * pairs * group * (4 * lanes + d_kv),
+        exponentials=pairs * group,
+        bytes=programs * moved + (layout.num_heads // layout.group) * table,
+        vmem=2 * (blocks + ids + statistics + streams + table)
+        + kept
+        + 2 * _bias_bytes(layout)
+        + _temporaries(layout)
+        + drawn,
+    )
+
+
+def _visited(layout: Layout) -> int:
+    """Pairs of blocks that are worked on in a row."""
+    rows, columns = layout.blocks
+    return sum(min(columns, row + 1) if layout.skips else columns for row in range(rows))
+
+
+def _wide(lanes: int) -> int:
+    return -(-lanes // LANES) * LANES
+
+
+def _bias_bytes(layout: Layout) -> int:
+    return 0 if layout.buckets is None else 4 * math.prod(layout.bias_shape)
+
+
+def _dropout_bytes(layout: Layout) -> tuple[int, int]:
+    """Bytes of a program's streams of dropout, and of a block's draws; 0 without dropout."""
+    if not layout.dropout_rate:
+        return 0, 0
+    return 4 * layout.group * layout.query_block, 4 * layout.query_block * layout.key_block
+
+
+def _temporaries(layout: Layout) -> int:
+    return 3 * 4 * layout.query_block * layout.key_block
+
+
+def compiler_params(cost: Cost) -> pltpu.CompilerParams:
+    """Heads may be split over the cores of a chip; all else runs in order.
+
+    The compiler is given half as much again as the blocks need, and at least its own 16 MiB.
+    """
+    return pltpu.CompilerParams(
+        dimension_semantics=("parallel", "arbitrary", "arbitrary", "arbitrary"),
+        vmem_limit_bytes=max(16 * 2**20, 3 * cost.vmem // 2),
+    )
+
+
+def estimate(cost: Cost) -> pl.CostEstimate:
+    """The cost as the compiler takes it, and writes it into the program's text."""
+    return pl.CostEstimate(
+        flops=cost.flops, transcendentals=cost.exponentials, bytes_accessed=cost.bytes
+    )
+
+
+def product(a: Array, b: Array, contract: tuple[int, int]) -> Array:
+    """A product of two matrices over the given axes, in float32."""
+    dimensions = (((contract[0],), (contract[1],)), ((), ()))
+    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
+
+
+def transpose(x: Array) -> Array:
+    """The transpose of a matrix, by way of float32 for whatever the chip can transpose."""
+    return x.astype(jnp.float32).T.astype(x.dtype)
+
+
+def only(x: Array, lanes: slice) -> Array:
+    """A matrix with zeros in all lanes but these; as it is where these are all."""
+    if (lanes.stop - lanes.start) == x.shape[1]:
+        return x
+    lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    kept = (lane >= lanes.start) & (lane < lanes.stop)
+    return jnp.where(kept, x.astype(jnp.float32), 0.0).astype(x.dtype)
+
+
+def positions(layout: Layout, query_block: Any, key_block: Any) -> tuple[Array, Array]:
+    """Row positions of a block's queries and keys, both [keys, queries]."""
+    shape = (layout.key_block, layout.query_block)
+    key = key_block * layout.key_block + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+    query = query_block * layout.query_block + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+    return query, key
+
+
+def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array | None:
+    """Which of a block's keys a query sees, bool [keys, queries]; None where all.
+
+    Args:
+      layout: of the work.
+      ids: "keys" and "key_groups" as columns, "queries" and "query_groups" as rows: those that
+        there are.
+      query_block: its number.
+      key_block: its number.
+    """
+    shape = (layout.key_block, layout.query_block)
+
+    def both(name: str, other: str) -> tuple[Array, Array]:
+        column, row = ids[name][0], ids[other][0]
+        return jnp.broadcast_to(column, shape), jnp.broadcast_to(row, shape)
+
+    found = None
+    if layout.causal:
+        query, key = positions(layout, query_block, key_block)
+        found = key <= query
+        if "key_groups" in ids:
+            key, query = both("key_groups", "query_groups")
+            found = found | ((key == query) & (key > 0))
+    if "keys" in ids:
+        if "queries" in ids:  # keys that nothing sees have an id of no query
+            key, query = both("keys", "queries")
+            here = key == query
+        else:
+            here = jnp.broadcast_to(ids["keys"][0], shape) > 0
+        found = here if found is None else found & here
+    return found
+
+
+def is_worked_on(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Any:
+    """Whether a block has anything to work on: see `Layout.skips`."""
+    if not layout.skips:
+        return True
+    reached = key_block * layout.key_block < (query_block + 1) * layout.query_block
+    if "queries" not in ids:
+        return reached
+    # A query of segment 0 sees nothing, and so attends to every key.
+    return reached | (jnp.min(jnp.abs(ids["queries"][0].astype(jnp.float32))) == 0.0)
+
+
+def masked_logits(
+    layout: Layout, logits: Array, visible: Array | None, query_block: Any, key_block: Any
+) -> Array:
+    """Logits with what is not seen at `MASKED`, and keys behind the last at -inf."""
+    if visible is not None:
+        logits = jnp.where(visible, logits, MASKED)
+    if layout.num_keys % layout.key_block:
+        _, key = positions(layout, query_block, key_block)
+        logits = jnp.where(key < layout.num_keys, logits, -jnp.inf)
+    return logits
+
+
+def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
+    """True [keys, queries] where dropout keeps a head's weight; equal to `dropout.kept_keys`.
+
+    Args:
+      layout: of the work.
+      streams: of the head's queries, [1, queries].
+      key_block: the number of the block of keys.
+    """
+    size, queries = layout.key_block, layout.query_block
+    if size % (2 * SUBLANES):  # in tests only: a block reads half of its words
+        keys = key_block * size + jax.lax.broadcasted_iota(jnp.int32, (size, queries), 0)
+        words = hashed(streams, word_of(keys))
+        draws = jnp.where((keys & SUBLANES) > 0, words << 16, words)
+    else:
+        numbers = jax.lax.broadcasted_iota(jnp.int32, (size // 2, queries), 0)
+        words = hashed(streams, key_block * (size // 2) + numbers)
+        words = words.reshape(-1, 1, SUBLANES, queries)
+        draws = jnp.concatenate([words, words << 16], axis=1).reshape(size, queries)
+    return draws >= least_draw(layout.dropout_rate)
+
+
+def diagonal_of(layout: Layout, query_block: Any, key_block: Any) -> Any:
+    """Where a block's bias is among those that are made."""
+    low, high = layout.diagonals
+    return jnp.clip(key_block - query_block, low, high) - low
+
+
+def _strip_distances(layout: Layout, diagonal: Any) -> Array:
+    """Key minus query in a strip, int32 [8, strip].
+
+    Row s is for key s of the block. The lanes hold queries 0, 1, ... of the block, and after them
+    those before query 0, as far as moving the strip to the right brings them in.
+    """
+    shape = (SUBLANES, layout.strip)
+    lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+    query = jnp.where(lane < layout.query_block, lane, lane - layout.strip)
+    key = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+    low, _ = layout.diagonals
+    return key - query + (diagonal + low) * layout.key_block
+
+
+def by_bucket(layout: Layout, relative: Array, value: Callable[[int], Any]) -> Array:
+    """value(bucket) of each distance, by comparing it with the buckets' starts."""
+    assert layout.buckets is not None
+    one_side = layout.buckets // 2 if layout.bidirectional else layout.buckets
+    starts = bucket_starts(one_side, layout.max_distance)
+
+    def side(distance: Array, first: int) -> Array:
+        found = jnp.full(distance.shape, value(first))
+        for bucket, start in enumerate(starts[1:], start=1):
+            found = jnp.where(distance >= start, value(first + bucket), found)
+        return found
+
+    left = side(jnp.maximum(-relative, 0), 0)
+    return jnp.where(relative > 0, side(relative, one_side), left) if layout.bidirectional else left
+
+
+def fill_bias(layout: Layout, table: Any, bias: Any, group: Any) -> None:
+    """Makes the bias of a program's heads.
+
+    Args:
+      layout: of the work.
+      table: a reference to float32 [buckets, H], scalars.
+      bias: a reference to `layout.bias_shape`.
+      group: the number of the heads' group.
+    """
+
+    def fill(diagonal: Any, _: Any) -> Any:
+        relative = _strip_distances(layout, diagonal)
+        for head in range(layout.group):
+            column = group * layout.group + head
+            strip = by_bucket(layout, relative, lambda bucket, c=column: table[bucket, c])
+
+            def put(number: Any, _: Any, head: int = head, strip: Array = strip) -> Any:
+                first = pl.multiple_of(number * SUBLANES, SUBLANES)
+                rows = pltpu.roll(strip, first, 1)[:, : layout.query_block]
+                bias[diagonal, head, pl.ds(first, SUBLANES), :] = rows
+                return 0
+
+            jax.lax.fori_loop(0, layout.key_block // SUBLANES, put, 0)
+        return 0
+
+    jax.lax.fori_loop(0, layout.num_diagonals, fill, 0)
+
+
+def gather_table(layout: Layout, bias: Any, table: Any) -> None:
+    """Adds up a bias's gradient by bucket; the reverse of `fill_bias`.
+
+    Args:
+      layout: of the work.
+      bias: a reference to the gradient, `layout.bias_shape`.
+      table: a reference to float32 [1, group * buckets, strip], whose sum over the last axis is
+        the gradient of the heads' rows of the table.
+    """
+    assert layout.buckets is not None
+    buckets = layout.buckets
+    table[...] = jnp.zeros(table.shape, jnp.float32)
+    rest = jnp.zeros((SUBLANES, layout.key_block), jnp.float32)
+
+    def gather(diagonal: Any, _: Any) -> Any:
+        bucket = by_bucket(layout, _strip_distances(layout, diagonal), jnp.int32)
+        for head in range(layout.group):
+
+            def add(number: Any, strip: Array, head: int = head) -> Array:
+                first = pl.multiple_of(number * SUBLANES, SUBLANES)
+                rows = bias[diagonal, head, pl.ds(first, SUBLANES), :]
+                wide = jnp.concatenate([rows, rest], axis=1)
+                return strip + pltpu.roll(wide, layout.strip - first, 1)
+
+            strip = jnp.zeros((SUBLANES, layout.strip), jnp.float32)
+            strip = jax.lax.fori_loop(0, layout.key_block // SUBLANES, add, strip)
+            for index in range(buckets):
+                row = pl.ds(head * buckets + index, 1)
+                here = jnp.where(bucket == index, strip, 0.0)
+                table[0, row, :] += jnp.sum(here, axis=0, keepdims=True)
+        return 0
+
+    jax.lax.fori_loop(0, layout.num_diagonals, gather, 0)
+
+
+def forward_kernel(
+    layout: Layout, inputs: dict[str, Array], *, interpret: Interpret
+) -> tuple[Array, Array]:
+    """Runs the kernel on one device.
+
+    Args:
+      layout: how the work is divided.
+      inputs: "query", "key", "value" [B, length, H * K], the lengths in whole blocks; "table"
+        float32 [buckets, H] where there is a bias; of the ids of `blocks.seen` those that there
+        are, int32, "queries" and "query_groups" [B, 1, T], "keys" and "key_groups" [B, S, 1].
+      interpret: runs it as plain operations, for tests.
+
+    Returns:
+      The weighted values [B, T, H * K]; float32 [B, groups, 2 * group, T], of each head the largest
+      logit, and after them of each head one over the sum of the exponentials.
+    """
+    batch, queries, joined = inputs["query"].shape
+    groups, group, block = layout.num_heads // layout.group, layout.group, layout.query_block
+    dtype = inputs["value"].dtype
+    cost = forward_cost(layout, batch=batch, itemsize=dtype.itemsize)
+    scratch: dict[str, Any] = {
+        "largest": pltpu.VMEM((group, block), jnp.float32),
+        "normaliser": pltpu.VMEM((group, block), jnp.float32),
+        "total": pltpu.VMEM((layout.lanes, block), jnp.float32),
+    }
+    if layout.buckets is not None:
+        scratch["bias"] = pltpu.VMEM(layout.bias_shape, jnp.float32)
+    out, statistics = pl.pallas_call(
+        functools.partial(_forward, layout),
+        grid=(groups, batch, *layout.blocks),
+        in_specs=[in_specs(layout, inputs, lambda h, b, i, j: (h, b, i, j))],
+        out_specs=[
+            pl.BlockSpec((1, block, layout.lanes), lambda h, b, i, j: (b, i, h)),
+            pl.BlockSpec((1, 1, 2 * group, block), lambda h, b, i, j: (b, h, 0, i)),
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct((batch, queries, joined), dtype),
+            jax.ShapeDtypeStruct((batch, groups, 2 * group, queries), jnp.float32),
+        ],
+        scratch_shapes=[scratch],
+        interpret=interpret,
+        compiler_params=compiler_params(cost),
+        cost_estimate=estimate(cost),
+        name="t5_attention_forward",
+    )(inputs)
+    return out, statistics
+
+
+def in_specs(layout: Layout, inputs: dict[str, Array], order: Any) -> dict[str, pl.BlockSpec]:
+    """How the inputs are cut, by name.
+
+    Args:
+      layout: how the work is divided.
+      inputs: of `forward_kernel`.
+      order: the grid's indices -> group of heads, row, block of queries, block of keys.
+    """
+
+    def spec(shape: tuple[int, ...], index: Any) -> pl.BlockSpec:
+        return pl.BlockSpec(shape, lambda *grid: index(*order(*grid)))
+
+    query, key = layout.query_block, layout.key_block
+    known = {
+        "query": spec((1, query, layout.lanes), lambda h, b, i, j: (b, i, h)),
+        "key": spec((1, key, layout.lanes), lambda h, b, i, j: (b, j, h)),
+        "queries": spec((1, 1, query), lambda h, b, i, j: (b, 0, i)),
+        "keys": spec((1, key, 1), lambda h, b, i, j: (b, j, 0)),
+        "streams": spec((1, 1, layout.group, query), lambda h, b, i, j: (b, h, 0, i)),
+        "table": pl.BlockSpec(memory_space=pltpu.SMEM),
+    }
+    known |= {"value": known["key"], "cotangent": known["query"]}
+    known |= {"query_groups": known["queries"], "key_groups": known["keys"]}
+    return {name: known[name] for name in inputs}
+
+
+def _forward(layout: Layout, refs: Refs, out: Any, statistics: Any, kept: Refs) -> None:
+    group_index, row, i, j = (pl.program_id(axis) for axis in range(4))
+    if layout.buckets is not None:
+
+        @pl.when((row == 0) & (i == 0) & (j == 0))
+        def _() -> None:
+            fill_bias(layout, refs["table"], kept["bias"], group_index)
+
+    @pl.when(j == 0)
+    def _() -> None:
+        kept["largest"][...] = jnp.full(kept["largest"].shape, -jnp.inf, jnp.float32)
+        kept["normaliser"][...] = jnp.zeros(kept["normaliser"].shape, jnp.float32)
+        kept["total"][...] = jnp.zeros(kept["total"].shape, jnp.float32)
+
+    @pl.when(is_worked_on(layout, refs, i, j))
+    def _() -> None:
+        _add_block(layout, refs, kept, i, j)
+
+    @pl.when(j == layout.blocks[1] - 1)
+    def _() -> None:
+        scale = 1.0 / kept["normaliser"][...]
+        for head, lanes in enumerate(layout.heads()):
+            kept["total"][lanes, :] *= scale[head : head + 1]
+        out[0] = kept["total"][...].T.astype(out.dtype)
+        statistics[0, 0, : layout.group] = kept["largest"][...]
+        statistics[0, 0, layout.group :] = scale
+
+
+def _add_block(layout: Layout, refs: Refs, kept: Refs, i: Any, j: Any) -> None:
+    query, key, value = (refs[name][0] for name in ("query", "key", "value"))
+    visible = seen(layout, refs, i, j)
+    transposed = transpose(value)
+    # The logits of all heads first: the matrix units work on those of one head while the vector
+    # unit is at the softmax of another.
+    of_heads = [product(only(key, one), query, (1, 1)) for one in layout.heads()]
+    for head, (lanes, logits) in enumerate(zip(layout.heads(), of_heads, strict=True)):
+        if layout.buckets is not None:
+            logits = logits + kept["bias"][diagonal_of(layout, i, j), head]
+        logits = masked_logits(layout, logits, visible, i, j)
+        here = slice(head, head + 1)
+        before = kept["largest"][here]
+        # Every block has a key, and a masked logit is finite: so is the largest.
+        now = jnp.maximum(before, jnp.max(logits, axis=0, keepdims=True))
+        shrink = jnp.exp(before - now)
+        weights = jnp.exp(logits - now)
+        total = jnp.sum(weights, axis=0, keepdims=True)
+        kept["largest"][here] = now
+        kept["normaliser"][here] = kept["normaliser"][here] * shrink + total
+        if layout.dropout_rate:
+            kept_here = kept_weights(layout, refs["streams"][0, 0, here], j)
+            weights = jnp.where(kept_here, weights, 0.0)
+        mixed = product(transposed[lanes], weights.astype(value.dtype), (1, 0))
+        kept["total"][lanes, :] = kept["total"][lanes, :] * shrink + mixed
+
+
+def backward_kernel(
+    layout: Layout, inputs: dict[str, Array], statistics: Array, *, interpret: Interpret
+) -> tuple[Array, Array, Array, Array | None]:
+    """Runs the kernel on one device.
+
+    Args:
+      layout: how the work is divided.
+      inputs: those of the forward kernel, and "cotangent" [B, T, H * K].
+      statistics: float32 [B, groups, 3 * group, T]: what the forward kernel gives, and after it of
+        each head the sum of cotangent times output.
+      interpret: runs it as plain operations, for tests.
+
+    Returns:
+      The gradients of query, key and value; that of the table, or None.
+    """
+    batch, queries, joined = inputs["query"].shape
+    keys, dtype = inputs["key"].shape[1], inputs["value"].dtype
+    groups, group, lanes = layout.num_heads // layout.group, layout.group, layout.lanes
+    cost = backward_cost(layout, batch=batch, itemsize=dtype.itemsize)
+    scratch: dict[str, Any] = {
+        "query": pltpu.VMEM((layout.blocks[0], lanes, layout.query_block), jnp.float32),
+        "key": pltpu.VMEM((layout.key_block, lanes), jnp.float32),
+        "value": pltpu.VMEM((layout.key_block, lanes), jnp.float32),
+    }
+    of_keys = pl.BlockSpec((1, layout.key_block, lanes), lambda h, b, j, i: (b, j, h))
+    out_specs = {
+        "query": pl.BlockSpec((1, queries, lanes), lambda h, b, j, i: (b, 0, h)),
+        "key": of_keys,
+        "value": of_keys,
+    }
+    shapes = {
+        "query": jax.ShapeDtypeStruct((batch, queries, joined), dtype),
+        "key": jax.ShapeDtypeStruct((batch, keys, joined), dtype),
+        "value": jax.ShapeDtypeStruct((batch, keys, joined), dtype),
+    }
+    if layout.buckets is not None:
+        scratch["bias"] = pltpu.VMEM(layout.bias_shape, jnp.float32)
+        scratch["grad_bias"] = pltpu.VMEM(layout.bias_shape, jnp.float32)
+        rows = (group * layout.buckets, layout.strip)
+        out_specs["table"] = pl.BlockSpec((1, *rows), lambda h, b, j, i: (h, 0, 0))
+        shapes["table"] = jax.ShapeDtypeStruct((groups, *rows), jnp.float32)
+    of_rows = pl.BlockSpec((1, 1, 3 * group, layout.query_block), lambda h, b, j, i: (b, h, 0, i))
+    found = pl.pallas_call(
+        functools.partial(_backward, layout),
+        grid=(groups, batch, layout.blocks[1], layout.blocks[0]),
+        in_specs=[in_specs(layout, inputs, lambda h, b, j, i: (h, b, i, j)), of_rows],
+        out_specs=out_specs,
+        out_shape=shapes,
+        scratch_shapes=[scratch],
+        interpret=interpret,
+        compiler_params=compiler_params(cost),
+        cost_estimate=estimate(cost),
+        name="t5_attention_backward",
+    )(inputs, statistics)
+    table = None
+    if layout.buckets is not None:
+        table = jnp.sum(found["table"], axis=-1).reshape(layout.num_heads, layout.buckets).T
+    return found["query"], found["key"], found["value"], table
+
+
+def _backward(layout: Layout, refs: Refs, statistics: Any, out: Refs, kept: Refs) -> None:
+    group_index, row, j, i = (pl.program_id(axis) for axis in range(4))
+    last_i, last_j = layout.blocks[0] - 1, layout.blocks[1] - 1
+    if layout.buckets is not None:
+
+        @pl.when((row == 0) & (i == 0) & (j == 0))
+        def _() -> None:
+            fill_bias(layout, refs["table"], kept["bias"], group_index)
+            kept["grad_bias"][...] = jnp.zeros(layout.bias_shape, jnp.float32)
+
+    @pl.when(j == 0)
+    def _() -> None:
+        kept["query"][i] = jnp.zeros((layout.lanes, layout.query_block), jnp.float32)
+
+    @pl.when(i == 0)
+    def _() -> None:
+        for name in ("key", "value"):
+            kept[name][...] = jnp.zeros(kept[name].shape, jnp.float32)
+
+    @pl.when(is_worked_on(layout, refs, i, j))
+    def _() -> None:
+        _add_backward_block(layout, refs, statistics[0, 0], kept, i, j)
+
+    @pl.when(i == last_i)
+    def _() -> None:
+        for name in ("key", "value"):
+            out[name][0] = kept[name][...].astype(out[name].dtype)
+
+    @pl.when(j == last_j)
+    def _() -> None:
+        first = pl.multiple_of(i * layout.query_block, layout.query_block)
+        grad = kept["query"][i].T.astype(out["query"].dtype)
+        out["query"][0, pl.ds(first, layout.query_block), :] = grad
+
+    if layout.buckets is not None:
+
+        @pl.when((row == pl.num_programs(1) - 1) & (i == last_i) & (j == last_j))
+        def _() -> None:
+            gather_table(layout, kept["grad_bias"], out["table"])
+
+
+def _add_backward_block(
+    layout: Layout, refs: Refs, statistics: Array, kept: Refs, i: Any, j: Any
+) -> None:
+    query, key, value, g = (refs[name][0] for name in ("query", "key", "value", "cotangent"))
+    visible = seen(layout, refs, i, j)
+    transposed = transpose(key)
+    group, dtype = layout.group, value.dtype
+    diagonal = diagonal_of(layout, i, j)
+    # The first products of all heads come first, as in the forward kernel.
+    of_heads = [
+        (
+            product(only(key, lanes), query, (1, 1)),
+            product(only(value, lanes), g, (1, 1)),
+        )
+        for lanes in layout.heads()
+    ]
+    for head, lanes in enumerate(layout.heads()):
+        largest, scale, inner = (
+            statistics[n : n + 1] for n in (head, group + head, 2 * group + head)
+        )
+        logits, grad_weights = of_heads[head]
+        if layout.buckets is not None:
+            logits = logits + kept["bias"][diagonal, head]
+        logits = masked_logits(layout, logits, visible, i, j)
+        weights = jnp.exp(logits - largest) * scale
+        mixing = weights
+        if layout.dropout_rate:
+            streams = refs["streams"][0, 0, head : head + 1]
+            kept_here = kept_weights(layout, streams, j)
+            mixing = jnp.where(kept_here, weights, 0.0)
+            grad_weights = jnp.where(kept_here, grad_weights, 0.0)
+        kept["value"][...] += product(mixing.astype(dtype), only(g, lanes), (1, 0))
+        grad = weights * (grad_weights - inner)
+        if visible is not None:
+            grad = jnp.where(visible, grad, 0.0)
+        if layout.buckets is not None:
+            kept["grad_bias"][diagonal, head] += grad
+        grad = grad.astype(dtype)
+        kept["key"][...] += product(grad, only(query, lanes), (1, 0))
+        kept["query"][i, lanes, :] += product(transposed[lanes], grad, (1, 0))

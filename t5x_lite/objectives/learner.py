@@ -1,0 +1,646 @@
+"""The learner: a model, its heads, its objective and its adapters, from parameters to a loss.
+
+The learner: a model, its heads and its objective as one, from stored parameters to a loss.
+
+    learner = Learner.of(T5Config(...), Seq2Seq(), optimizer=Adafactor(...), dtype="bfloat16")
+    params = jax.jit(learner.init)(jax.random.key(0))         # {"model": ..., "heads": ...}
+    loss = learner.loss(params, batch, key)                   # sums, to be differentiated
+    bound = learner.bind(params)                              # bound.model, bound.heads
+
+Parameters are stored in float32; a module reads what the views make of them
+(`t5x_lite.core.tied_parameters`), in the compute dtype. All methods may be traced. Heads that the
+loss does not read are frozen: they have no gradient, no decay and no optimizer state; so is the
+model where there are adapters, unless `train` says what trains. Adapters are put into the model's
+slots when it is bound.
+
+A tower, such as the encoder of passages, has the model's architecture and adapters. It is bound by
+the model's structure with the tower's parameters (`models.towers.as_model`).
+
+A model, its heads, its objective and its adapters as one module: what a learner binds.
+
+    bound = Bound(T5Config(...), Seq2Seq(), rngs=nnx.Rngs(0))
+    bound(batch, key=key)                             # a loss: sums, to be differentiated
+    bound.model, bound.heads, bound.encoder("query")
+
+`t5x_lite.objectives.learner` traces it, and puts it together again of stored parameters.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+
+from t5x_lite.adapters.base import ADAPTERS, Adapter, AdapterModules, at_step
+from t5x_lite.adapters.composition import Block, metrics_of, penalties_of, routers_of
+from t5x_lite.adapters.config import COMPOSING, HEAD
+from t5x_lite.adapters.delta_parts import Part
+from t5x_lite.adapters.merging import delta_form, merge
+from t5x_lite.core import sharding, tied_parameters, trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.tied_parameters import View
+from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
+from t5x_lite.data.config import ADAPTER_IDS
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.heads import HEADS, Head, HeadModules, by_name
+from t5x_lite.models.towers import TOWERS, Towers, as_model, in_tower, with_towers
+from t5x_lite.models.vector_heads import Role
+from t5x_lite.nn import experts
+from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes, split
+from t5x_lite.objectives.base import Loss, Objective, Phase
+from t5x_lite.optim.config import AUTO, Optimizer
+from t5x_lite.optim.partial import Update, check_updates
+
+
+class Bound(nnx.Module):
+    """A model, its heads and its objective as one module.
+
+    Args:
+      model: config of the architecture.
+      objective: config of the objective.
+      heads: configs of heads that are kept besides the objective's own.
+      adapters: configs of adapters; `Learner.bind` puts them into the model's slots.
+      use: how they are composed; () is each by itself.
+      rngs: the stream "params" is used.
+
+    Raises:
+      InputError: the objective cannot train the model.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        objective: Objective,
+        heads: Sequence[Head] = (),
+        adapters: Sequence[Adapter] = (),
+        use: Sequence[str | Block] = (),
+        *,
+        rngs: nnx.Rngs,
+    ):
+        self.model = model.build(rngs=rngs)
+        objective.check_model(self.model)
+        self.objective = objective.build(model, rngs=rngs)
+        self.reads_tasks = objective.num_tasks > 0
+        self.towers = Towers(objective.more_towers(), model, rngs=rngs)
+        self.heads = HeadModules(heads_of(objective, heads), model, rngs=rngs)
+        if adapters:
+            self.adapters = AdapterModules(adapters, self.model, use=use, rngs=rngs)
+        self.has_adapters = bool(adapters)
+        self.routers = tuple(routers_of(adapters, use).items())
+
+    def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
+        """The loss of a batch, or of one of its phases; a key turns dropout on."""
+        more: dict[str, Any] = {} if phase is None else {"phase": phase}
+        if self.towers.names:
+            more["towers"] = self.towers
+        if self.has_adapters:
+            encoders = (self.model, *(self.towers[name] for name in self.towers.names))
+            batch = self.adapters.of_batch(encoders, batch, keep_ids=self.reads_tasks)
+            with experts.collecting() as found:
+                loss = self.objective(self.model, self.heads, batch, key=key, **more)
+            routers = dict(self.routers)
+            loss = loss.plus_metrics(metrics_of(found, routers))
+            return loss if key is None else loss.plus_terms(penalties_of(found, routers))
+        if ADAPTER_IDS in batch and not self.reads_tasks:  # of modules that are not in use
+            batch = {name: x for name, x in batch.items() if name != ADAPTER_IDS}
+        return self.objective(self.model, self.heads, batch, key=key, **more)
+
+    def encoder(self, role: Role) -> Any:
+        """The encoder of texts of a role: a tower of its own, or the model."""
+        return self.towers[role] if role in self.towers.names else self.model
+
+
+def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:
+    """The configs of a learner's heads by name: those that the objective reads, then the others.
+
+    Raises:
+      InputError: two have one name.
+    """
+    others = by_name(kept)
+    own = by_name(objective.heads(others))
+    return {**own, **{name: head for name, head in others.items() if name not in own}}
+
+
+_DRAWN = 0x6D6F64
+"""Folded into the step's key for what adapters draw: dropout has other draws."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Learner:
+    """A `Bound` taken apart, and functions that put it together again.
+
+    Attributes:
+      model: config of the architecture.
+      objective: config of the objective.
+      heads: configs of all heads by name, the objective's own first.
+      adapters: configs of the adapters.
+      use: how they are composed (`t5x_lite.adapters.composition`); () is each by itself.
+      train: paths, or regular expressions that match them, of what is trained; () is all but the
+        frozen heads, and with adapters but that part of the model, too, that none of them trains.
+      optimizer: its phases may have others; None of a learner that is not trained.
+      dtype: the compute dtype.
+      graphdef: static structure of the module.
+      seen: shapes of the parameters that the module has.
+      shapes: shapes of the parameters that are stored; a nested dict.
+      axes: their logical axes.
+      views: what makes the module's parameters of the stored ones.
+    """
+
+    model: ModelConfig
+    objective: Objective
+    heads: Mapping[str, Head]
+    adapters: tuple[Adapter, ...]
+    use: tuple[str | Block, ...]
+    train: tuple[str, ...]
+    optimizer: Optimizer | None
+    dtype: str
+    graphdef: GraphDef
+    seen: Any
+    shapes: Any
+    axes: Axes
+    views: tuple[View, ...]
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelConfig,
+        objective: Objective,
+        *,
+        heads: Sequence[Head] = (),
+        adapters: Sequence[Adapter] = (),
+        use: Sequence[str | Block] = (),
+        train: Sequence[str] = (),
+        optimizer: Optimizer | None = None,
+        dtype: str = "float32",
+        base_dtype: str = "float32",
+    ) -> "Learner":
+        """Traces the module; nothing is allocated.
+
+        Args:
+          model: as the attributes of the class, and so all others but one.
+          objective: of the same.
+          heads: those that are kept besides the objective's own.
+          adapters: in the model's slots.
+          use: their composition.
+          train: what is trained.
+          optimizer: of it.
+          dtype: of what is computed.
+          base_dtype: dtype in which the model's frozen parameters are stored.
+
+        Raises:
+          InputError: the objective cannot train the model, an adapter has no place in it, or
+            nothing would be trained.
+        """
+        graphdef, seen, axes = shapes(
+            lambda rngs: Bound(model, objective, heads, adapters, use, rngs=rngs)
+        )
+        towers = objective.more_towers()
+        seen, axes = (with_towers(tree, towers) for tree in (seen, axes))
+        its_views = views_of(model, objective)
+        stored, axes = tied_parameters.stored(its_views, seen, axes)
+        made = cls(
+            model=model,
+            objective=objective,
+            heads=heads_of(objective, heads),
+            adapters=tuple(adapters),
+            use=tuple(use),
+            train=tuple(train),
+            optimizer=optimizer,
+            dtype=dtype,
+            graphdef=graphdef,
+            seen=seen,
+            shapes=stored,
+            axes=axes,
+            views=its_views,
+        )
+        _check_adapter_sizes(stored)
+        made.check_train()
+        if adapters:  # two modules at one site are refused here
+            modules: AdapterModules = made._module.adapters
+            modules.check()
+            _check_copied(modules, its_views)
+        return made if base_dtype == "float32" else made._with_base_in(base_dtype)
+
+    def _with_base_in(self, dtype: str) -> "Learner":
+        """The same, whose frozen parameters of the model are stored in another dtype."""
+        stored = {
+            path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype))
+            if path.startswith(("model/", TOWERS)) and not self.trains(path)
+            else leaf
+            for path, leaf in trees.flatten(self.shapes).items()
+        }
+        return dataclasses.replace(
+            self, shapes=trees.overlaid(self.shapes, trees.unflatten(stored))
+        )
+
+    def check_train(self) -> None:
+        """Refuses, by an InputError, a pattern of `train` that means no parameter to be trained.
+
+        A pattern of an adapter is refused in the same way. The path of an adapter means all that it
+        trains, one of which is enough.
+        """
+        _ = self._adapted
+        paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
+        for pattern, meant in self._meant.items():
+            if pattern != HEAD and not any(trees.covers(m, path) for m in meant for path in paths):
+                parts = dict.fromkeys(path.partition("/")[0] for path in paths)
+                raise InputError(
+                    f"train: {pattern!r} means no parameter that the loss reads; they begin with "
+                    f"{', '.join(parts)}"
+                )
+
+    def init(self, key: Key) -> Params:
+        """Initial parameters, as they are stored."""
+        parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters, self.use)
+        fresh = tied_parameters.fresh(self.views, init(lambda rngs: Bound(*parts, rngs=rngs), key))
+        if self._towers:  # they begin as the model
+            flat = trees.flatten(fresh)
+            same = {
+                in_tower(path, name): jnp.copy(leaf)
+                for name in self._towers
+                for path, leaf in flat.items()
+                if in_tower(path, name) != path
+            }
+            fresh = trees.unflatten({**flat, **same})
+        stored = trees.flatten(self.shapes)
+        narrow = {
+            path: leaf.astype(stored[path].dtype)
+            for path, leaf in trees.flatten(fresh).items()
+            if leaf.dtype != stored[path].dtype
+        }
+        return trees.overlaid(fresh, trees.unflatten(narrow)) if narrow else fresh
+
+    def read(self, params: Params) -> Params:
+        """The parameters that the module has, in the dtype of the stored ones.
+
+        {"model": ...} is what is exported: an ordinary model, whatever its training shared.
+        """
+        return tied_parameters.read(self.views, params)
+
+    def write(self, seen: Params) -> Params:
+        """The stored parameters of which `read` makes these."""
+        return tied_parameters.write(self.views, seen)
+
+    def bind(
+        self, params: Params, *, key: Key | None = None, adapter_ids: Array | None = None
+    ) -> Bound:
+        """The module in the compute dtype, of stored parameters, with adapters in their slots.
+
+        Args:
+          params: as they are stored.
+          key: of what adapters draw in training.
+          adapter_ids: [B], the rows' children in MultiTask, where no loss hands on a batch.
+        """
+        changed = cast(self.changed(params, key=key), jnp.dtype(self.dtype))
+        bound: Bound = self._bound(changed)
+        if self.adapters:
+            bound.adapters.attach(bound.model)
+            bound.adapters.see(bound.model, adapter_ids)
+            for name in self._towers:
+                tower = self._bound(changed, name)
+                tower.adapters.attach(tower.model)
+                tower.adapters.see(tower.model, adapter_ids)
+                setattr(bound.towers, name, tower.model)
+            if not self.objective.models():  # whose tokens another model predicts
+                for name in self.heads:
+                    bound.adapters.attach_output(bound.model, bound.heads[name])
+        return bound
+
+    def changed(self, params: Params, *, key: Key | None = None) -> Params:
+        """The parameters that the module has, with what adapters have in place of the model's."""
+        seen = self.read(params)
+        if not self._has_copies:
+            return seen
+        own = None if key is None else jax.random.fold_in(key, _DRAWN)
+        changed = {**seen, "model": self._bound(seen).adapters.read(seen["model"], key=own)}
+        if self._towers:
+            changed["towers"] = {
+                name: self._bound(seen, name).adapters.read(seen["towers"][name], key=own)
+                for name in self._towers
+            }
+        return changed
+
+    def merged(self, params: Params, *, tower: str = "") -> Params:
+        """The parameters of the model that does without adapters what it does with them.
+
+        Args:
+          params: as they are stored.
+          tower: name of the encoder that is merged; "" is the model.
+
+        Raises:
+          InputError: an adapter cannot be merged into kernels.
+        """
+        bound = self._bound(self.changed(params), tower)
+        if self.adapters:
+            bound.adapters.attach(bound.model)
+            merge(bound.model)
+        return split(bound.model)[1]
+
+    def delta_form(self, adapters: Params) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
+        """What its adapters change of the model.
+
+        Args:
+          adapters: their parameters, {NAME: ...}.
+
+        Returns:
+          path in the parameters -> part of a delta, and the adapters that no kernel can hold.
+        """
+        seen = trees.overlaid(self.seen, {"adapters": adapters})
+        found: dict[str, Part] = {}
+        rest: tuple[Adapter, ...] = ()
+        for start, tower in (
+            ("model/", ""),
+            *((f"{TOWERS}{name}/", name) for name in self._towers),
+        ):
+            bound = self._bound(seen, tower)
+            parts, rest = delta_form(bound.adapters, self.adapters, bound.model)
+            found |= {start + path: part for path, part in parts.items()}
+        return found, rest
+
+    def bind_model(self, params: Params, *, adapter_ids: Array | None = None) -> Any:
+        """The model alone of `bind`; adapter_ids [B] are the rows' children in MultiTask."""
+        return self.bind(params, adapter_ids=adapter_ids).model
+
+    def check_mesh(self, mesh: Mesh) -> None:
+        """Refuses, by an InputError, a mesh that does not divide the parameters or the heads."""
+        heads = self.model.divided_heads
+        sharding.check_divisible(mesh, self.axes, self.shapes, num_heads=heads)
+
+    @property
+    def model_type(self) -> type:
+        """The class of the model."""
+        return type(self._module.model)
+
+    def loss(
+        self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
+    ) -> Loss:
+        """The first stage: sums over a batch or a part of it, or those of one of its phases.
+
+        With a key, which is in training, the penalties of adapters are among its terms.
+        """
+        loss = self.bind(params, key=key)(batch, key=key, phase=phase)
+        if key is None or not self.adapters:
+            return loss
+        seen = self.read(params)
+        for name in ("", *self._towers):
+            start = f"{name}_" if name else ""
+            found = self._bound(seen, name).adapters.penalties()
+            loss = loss.plus_terms({f"{start}{term}": value for term, value in found.items()})
+        return loss
+
+    def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None = None) -> Loss:
+        """The second stage: terms of the rows of a whole batch."""
+        return self.objective.joint(rows, batch, step=step)
+
+    def whole_loss(self, params: Params, batch: Batch, key: Key | None = None) -> Loss:
+        """Both stages, of a batch that is run at once."""
+        loss = self.loss(params, batch, key)
+        return loss.joined(self.joint(loss.rows, batch)) if loss.rows else loss
+
+    def updates(self) -> tuple[Update, ...]:
+        """The updates of a train step: one, or one for each phase of the objective.
+
+        Raises:
+          InputError: everything is frozen.
+          ValueError: there is no optimizer, or the phases do not train every path exactly once.
+        """
+        if not any(map(self.trains, trees.flatten(self.shapes))):
+            raise InputError(
+                "everything is frozen, so nothing would be trained: name what is by --train, or "
+                "with modules by --adapters.train"
+            )
+        phases, main, below = self.objective.phases(), self._main, self.model.below
+        if not phases:
+            axes = self._trained(self.axes)
+            update = Update(
+                self.loss,
+                main.build(axes, below=below, depth=self._depth),
+                main.rate(),
+                trains=self.trains if self._is_partial else None,
+                joint=self.joint,
+                live=main.live(axes, depth=self._depth),
+                scheduled=self._scheduled,
+            )
+            return (update,)
+        made = []
+        for phase in phases:
+            optimizer, axes = phase.optimizer or main, self._trained(self.axes, phase)
+            if phase.optimizer is not None and phase.optimizer.schedule_offset == AUTO:
+                raise InputError(
+                    f"schedule_offset auto is for the experiment's own optimizer: give that of "
+                    f"{phase.name} a number"
+                )
+            update = Update(
+                functools.partial(self.loss, phase=phase.name),
+                optimizer.build(axes, below=below, depth=self._depth),
+                optimizer.rate(),
+                name=phase.name,
+                trains=functools.partial(self._phase_trains, phase),
+                joint=self.joint,
+                live=optimizer.live(axes, depth=self._depth),
+                scheduled=self._scheduled,
+            )
+            made.append(update)
+        check_updates(made, [path for path in trees.flatten(self.shapes) if self.trains(path)])
+        return tuple(made)
+
+    def optimizer_axes(self) -> Axes:
+        """Logical axes of the optimizer's state, in the structure of the state."""
+        phases, main = self.objective.phases(), self._main
+        if not phases:
+            return main.state_axes(self._trained(self.axes), self._trained(self.shapes))
+        return {
+            phase.name: (phase.optimizer or main).state_axes(
+                self._trained(self.axes, phase), self._trained(self.shapes, phase)
+            )
+            for phase in phases
+        }
+
+    def head(self, name: str) -> list[str]:
+        """The paths of a head's parameters; none where it has none."""
+        return [path for path in trees.flatten(self.seen) if path.startswith(f"{HEADS}{name}/")]
+
+    @property
+    def frozen_heads(self) -> tuple[str, ...]:
+        """Names of the heads that the loss does not read."""
+        read = {head.name for head in self.objective.heads(self.heads)}
+        return tuple(name for name in self.heads if name not in read)
+
+    def trains(self, path: str) -> bool:
+        """Whether the parameter at a path is trained."""
+        if self._unread(path):
+            return False
+        if self.train:
+            return path in self._chosen
+        if self.adapters and path.startswith(("model/", TOWERS, ADAPTERS)):
+            return path in self._adapted
+        return True
+
+    def num_unused(self, *, trained: bool = False) -> int:
+        """Numbers of adapters that nothing reads, in layers that are narrower or left out.
+
+        Args:
+          trained: whether those of adapters that train are counted alone.
+        """
+        if not self.adapters:
+            return 0
+        modules: AdapterModules = self._module.adapters
+        names = {adapter.name for adapter in self.adapters}
+        if trained:
+            names = {
+                p.split("/")[1]
+                for p in self._covered([ADAPTERS + n for n in names])
+                if self.trains(p)
+            }
+        return sum(map(modules.num_unused, names)) * (1 + len(self._towers))
+
+    def holds_still(self, path: str) -> bool:
+        """Whether the parameter at a path is frozen in a run that trains a chosen part alone."""
+        return bool(self.train or self.adapters) and not self.trains(path)
+
+    def _unread(self, path: str) -> bool:
+        """Whether a path is of a head that the loss does not read."""
+        return path.startswith(tuple(f"{HEADS}{name}/" for name in self.frozen_heads))
+
+    @functools.cached_property
+    def _has_copies(self) -> bool:
+        """Whether an adapter has arrays in place of some of the model's."""
+        return bool(self.adapters) and bool(self._module.adapters.copied())
+
+    @functools.cached_property
+    def _adapted(self) -> frozenset[str]:
+        """Paths of what adapters train: their own parameters, and the model's that they name."""
+        return self._covered([*COMPOSING, *(p for one in self.adapters for p in self._of(one))])
+
+    @functools.cached_property
+    def _chosen(self) -> frozenset[str]:
+        """Paths of what `train` names."""
+        return self._covered([each for meant in self._meant.values() for each in meant])
+
+    @property
+    def _meant(self) -> dict[str, tuple[str, ...]]:
+        """Patterns of `train` -> those that they mean: an adapter's path, all that it trains."""
+        own = {f"{ADAPTERS}{adapter.name}": self._of(adapter) for adapter in self.adapters}
+        return {pattern: own.get(pattern, (pattern,)) for pattern in self.train}
+
+    def _of(self, adapter: Adapter) -> tuple[str, ...]:
+        """What an adapter trains: its patterns of the model, and its paths of each tower."""
+        flat = trees.flatten(self.shapes)
+        patterns = adapter.trains(list(as_model(flat)))
+        if not self._towers:
+            return patterns
+        found = []
+        for name in ("", *self._towers):
+            paths = as_model(flat, name)
+            own = [p for p in paths if any(trees.covers(pattern, p) for pattern in patterns)]
+            found += [in_tower(path, name) for path in own] if name else own
+        return tuple(found)
+
+    @property
+    def _towers(self) -> tuple[str, ...]:
+        """Names of the encoders besides the model."""
+        return self.objective.more_towers()
+
+    @functools.cached_property
+    def _module(self) -> Bound:
+        """The module with shapes in place of arrays."""
+        return self._bound(self.seen)
+
+    def _bound(self, seen: Params, tower: str = "") -> Bound:
+        """The module of the parameters that it has, with a tower in place of the model."""
+        if not (self.adapters and self._towers):
+            return bind(self.graphdef, seen)
+        flat = trees.flatten(seen)
+        others = {path: leaf for path, leaf in flat.items() if path.startswith(TOWERS)}
+        return bind(self.graphdef, trees.unflatten({**others, **as_model(flat, tower)}))
+
+    @property
+    def _scheduled(self) -> Callable[[Array], dict[str, Array]] | None:
+        """Steps taken -> parameters of adapters that follow from them, those of towers too."""
+        of_model = at_step(self.adapters)
+        if of_model is None or not self._towers:
+            return of_model
+
+        def scheduled(step: Array) -> dict[str, Array]:
+            found = of_model(step)
+            names = [(name, path) for name in self._towers for path in found]
+            return {**found, **{in_tower(path, name): found[path] for name, path in names}}
+
+        return scheduled
+
+    def _covered(self, patterns: Sequence[str]) -> frozenset[str]:
+        paths = trees.flatten(self.shapes)
+        return frozenset(p for p in paths if any(trees.covers(pattern, p) for pattern in patterns))
+
+    @property
+    def _is_partial(self) -> bool:
+        """Whether some parameters are not trained."""
+        return not all(map(self.trains, trees.flatten(self.shapes)))
+
+    @property
+    def _depth(self) -> int:
+        """Layers of the model's highest stack, trained or not."""
+        shapes, axes = trees.flatten(self.shapes), trees.flatten(self.axes)
+        stacked = (p for p in shapes if p.startswith("model/") and axes[p][:1] == ("layers",))
+        return max((shapes[path].shape[0] for path in stacked), default=0)
+
+    def _phase_trains(self, phase: Phase, path: str) -> bool:
+        return re.fullmatch(phase.trains, path) is not None and self.trains(path)
+
+    def _trained(self, tree: Any, phase: Phase | None = None) -> Any:
+        """The part of a tree with the parameters' paths that is trained, or that a phase trains."""
+        if phase is not None:
+            return trees.partition(tree, lambda path, _: self._phase_trains(phase, path))[0]
+        if not self._is_partial:
+            return tree
+        return trees.partition(tree, lambda path, _: self.trains(path))[0]
+
+    @property
+    def _main(self) -> Optimizer:
+        if self.optimizer is None:
+            raise ValueError("a learner that is trained needs an optimizer: got None")
+        return self.optimizer
+
+
+_WIDEST = 64
+"""Maximum size of an adapter's array along an axis, in the model's largest size."""
+
+
+def _check_adapter_sizes(shapes: Any) -> None:
+    """Raise InputError for an adapter with an array far larger than those of the model."""
+    leaves = trees.flatten(shapes)
+    own = {path: leaf for path, leaf in leaves.items() if path.startswith(ADAPTERS)}
+    base = [max(leaf.shape, default=1) for path, leaf in leaves.items() if path not in own]
+    most = max(_SMALLEST_BOUND, _WIDEST * max(base, default=1))
+    for path, leaf in own.items():
+        if max(leaf.shape, default=1) > most:
+            name = path.removeprefix(ADAPTERS).partition("/")[0]
+            raise InputError(
+                f"adapter {name!r}: {path} would have the shape {leaf.shape}, and a size of an "
+                f"adapter is at most {most:,} on this model; reduce its rank, length, width or "
+                "number"
+            )
+
+
+_SMALLEST_BOUND = 100_000
+"""Sizes up to it are never refused."""
+
+
+def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
+    """Refuses, by an InputError, a copy of an array that a view makes of others, or reads."""
+    for path in modules.copied():
+        if any(view.mentions(f"model/{path}") for view in its_views):
+            raise InputError(
+                f"model/{path} is shared with another array, so no adapter can have a copy of it"
+            )
+
+
+def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
+    """The views of a learner, without tracing it."""
+    towers = [view for name in objective.more_towers() for view in model.views(f"{TOWERS}{name}/")]
+    return (*model.views("model/"), *towers, *objective.views(model, "objective/"))

@@ -1,0 +1,369 @@
+"""Training in part: rates by layer, gradual unfreezing, several updates in one step.
+
+Learning rates that fall from layer to layer, from the top down, for fine-tuning.
+
+The last of N layers has `decay` times the rate, the first one decay ** N times, and what is below
+the layers (tables, their norm and projection) decay ** (N + 1) times; what is above them, such as
+a head, adapters and a final norm, has the whole rate. With N = 2 and decay 0.5:
+
+    heads/classifier  1      layer 1  0.5      layer 0  0.25      model/embedding  0.125
+
+Of several stacks, each counts its own layers, and the tables are below the highest. The weight
+decay of AdamW, which is part of an update, falls with it. Sources: Howard and Ruder 2018,
+arXiv:1801.06146, section 3.2; google-research/electra model/optimization.py, where all of the
+encoder has one factor more (its 0.8 for the top layer is 0.64).
+
+Gradual unfreezing: layers begin to train one after the other, from the top down.
+
+Raffel et al. 2020, arXiv:1910.10683, section 3.5.1, after Howard and Ruder 2018, arXiv:1801.06146.
+Of a model of N layers and S steps, episode n = 1..N covers the steps from floor((n-1) S/N) up to
+floor(n S/N), and in it layers N-n+1..N train, of the encoder and the decoder alike. With N = 3 and
+S = 10:
+
+    steps   0 1 2 | 3 4 5 | 6 7 8 9
+    layer 3   x       x        x
+    layer 2           x        x
+    layer 1                    x        and the tables of relative positions that all layers share
+
+A layer that is still frozen does not move, has no decay and keeps its optimizer's state; its
+statistics and Adam's correction of the bias begin when it does. Its gradient counts in no norm. The
+token embeddings, an output layer, the final norms and heads train throughout, about which the
+paper says nothing but for the embeddings. A stack of fewer layers unfreezes at the nearest equal
+fraction: of 2 beside 4 the lower one with the second layer of the 4 (episode 3). Modules in the
+slots of a layer train with their layer.
+
+The updates of a train step: most steps are one, of all parameters.
+
+An objective of several phases (`objectives.base.Phase`) is as many updates, one after the other on
+one batch: each has a loss, the paths that it trains and an optimizer of its own, and begins from
+the parameters that the one before has left. So is trained DeBERTaV3: first the generator, then the
+discriminator, which reads the tables that the generator has just changed.
+
+    one update:       state.optimizer = {"count": ..., "mu": ...}
+    several updates:  state.optimizer = {"generator": {"count": ...}, "discriminator": {...}}
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from t5x_lite.core import trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
+from t5x_lite.optim import adafactor
+
+_START = re.compile(r"model/|towers/[^/]+/")
+"""Beginning of the paths that have layers: of the model, or of a second encoder."""
+
+
+def decayed_by_layer(
+    inner: optax.GradientTransformation,
+    decay: float,
+    axes: Axes,
+    below: Sequence[str],
+    *,
+    depth: int | None = None,
+) -> optax.GradientTransformation:
+    """The transformation with its updates scaled by the layers that they are of.
+
+    Args:
+      inner: gives the updates; its state stays as it is.
+      decay: the factor of a layer, in (0, 1].
+      axes: the parameters' logical axes, by their paths from "model/" on.
+      below: paths, within model/, of what is below all layers (`ModelConfig.below`).
+      depth: layers of the highest stack, of which not all may be trained; None is that of these.
+    """
+    names = trees.flatten(axes)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        found = inner.update(updates, state, params)
+        steps: Any = found[0]
+        stacks = [
+            len(leaf)
+            for path, leaf in trees.flatten(steps).items()
+            if path.startswith("model/") and adafactor.is_stacked(names[path])
+        ]
+
+        def scaled(keys: Sequence[Any], leaf: Any) -> Any:
+            path = trees.SEPARATOR.join(key.key for key in keys)
+            most = max(stacks, default=0) if depth is None else depth
+            return leaf * _factor(path, leaf, decay, depth=most, names=names[path], below=below)
+
+        return jax.tree_util.tree_map_with_path(scaled, steps), found[1]
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+def _factor(
+    path: str, leaf: Any, decay: float, *, depth: int, names: Any, below: Sequence[str]
+) -> Any:
+    """What the update of a parameter is multiplied with: a number, or one for each layer."""
+    start = _START.match(path)
+    if start is None:
+        return 1.0
+    if adafactor.is_stacked(names):
+        num = len(leaf)
+        powers = decay ** jnp.arange(num, 0, -1, dtype=jnp.float32)
+        return powers.reshape(num, *[1] * (leaf.ndim - 1))
+    inside = f"{path[start.end() :]}/"
+    is_below = any(inside.startswith(f"{part}/") for part in below)
+    return decay ** (depth + 1) if is_below else 1.0
+
+
+Starts = Callable[[Params], Any]
+"""parameters -> for each the step at which it begins: int32, [N] where it is of N layers."""
+
+_LAYERED = ("model/", "adapters/", "towers/")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gradual:
+    """When layers begin to train.
+
+    Attributes:
+      total_steps: steps over which all layers unfreeze, those of the run; 0 freezes none.
+      episodes: groups in which they do; None is one for each layer of the highest stack.
+    """
+
+    total_steps: int = 0
+    episodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.total_steps < 0:
+            raise InputError(f"unfreezing.total_steps must be at least 0: got {self.total_steps}")
+        if self.episodes is not None and self.episodes < 1:
+            raise InputError(f"unfreezing.episodes must be at least 1: got {self.episodes}")
+        if self.episodes is not None and not self.total_steps:
+            raise InputError("unfreezing.episodes needs unfreezing.total_steps, the run's steps")
+
+    def first_steps(self, layers: int, *, depth: int) -> tuple[int, ...]:
+        """The step at which each layer of a stack begins, the lowest first.
+
+        Args:
+          layers: of the stack.
+          depth: layers of the highest stack.
+        """
+        episodes = self.episodes or depth
+        found = []
+        for above in range(layers - 1, -1, -1):
+            place = math.floor(above * depth / layers + 0.5)
+            episode = place * episodes // depth
+            found.append(episode * self.total_steps // episodes)
+        return tuple(found)
+
+    def starts(self, axes: Axes, *, depth: int) -> Starts:
+        """For parameters with these logical axes, by their paths from "model/" on."""
+        names = trees.flatten(axes)
+
+        def start(path: str, leaf: Any, layers: dict[str, int]) -> np.ndarray:
+            if not path.startswith(_LAYERED):
+                return np.zeros((), np.int32)
+            if adafactor.is_stacked(names[path]):
+                return np.asarray(self.first_steps(leaf.shape[0], depth=depth), np.int32)
+            if "relpos_buckets" in names[path]:
+                own = layers.get(_stack(path), depth)
+                return np.asarray(self.first_steps(own, depth=depth)[0], np.int32)
+            return np.zeros((), np.int32)
+
+        def of(params: Params) -> Any:
+            leaves = trees.flatten(params)
+            layers = {
+                _stack(path): leaf.shape[0]
+                for path, leaf in leaves.items()
+                if path.startswith(_LAYERED) and adafactor.is_stacked(names[path])
+            }
+            return jax.tree_util.tree_map_with_path(
+                lambda keys, leaf: start(_path(keys), leaf, layers), params
+            )
+
+        return of
+
+
+def _path(keys: Sequence[Any]) -> str:
+    return trees.SEPARATOR.join(key.key for key in keys)
+
+
+def _stack(path: str) -> str:
+    """Beginning of the paths of a stack: model/encoder."""
+    return trees.SEPARATOR.join(path.split(trees.SEPARATOR)[:2])
+
+
+def live(tree: Any, count: Array, starts: Starts) -> Any:
+    """A tree of the parameters' structure, such as a gradient, with 0 for what is frozen.
+
+    Args:
+      tree: the arrays.
+      count: steps that are done.
+      starts: says when each begins.
+    """
+    return jax.tree.map(
+        lambda leaf, start: _chosen(count >= start, leaf, jnp.zeros_like(leaf)), tree, starts(tree)
+    )
+
+
+def unfreezing(
+    inner: optax.GradientTransformation, starts: Starts, axes: Axes
+) -> optax.GradientTransformation:
+    """The transformation of what has begun; the rest has an update of 0, and its state stays.
+
+    Args:
+      inner: whose state is a nested dict, {"count": steps, KIND: {path: arrays}}; it is given the
+        gradients of what has begun, and 0 for the rest.
+      starts: says when each parameter begins.
+      axes: their logical axes.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        count = state["count"]
+        begun = jax.tree.map(lambda start: count >= start, starts(updates))
+        steps, moved = inner.update(live(updates, count, starts), state, params)
+        steps = jax.tree.map(
+            lambda flag, step: _chosen(flag, step, jnp.zeros_like(step)), begun, steps
+        )
+
+        def kept(_: Sequence[Any], flag: Array, new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda n, o: _chosen(flag, n, o), new, old)
+
+        new: Any = moved
+        return steps, {
+            kind: part
+            if kind == "count"
+            else adafactor.map_axes(kept, axes, begun, part, state[kind])
+            for kind, part in new.items()
+        }
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+def _chosen(flag: Array, yes: Any, no: Any) -> Array:
+    """The one where the flag is up, one flag for all or one a layer, else the other."""
+    return jnp.where(flag.reshape(*flag.shape, *[1] * (yes.ndim - flag.ndim)), yes, no)
+
+
+LossFunction = Callable[[Params, Batch, Key | None], Any]
+"""(params, batch, key) -> Loss, the first of its two stages: objectives/base.py."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """One update.
+
+    Attributes:
+      loss_function: gives the sums of a batch; their quotient over the global batch is minimised.
+      optimizer: gives the change of the trained parameters.
+      schedule: step -> learning rate, for the metrics.
+      name: of its part of the optimizer's state; "" where it is the only one.
+      trains: whether a path is trained; None trains all.
+      joint: the second stage of the loss, (rows, batch, step=) -> Loss; None where there is none.
+      live: (gradient, optimizer's state) -> the gradient with 0 for layers that are still frozen
+        (`optim.partial`); None where there are none.
+      scheduled: steps taken -> parameters by path that follow from them alone; they do not train.
+        None where there are none.
+    """
+
+    loss_function: LossFunction
+    optimizer: optax.GradientTransformation
+    schedule: Callable[[Any], Any]
+    name: str = ""
+    trains: Callable[[str], bool] | None = None
+    joint: Callable[..., Any] | None = None
+    live: Callable[[Params, Any], Params] | None = None
+    scheduled: Callable[[Any], dict[str, Any]] | None = None
+
+    def complete(self, loss: Any, batch: Batch, step: Any) -> Any:
+        """A whole batch's loss with the terms of its rows, if it has rows.
+
+        Raises:
+          ValueError: there is no second stage.
+        """
+        if not loss.rows:
+            return loss
+        if self.joint is None:
+            raise ValueError(f"the loss has rows, {sorted(loss.rows)}, and nothing joins them")
+        return loss.joined(self.joint(loss.rows, batch, step=step))
+
+    def part(self, tree: Any) -> Any:
+        """What is trained, of a tree that has the parameters' paths."""
+        trains = self.trains
+        if trains is None:
+            return tree
+        return trees.partition(tree, lambda path, _: trains(path))[0]
+
+    def loss_of(self, params: Params) -> LossFunction:
+        """The loss as a function of the trained part, whose other parameters are given."""
+        if self.trains is None:
+            return self.loss_function
+
+        def loss(trained: Params, batch: Batch, key: Key | None) -> Any:
+            return self.loss_function(trees.overlaid(params, trained), batch, key)
+
+        return loss
+
+    def at_step(self, params: Params, step: Any) -> Params:
+        """Parameters with those that follow from the number of steps taken."""
+        new = {} if self.scheduled is None else self.scheduled(step)
+        return trees.overlaid(params, trees.unflatten(new)) if new else params
+
+    def apply(self, grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
+        """All parameters after the update, and the state of its optimizer.
+
+        Args:
+          grads: of the trained part.
+          state: of this optimizer.
+          params: all of them.
+        """
+        trained = self.part(params)
+        updates, state = self.optimizer.update(grads, state, trained)
+        changed = cast(Params, optax.apply_updates(trained, updates))
+        return changed if self.trains is None else trees.overlaid(params, changed), state
+
+
+def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
+    """Refuses several updates that do not train every path exactly once.
+
+    Raises:
+      ValueError: with the paths.
+    """
+    names = [update.name for update in updates]
+    if len(updates) > 1 and (len(set(names)) < len(names) or "" in names):
+        raise ValueError(f"several updates need names that are different: got {names}")
+    times = {path: sum(u.trains is None or u.trains(path) for u in updates) for path in paths}
+    wrong = [f"{path} ({number})" for path, number in times.items() if number != 1]
+    if wrong:
+        raise ValueError(f"every path must be trained by exactly one update: {', '.join(wrong)}")
+
+
+def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
+    """The optimizer whose init makes the state of all updates; one without a name is as it is."""
+    first = updates[0]
+    if not first.name and first.trains is None:
+        return first.optimizer
+
+    def init(params: Any) -> Any:
+        states = [update.optimizer.init(update.part(params)) for update in updates]
+        return joint_state(updates, states)
+
+    def refuse(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del updates, state, params
+        raise TypeError("several updates are made one after the other, each by its own optimizer")
+
+    return optax.GradientTransformation(init, refuse)
+
+
+def state_of(update: Update, states: Any) -> Any:
+    """The state of one update's optimizer, of the train state's."""
+    return states[update.name] if update.name else states
+
+
+def joint_state(updates: Sequence[Update], states: Sequence[Any]) -> Any:
+    """The train state's optimizer state, of each update's."""
+    if not updates[0].name:
+        return states[0]
+    return {update.name: state for update, state in zip(updates, states, strict=True)}

@@ -1,0 +1,554 @@
+"""Exact search, on devices or on a CPU, over a corpus in files.
+
+Exact search: the documents of a stream that have the largest dot products with each query.
+
+    search = ExactSearch(queries, depth=2)              # float32 [Q, D]
+    search.add(vectors, ["a", "b", "c"])                # float32 [n, D], as often as there are more
+    search.results()                                    # [[("b", 0.9), ("c", 0.7)], ...]
+
+What is held is the best so far, of each query, and one chunk of documents: the corpus may be larger
+than any memory. Of equal scores the document that came first is the better one, however the
+documents were divided into chunks and over devices.
+
+The best `depth` of n scores are looked for in groups of G neighbours: they are all in the `depth`
+groups of the largest maxima, where of equal maxima the first group counts. A document of another
+group has `depth` groups before its own, each with a document that is better than it. So n/G maxima
+and depth*G scores are sorted in place of n.
+
+The exact search of a corpus in files, which a killed command goes on with.
+
+    best = search_shards(shards, queries, depth=1000, state="run.trec.partial.npz", identity={...})
+    rankings_of(best, ["q1", "q2"], shards.name)       # what `data.formats.rankings` writes
+
+The corpus is mapped and goes through the device a block at a time: the best so far of each query
+and two blocks are in memory. They are saved every minute with what makes the search the same.
+
+The best scores of a chunk of documents on a CPU, by NumPy, in three passes over them.
+
+    least   of each query the k-th largest of the maxima of groups of documents: k documents have as
+            much at least, so the best k are among those that do
+    some    the documents that have as much, and more than the k-th of the best so far
+    best    of these and the best so far, sorted; of equal ones the earlier first
+
+XLA's sort of a whole chunk takes three times as long as the product (docs/benchmarks.md).
+"""
+
+import concurrent.futures
+import contextlib
+import functools
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float, Int
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import open_atomically
+from t5x_lite.core.progress import counting
+from t5x_lite.core.sharding import data_parallelism, jit_rows
+from t5x_lite.core.trees import Array
+from t5x_lite.core.workers import Prefetch
+from t5x_lite.data.formats.passages import Share
+from t5x_lite.data.formats.rankings import Ranking, ranked
+from t5x_lite.data.formats.vectors import Block, VectorShards
+
+_logger = logging.getLogger(__name__)
+
+_WIDTH = 16
+"""Documents of a group at most."""
+
+
+def better(
+    scores: Float[np.ndarray, "Q depth"],
+    rows: Int[np.ndarray, "Q depth"],
+    product: Float[np.ndarray, "Q n"],
+    *,
+    own: Int[np.ndarray, " Q"],
+    count: int,
+    first: int,
+) -> tuple[Float[np.ndarray, "Q depth"], Int[np.ndarray, "Q depth"]]:
+    """The best so far and of a chunk: falling scores, and the numbers of the documents.
+
+    Args:
+      scores: of the best so far, falling; -inf where there are fewer.
+      rows: their numbers; -1 where there are fewer.
+      product: of queries and documents; it is changed.
+      own: of each query the place in the chunk of a document that is passed over, or below 0.
+      count: documents of the chunk; what is behind them is none.
+      first: the number of the first one.
+    """
+    num = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parts = [part for part in np.array_split(np.arange(len(product)), num) if len(part)]
+
+    def of(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        some = slice(part[0], part[-1] + 1)
+        return _better_on_cpu(scores[some], rows[some], product[some, :count], own[some], first)
+
+    with concurrent.futures.ThreadPoolExecutor(len(parts)) as pool:
+        found = list(pool.map(of, parts))
+    return np.concatenate([s for s, _ in found]), np.concatenate([r for _, r in found])
+
+
+def _better_on_cpu(
+    scores: np.ndarray, rows: np.ndarray, product: np.ndarray, own: np.ndarray, first: int
+) -> tuple[np.ndarray, np.ndarray]:
+    (num, size), depth = product.shape, scores.shape[1]
+    passed = np.flatnonzero(own >= 0)
+    product[passed, own[passed]] = -np.inf
+    # A document that is as good as the last of the best so far comes after it.
+    least = np.nextafter(scores[:, -1], np.float32(np.inf))
+    if size > depth:
+        least = np.maximum(least, _kth_of_groups(product, depth))
+    some = np.flatnonzero(product >= least[:, None])
+    query, place = some // size, some % size
+    values = product[query, place]
+    kept = _first_of_equal(query, values == least[query], depth)
+    query, place, values = query[kept], place[kept], values[kept]
+    if not len(query):
+        return scores, rows
+    nth = _nth(query, num)
+    wide = depth + int(nth.max()) + 1
+    all_scores = np.full((num, wide), -np.inf, np.float32)
+    all_rows = np.full((num, wide), -1, np.int32)
+    all_scores[:, :depth], all_rows[:, :depth] = scores, rows
+    all_scores[query, depth + nth], all_rows[query, depth + nth] = values, place + first
+    order = np.argsort(-all_scores, axis=1, kind="stable")[:, :depth]
+    best = np.take_along_axis(all_scores, order, axis=1)
+    return best, np.take_along_axis(all_rows, order, axis=1)
+
+
+def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
+    """Of each query the depth-th largest of the maxima of groups of documents."""
+    num, size = product.shape
+    width = max(1, min(_WIDTH, size // (2 * depth)))
+    groups = size // width
+    # A group's documents are far apart: so a maximum runs along contiguous numbers.
+    maxima = product[:, : width * groups].reshape(num, width, groups).max(axis=1)
+    place = groups - depth
+    return np.partition(maxima, place, axis=1)[:, place]
+
+
+def _first_of_equal(query: np.ndarray, is_least: np.ndarray, depth: int) -> np.ndarray:
+    """What is above the least of its query, and the first `depth` that are equal to it."""
+    before = np.cumsum(is_least) - is_least
+    starts = np.searchsorted(query, query)  # of each the first of its query
+    return ~is_least | (before - before[starts] < depth) if len(query) else is_least
+
+
+def _nth(query: np.ndarray, num: int) -> np.ndarray:
+    """Of sorted numbers of queries, how many of the same stand before each."""
+    counts = np.bincount(query, minlength=num)
+    return np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
+
+
+_QUERIES_AT_ONCE = 1024
+_NONE = -1
+"""The number of a document that is none."""
+MOST_DOCUMENTS = 2**31 - 1
+"""Their numbers are int32."""
+
+
+class Best(NamedTuple):
+    """The best documents of queries: what a search can go on from.
+
+    Attributes:
+      scores: falling; -inf where there are fewer documents.
+      rows: their numbers, from 0 in the order in which they came; -1 where there are fewer.
+      seen: documents that were searched.
+    """
+
+    scores: Float[np.ndarray, "Q depth"]
+    rows: Int[np.ndarray, "Q depth"]
+    seen: int
+
+
+class ExactSearch:
+    """The best documents of queries.
+
+    Args:
+      queries: their vectors.
+      depth: documents of a query at most.
+      names: of the queries; a document of the query's own name is passed over. None, for a query or
+        for all, passes over nothing.
+      mesh: whose devices share the documents; None is the first device.
+      start: the best of the documents that were searched before, in another process.
+      first: the number of the first document, where there is no `start`.
+      chunk: documents that a shorter chunk is filled up to, so that the last one has the shape of
+        the others.
+      keeps_names: whether `results` is asked for, and not `best`: then all documents need names,
+        and those of `start` have none.
+    """
+
+    def __init__(
+        self,
+        queries: Float[np.ndarray, "Q D"],
+        *,
+        depth: int,
+        names: Sequence[str | None] | None = None,
+        mesh: Mesh | None = None,
+        start: Best | None = None,
+        first: int = 0,
+        chunk: int = 0,
+        keeps_names: bool = True,
+    ):
+        check_vectors(queries, what="a query")
+        self._num, self._depth = len(queries), depth
+        self._parts = 1 if mesh is None else data_parallelism(mesh)
+        size = min(_QUERIES_AT_ONCE, max(1, self._num))
+        self._size, rows = size, -(-max(1, self._num) // size) * size
+        padded = _filled(queries, rows, value=0.0)
+        begun = start or Best(
+            np.full((self._num, depth), -np.inf, np.float32),
+            np.full((self._num, depth), _NONE, np.int32),
+            first,
+        )
+        scores = _filled(begun.scores, rows, value=-np.inf)
+        numbers = _filled(begun.rows, rows, value=_NONE)
+        blocks = [slice(first, first + size) for first in range(0, rows, size)]
+        self._host_blocks = [padded[block] for block in blocks]
+        self._blocks = [jnp.asarray(block) for block in self._host_blocks]
+        self._scores: list[Any] = [jnp.asarray(scores[block]) for block in blocks]
+        self._rows: list[Any] = [jnp.asarray(numbers[block]) for block in blocks]
+        self._own = {name: row for row, name in enumerate(names or ()) if name is not None}
+        self._documents: dict[int, str] = {}
+        self._keeps_names = keeps_names
+        self._seen, self._chunk = begun.seen, -(-chunk // self._parts) * self._parts
+        # On one CPU all is NumPy's: BLAS is faster than XLA's product (docs/benchmarks.md).
+        self._on_host = self._parts == 1 and jax.default_backend() == "cpu"
+        self._product = np.zeros((0, 0), np.float32)
+        self._better = _compiled(depth, self._parts, mesh)
+
+    def add(
+        self, vectors: Float[np.ndarray, "n D"], documents: Sequence[str] | None = None
+    ) -> None:
+        """Searches some documents.
+
+        Args:
+          vectors: of the documents.
+          documents: their names, all different over all calls; None where they are not kept, and
+            no query has a document of its own.
+
+        Raises:
+          InputError: a vector is not finite, or there are too many documents.
+        """
+        check_vectors(vectors, what="a document")
+        if self._seen + len(vectors) > MOST_DOCUMENTS:
+            raise InputError(f"a search takes {MOST_DOCUMENTS} documents at most: divide them")
+        self.wait()  # until here the device was at work on the chunk before
+        # One shape for all chunks but larger ones.
+        self._chunk = max(self._chunk, -(-len(vectors) // self._parts) * self._parts)
+        padded = _filled(vectors, self._chunk, value=0.0)
+        own = self._own_rows(documents or ())
+        for i, queries in enumerate(self._blocks):
+            same = own[i * self._size : (i + 1) * self._size]
+            if self._on_host:
+                self._scores[i], self._rows[i] = better(
+                    np.asarray(self._scores[i]),
+                    np.asarray(self._rows[i]),
+                    self._multiplied(self._host_blocks[i], padded),
+                    own=same,
+                    count=len(vectors),
+                    first=self._seen,
+                )
+                continue
+            counts = (np.int32(len(vectors)), np.int32(self._seen))
+            held = (self._scores[i], self._rows[i], same), counts
+            self._scores[i], self._rows[i] = self._better((queries, held), padded)
+        if documents is not None and self._keeps_names:
+            self._keep_names(documents)
+        self._seen += len(vectors)
+
+    def _multiplied(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        """The product [Q, n], in an array that each chunk uses again: fresh pages cost time."""
+        shape = (len(queries), len(documents))
+        if self._product.shape != shape:
+            self._product = np.empty(shape, np.float32)
+        return np.matmul(queries, documents.T, out=self._product)
+
+    def wait(self) -> None:
+        """Waits for what was added; until then the device reads the vectors."""
+        jax.block_until_ready((self._scores, self._rows))
+
+    def best(self) -> Best:
+        """The best so far, by number."""
+        scores, rows = jax.device_get((self._scores, self._rows))
+        return Best(
+            np.concatenate(scores)[: self._num], np.concatenate(rows)[: self._num], self._seen
+        )
+
+    def results(self) -> list[list[tuple[str, float]]]:
+        """(document, score) of each query, best first, where all documents had names."""
+        scores, rows, _ = self.best()
+        return [
+            [
+                (self._documents[row], score)
+                for row, score in zip(*pair, strict=True)
+                if row != _NONE
+            ]
+            for pair in zip(rows.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def _own_rows(self, documents: Sequence[str]) -> np.ndarray:
+        """int32 [rows]: of each query its own document's place among these, or none."""
+        own = np.full(len(self._blocks) * self._size, _NONE, np.int32)
+        for place, name in enumerate(documents if self._own else ()):
+            if name in self._own:
+                own[self._own[name]] = place
+        return own
+
+    def _keep_names(self, documents: Sequence[str]) -> None:
+        """The names of what is among the best now, and of nothing else."""
+        rows = jax.device_get(self._rows)
+        best = {row for block in rows for row in np.unique(block).tolist() if row != _NONE}
+        new = dict(enumerate(documents, start=self._seen))
+        self._documents = {row: name for row, name in self._documents.items() if row in best}
+        self._documents |= {row: name for row, name in new.items() if row in best}
+
+
+def check_vectors(vectors: np.ndarray, *, what: str) -> None:
+    """Refuses vectors that cannot be compared.
+
+    Raises:
+      InputError: one is not finite.
+    """
+    with np.errstate(all="ignore"):  # of squares that overflow the vectors are looked at
+        squares = np.vdot(vectors, vectors)  # BLAS: a fifth of the time of looking at all
+    if not np.isfinite(squares) and not np.isfinite(vectors).all():
+        raise InputError(
+            f"the vector of {what} is not finite: the checkpoint's weights are broken, or the "
+            "compute dtype is too narrow for them"
+        )
+
+
+def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
+    """The array with rows of a value behind it; itself where it has as many."""
+    if len(array) == rows:
+        return array
+    filled = np.full((rows, *array.shape[1:]), value, array.dtype)
+    filled[: len(array)] = array
+    return filled
+
+
+_Held = tuple[tuple[Array, Array, Array], tuple[Array, Array]]
+"""The scores of the best so far, falling, and their numbers, and of each query a place in the chunk
+that is passed over; then how many documents the chunk has, and the number of its first."""
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(depth: int, parts: int, mesh: Mesh | None) -> Callable[..., tuple[Array, Array]]:
+    """The function of a chunk, which searches of one kind share."""
+    return jit_rows(functools.partial(_better, depth=depth, parts=parts), mesh)
+
+
+def _better(
+    asked: tuple[Array, _Held], documents: Array, *, depth: int, parts: int
+) -> tuple[Array, Array]:
+    """The best of those so far and of a chunk: scores [Q, depth] and numbers of documents.
+
+    Args:
+      asked: the queries [Q, D], and what is held.
+      documents: [n, D], of which each of the parts has as many.
+      depth: how many are looked for.
+      parts: devices that share the documents; each finds the best of its own.
+    """
+    queries, held = asked
+    shared = documents.reshape(parts, -1, documents.shape[1])
+    # In float32 also where a device would round the factors: the search is exact.
+    product = jnp.einsum("QD,WND->QWN", queries, shared, precision=jax.lax.Precision.HIGHEST)
+    return _best_of(held, product, depth=depth, parts=parts)
+
+
+def _best_of(
+    held: _Held, product: Float[Array, "Q W N"], *, depth: int, parts: int
+) -> tuple[Array, Array]:
+    """As `_better`, of the scores of a chunk."""
+    (scores, rows, own), (count, first) = held
+    size = product.shape[-1]
+    places = jnp.arange(parts * size, dtype=jnp.int32).reshape(parts, size)
+    new = jnp.where((places < count) & (places != own[:, None, None]), product, -jnp.inf)
+    best, inside = _top(new, depth)
+    places = inside + jnp.arange(parts, dtype=jnp.int32)[:, None] * size
+    best, places = (x.reshape(len(product), -1) for x in (best, places))
+    places = jnp.where(best == -jnp.inf, _NONE, places + first)
+    # Of equal elements top_k takes the one with the lower index: earlier documents stand first.
+    scores, order = jax.lax.top_k(jnp.concatenate([scores, best], axis=1), depth)
+    rows = jnp.take_along_axis(jnp.concatenate([rows, places], axis=1), order, axis=1)
+    return scores, rows
+
+
+def _top(scores: Float[Array, "Q W N"], depth: int) -> tuple[Array, Array]:
+    """The largest along the last axis, falling, and their places; of equal ones the first.
+
+    Args:
+      scores: of documents.
+      depth: how many; where there are fewer, all.
+    """
+    size, depth = scores.shape[-1], min(depth, scores.shape[-1])
+    width = 2 ** round(math.log2(max(1.0, math.sqrt(size / depth))))
+    if width == 1 or size // width < depth:
+        best, places = jax.lax.top_k(scores, depth)
+        return best, places
+    filled = jnp.pad(scores, ((0, 0), (0, 0), (0, -size % width)), constant_values=-jnp.inf)
+    groups = filled.reshape(*scores.shape[:-1], -1, width)
+    _, chosen = jax.lax.top_k(groups.max(axis=-1), depth)
+    chosen = jnp.sort(chosen, axis=-1)  # in the documents' order, for ties
+    among = jnp.take_along_axis(groups, chosen[..., None], axis=-2)
+    best, places = jax.lax.top_k(among.reshape(*scores.shape[:-1], -1), depth)
+    group = jnp.take_along_axis(chosen, places // width, axis=-1)
+    return best, (group * width + places % width).astype(jnp.int32)
+
+
+SAVE_SECONDS = 60.0
+_BLOCK_BYTES = 64 << 20
+"""Of the vectors of a block, about."""
+_SCORE_BYTES = 128 << 20
+"""Of the scores of a block for the queries that are compared at once, about."""
+
+
+def search_shards(
+    shards: VectorShards,
+    queries: Float[np.ndarray, "Q D"],
+    *,
+    depth: int,
+    names: Sequence[str | None] | None = None,
+    mesh: Mesh | None = None,
+    part: Share | None = None,
+    state: str | None = None,
+    identity: Mapping[str, Any] | None = None,
+) -> Best:
+    """The best vectors of a corpus for each query, by number.
+
+    Args:
+      shards: the corpus.
+      queries: their vectors.
+      depth: documents of a query at most.
+      names: of the queries: the document of a query's own name is passed over; None, for one or
+        for all, passes over nothing.
+      mesh: whose devices share the corpus.
+      part: of the corpus, in whole blocks, which is searched alone.
+      state: the file that holds the best so far; None saves none. It stays at the end.
+      identity: what makes two searches the same, as JSON.
+
+    Raises:
+      InputError: vectors and queries have other sizes, a vector is not finite, or the state is of
+        another search.
+    """
+    if queries.shape[1] != shards.size:
+        raise InputError(
+            f"the vectors of the queries have {queries.shape[1]} numbers, and those of the corpus "
+            f"{shards.size}: one encoder must have made both"
+        )
+    rows = block_rows(shards.size, queries=len(queries))
+    first, last = 0, len(shards)
+    if part is not None:
+        first, last = part.bounds(last, whole=rows, what="vectors")
+    start = None if state is None else _saved(state, identity or {})
+    if start is not None:
+        first = start.seen
+        _logger.info("going on after %d of %d documents", first, len(shards))
+    search = ExactSearch(
+        queries,
+        depth=depth,
+        names=names,
+        mesh=mesh,
+        start=start,
+        first=first,
+        chunk=min(rows, len(shards)),
+        keeps_names=False,
+    )
+    saved = time.monotonic()
+    with (
+        contextlib.closing(_ahead(shards, rows=rows, first=first, end=last)) as blocks,
+        counting("searching", unit="documents", total=last, done=first) as advance,
+    ):
+        for block in blocks:
+            end = block.first + len(block.vectors)
+            own = None if names is None else shards.names(block.first, end)
+            _add(search, block, own)
+            advance(len(block.vectors))
+            if time.monotonic() - saved >= SAVE_SECONDS:
+                if state is not None:
+                    _save(state, search.best(), identity or {})
+                saved = time.monotonic()
+    return search.best()
+
+
+def _ahead(shards: VectorShards, *, rows: int, first: int, end: int) -> Prefetch[Block]:
+    return Prefetch(shards.blocks(rows=rows, first=first, end=end), depth=1)
+
+
+def _add(search: ExactSearch, block: Block, names: Sequence[str] | None) -> None:
+    try:
+        search.add(block.vectors, names)
+    except InputError as error:
+        raise InputError(f"vectors from number {block.first} on: {error}") from error
+
+
+def block_rows(size: int, *, queries: int) -> int:
+    """Documents of a block.
+
+    Args:
+      size: D, numbers of a vector.
+      queries: how many there are.
+    """
+    rows = min(_BLOCK_BYTES // (4 * size), _SCORE_BYTES // (4 * min(1024, max(1, queries))))
+    return max(1024, rows // 1024 * 1024)
+
+
+def rankings_of(
+    best: Best, queries: Sequence[str], name: Callable[[int], str]
+) -> Iterator[Ranking]:
+    """The rankings that a search found.
+
+    Args:
+      best: of the queries.
+      queries: their ids.
+      name: the id of a document by its number.
+    """
+    for query, scores, rows in zip(queries, best.scores, best.rows, strict=True):
+        pairs = zip(rows.tolist(), scores.tolist(), strict=True)
+        yield Ranking(query, ranked((name(row), score) for row, score in pairs if row >= 0))
+
+
+def _save(path: str, best: Best, identity: Mapping[str, Any]) -> None:
+    with open_atomically(path) as file:
+        np.savez(
+            file,
+            scores=best.scores,
+            rows=best.rows,
+            seen=np.int64(best.seen),
+            identity=np.array(json.dumps(identity)),
+        )
+
+
+def _saved(path: str, identity: Mapping[str, Any]) -> Best | None:
+    """What another process had found; None where it saved nothing.
+
+    Raises:
+      InputError: the file is of another search.
+    """
+    if not Path(path).exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            known = json.loads(str(saved["identity"]))
+            best = Best(saved["scores"], saved["rows"], int(saved["seen"]))
+    except Exception as error:
+        raise InputError(f"{path}: not the state of a search: delete it") from error
+    asked = json.loads(json.dumps(identity))
+    if known != asked:
+        other = [key for key in {**known, **asked} if known.get(key) != asked.get(key)]
+        raise InputError(
+            f"{path} holds the state of another search (other {', '.join(other)}): give that one "
+            "again, delete the file, or give another output"
+        )
+    return best

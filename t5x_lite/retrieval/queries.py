@@ -1,0 +1,333 @@
+"""Queries with their vectors, and the search of `t5x-lite mine`.
+
+Queries with their vectors: texts that a checkpoint encodes, or vectors as they are in a file.
+
+names, vectors = QueryEncoder("work/bert").read("queries.jsonl")      # float32 [Q, D]
+names, vectors = QueryEncoder().read("queries.npy")
+
+The search of `t5x-lite mine` with a checkpoint: vectors of the pool, then the nearest ones.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import write_atomically
+from t5x_lite.core.options import (
+    ALL_MODULES,
+    Modules,
+    OptionalDirectory,
+    OptionalPooling,
+    OptionalPositive,
+    OptionalText,
+    Positive,
+    Step,
+)
+from t5x_lite.core.progress import counting
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
+
+    from t5x_lite.data.formats.vectors import VectorShards
+    from t5x_lite.models.vector_heads import Role
+    from t5x_lite.retrieval.exact import Best
+    from t5x_lite.retrieval.mining_inputs import Inputs
+
+_logger = logging.getLogger(__name__)
+
+
+class Queries(NamedTuple):
+    """Queries with their vectors.
+
+    Attributes:
+      ids: of each.
+      vectors: float32 [Q, D].
+    """
+
+    ids: list[str]
+    vectors: "np.ndarray"
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryEncoder:
+    """A checkpoint that turns queries into vectors; its fields are options of commands.
+
+    Attributes:
+      checkpoint: encodes queries that are texts.
+      step: the step to take from a work directory, or best; the newest if not given.
+      base: where the base of a checkpoint is that holds its trained part alone.
+      adapters: the modules in use.
+      pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
+      normalize: whether vectors have length 1; if not given, what the checkpoint says.
+      prefix: what every query begins with; if not given, the checkpoint's prompt.
+      prompt: the name of that; query, if the checkpoint has one of that name.
+      batch_size: queries encoded at once.
+      inputs_length: tokens of a query at most; what the model was trained with if not given.
+      trust_project: as for embed.
+    """
+
+    checkpoint: OptionalDirectory = None
+    step: Step = None
+    base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
+    pooling: OptionalPooling = None
+    normalize: bool | None = None
+    prefix: OptionalText = None
+    prompt: OptionalText = None
+    batch_size: Positive = 32
+    inputs_length: OptionalPositive = None
+    trust_project: bool = False
+
+    def named(self) -> str:
+        """The checkpoint, where a command needs one.
+
+        Raises:
+          InputError: if there is none.
+        """
+        if self.checkpoint is None:
+            raise InputError("give --checkpoint")
+        return self.checkpoint
+
+    def read(self, path: str, *, ids: Sequence[str] = ()) -> Queries:
+        """Read queries: texts if there is a checkpoint, which encodes them, else vectors.
+
+        Args:
+          path: the file.
+          ids: files of the passages that vectors in .npy were made of.
+
+        Raises:
+          InputError: if the file or the checkpoint is wrong, or no query or one id twice is there.
+        """
+        from t5x_lite.data.formats.passages import read_passages
+        from t5x_lite.data.formats.vectors import VectorShards
+
+        if self.checkpoint is None:
+            shards = VectorShards.open([path], ids=ids)
+            names, vectors = shards.names(0, len(shards)), shards.rows(0, len(shards))
+        else:
+            passages = list(read_passages(path))
+            names = [passage.id for passage in passages]
+            vectors = self._encode(self.checkpoint, [passage.whole for passage in passages])
+        if not names:
+            raise InputError(f"{path}: no query")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"{path}: the id {twice!r} comes twice")
+        return Queries(names, vectors)
+
+    def _encode(self, checkpoint: str, texts: Sequence[str]) -> "np.ndarray":
+        from t5x_lite.checkpoints.base import base_at
+        from t5x_lite.core.project import trusting_checkpoints
+        from t5x_lite.core.sharding import MeshConfig, make_mesh
+        from t5x_lite.inference.text_encoder import TextEncoder
+
+        with trusting_checkpoints(self.trust_project), base_at(self.base):
+            encoder = TextEncoder.load(
+                checkpoint,
+                step=self.step,
+                use=self.adapters.use,
+                mesh=make_mesh(MeshConfig()),
+                length=self.inputs_length,
+                pooling=self.pooling,
+                normalize=self.normalize,
+            )
+        prompt = self.prompt
+        if prompt is None and self.prefix is None:
+            prompt = encoder.known_prompt("query")
+        begins = encoder.begins_with(self.prefix, prompt)
+        rows, longer = encoder.rows([begins + text for text in texts])
+        if longer:
+            _logger.warning("%d queries were cut to %d tokens", len(longer), encoder.length)
+        return encoder.embedder(batch_size=self.batch_size).run(encoder.params, rows)
+
+
+_CHUNK_BATCHES = 32
+"""Batches of passages whose vectors are written together."""
+_PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairEncoder:
+    """How a checkpoint encodes queries and passages; its fields are options of `t5x-lite mine`.
+
+    Attributes:
+      step: the step to take from a work directory, or best; the newest if not given.
+      base: where the base of a checkpoint is that holds its trained part alone.
+      adapters: the modules in use.
+      pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
+      normalize: whether vectors have length 1; if not given, what the checkpoint says.
+      query_prefix: what every query begins with; if not given, the checkpoint's prompt.
+      passage_prefix: what every passage begins with; if not given, the checkpoint's prompt.
+      batch_size: texts encoded at once.
+      query_length: tokens of a query at most; what the model was trained with if not given.
+      passage_length: tokens of a passage at most; what the model was trained with if not given.
+      trust_project: as for embed.
+    """
+
+    step: Step = None
+    base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
+    pooling: OptionalPooling = None
+    normalize: bool | None = None
+    query_prefix: OptionalText = None
+    passage_prefix: OptionalText = None
+    batch_size: Positive = 32
+    query_length: OptionalPositive = None
+    passage_length: OptionalPositive = None
+    trust_project: bool = False
+
+    def identity(self, checkpoint: str, vectors: Sequence[str] = ()) -> dict[str, Any]:
+        """Return what makes two searches the same, as JSON."""
+        from t5x_lite.data.formats.vectors import identity_of
+        from t5x_lite.inference.loading import find_step
+
+        return {
+            "checkpoint": str(find_step(checkpoint, step=self.step)),
+            **(identity_of(vectors) if vectors else {}),
+            "use": self.adapters.use,
+            "vectors_are": [self.pooling, self.normalize],
+            "prefixes": [self.query_prefix, self.passage_prefix],
+            "lengths": [self.query_length, self.passage_length],
+            "batch_size": self.batch_size,
+        }
+
+
+class EncoderSearch:
+    """The passages of a pool nearest to queries; what was made stays in a folder.
+
+    Args:
+      checkpoint: a work directory or a step directory.
+      inputs: queries and passages.
+      options: how it encodes them.
+      vectors: files of the passages' vectors, in their order; () has the checkpoint make them.
+      folder: of this command alone.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        inputs: "Inputs",
+        options: PairEncoder,
+        *,
+        vectors: Sequence[str] = (),
+        folder: Path,
+    ):
+        from t5x_lite.core.sharding import MeshConfig, make_mesh
+        from t5x_lite.inference.text_encoder import TextEncoder
+        from t5x_lite.retrieval.exact import check_vectors
+
+        self._options, self._inputs, self._folder = options, inputs, folder
+        self._mesh = make_mesh(MeshConfig())
+        self._encoder = TextEncoder.load(
+            checkpoint,
+            step=options.step,
+            use=options.adapters.use,
+            mesh=self._mesh,
+            pooling=options.pooling,
+            normalize=options.normalize,
+        )
+        self._embedder = self._encoder.embedder(batch_size=options.batch_size)
+        texts = [one.prompted for one in inputs.asked]
+        self._queries = self._encoded(texts, "query")
+        check_vectors(self._queries, what="a query")
+        self._shards = self._open(vectors)
+
+    def run(self, *, depth: int) -> "Best":
+        """The nearest passages of each query, by number."""
+        from t5x_lite.retrieval.exact import search_shards
+
+        return search_shards(
+            self._shards,
+            self._queries,
+            depth=depth,
+            mesh=self._mesh,
+            state=str(self._folder / "search.npz"),
+            identity={"depth": depth},
+        )
+
+    def scores_of_answers(self) -> list[list[float]]:
+        """The score of each answer of each query; those that the pool lacks are encoded."""
+        import numpy as np
+
+        absent = [
+            text
+            for one in self._inputs.asked
+            for number, text in zip(one.positives, one.texts, strict=True)
+            if number is None
+        ]
+        others = iter(self._encoded(absent, "passage") if absent else ())
+        found = []
+        for one, query in zip(self._inputs.asked, self._queries, strict=True):
+            vectors = [
+                next(others) if number is None else self._shards.rows(number, number + 1)[0]
+                for number in one.positives
+            ]
+            found.append([float(np.dot(query, vector)) for vector in vectors])
+        return found
+
+    def _encoded(self, texts: Sequence[str], role: "Role") -> "Float[np.ndarray, 'n D']":
+        from t5x_lite.data.config import text_lengths
+        from t5x_lite.inference.text_encoder import most_tokens, rows_of
+
+        options, encoder = self._options, self._encoder
+        is_query = role == "query"
+        prefix = options.query_prefix if is_query else options.passage_prefix
+        if prefix is None:
+            names = [encoder.known_prompt(name) for name in _PROMPTS[role]]
+            known = next((name for name in names if name is not None), None)
+            prefix = encoder.begins_with(None, known)
+        experiment = encoder.loaded.experiment
+        trained = text_lengths(experiment.data).get("query" if is_query else "document")
+        length = (options.query_length if is_query else options.passage_length) or trained
+        length = min(length or encoder.length, most_tokens(experiment) or encoder.length)
+        cut = rows_of(experiment, encoder.loaded.vocabulary)
+        rows, _ = cut([prefix + text for text in texts], length=length)
+        return self._embedder.run(encoder.params, rows, role=role)
+
+    def _open(self, vectors: Sequence[str]) -> "VectorShards":
+        """The vectors of the pool.
+
+        Raises:
+          InputError: files are not those of the pool.
+        """
+        from t5x_lite.data.formats.vectors import VectorShards
+
+        pool = self._inputs.pool
+        if not vectors:
+            self._embed()
+            vectors = (str(self._folder / "passages.npy"),)
+        shards = VectorShards.open(vectors)
+        if len(shards) != len(pool):
+            raise InputError(
+                f"{vectors[0]}: {len(shards)} vectors, and there are {len(pool)} passages: give "
+                "the vectors of the same files"
+            )
+        return shards
+
+    def _embed(self) -> None:
+        """Writes passages.npy; a chunk that is whole is not made again."""
+        import numpy as np
+
+        from t5x_lite.data.formats.string_table import create_array
+
+        pool, chunk = self._inputs.pool, _CHUNK_BATCHES * self._options.batch_size
+        path, count = self._folder / "passages.npy", self._folder / "passages.done"
+        done = int(count.read_text()) if count.exists() and path.exists() else 0
+        size = self._queries.shape[1]
+        if done:
+            file = np.lib.format.open_memmap(path, mode="r+")
+        else:
+            file = create_array(path, np.float32, (len(pool), size))
+        if done:
+            _logger.info("going on after %d of %d passages", done, len(pool))
+        with counting("embedding", unit="passages", total=len(pool), done=done, steps=True):
+            for start in range(done, len(pool), chunk):
+                end = min(start + chunk, len(pool))
+                texts = [pool.text(k) for k in range(start, end)]
+                file[start:end] = self._encoded(texts, "passage")
+                file.flush()
+                write_atomically(count, str(end).encode())

@@ -1,0 +1,536 @@
+"""The table of what `t5x-lite serve` answers: predict, score, embed, rerank.
+
+    ENDPOINTS["predict"](model, Asked(decoding=Decoding(num_beams=4)))
+
+An endpoint makes rows of a request's texts, and outcomes of rows, in static shapes: a batch of
+`size` rows whose tokens are padded to `lengths`. To add one, write its class and put it into
+ENDPOINTS; the routes, the batches, the warm-up, the metrics and the page follow.
+"""
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.decoding.config import NUM_SEEDS, Decoding
+from t5x_lite.inference.answers import Answerer, Encoded, answering_heads, check_record
+from t5x_lite.inference.answers import Asked as Answers
+from t5x_lite.inference.checkpoint import Checkpoint, check_finite
+from t5x_lite.inference.json_answers import LongInputs
+from t5x_lite.inference.pairs import CrossEncoder
+from t5x_lite.models.towers import Pooling
+from t5x_lite.models.vector_heads import Role
+from t5x_lite.serve import requests
+from t5x_lite.serve.batching import Row, fit, lengths
+from t5x_lite.serve.requests import Refused
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How a server answers; the same for all requests, because each choice is a program.
+
+    Attributes:
+      decoding: of predictions.
+      lengths: tokens that inputs are padded to, ascending; None is three powers of two or so.
+      targets_length: tokens of a target or a candidate at most, its end included.
+      long_inputs: whether longer inputs are cut, which the result says, or refused.
+      max_rows: texts of a request at most.
+      pooling: of vectors; None is what the checkpoint says.
+      normalize: whether vectors have length 1; None is what the checkpoint says, or else True.
+      role: of the texts that are embedded, for a retriever with two encoders or two projections.
+      head: of an encoder that predicts; None is the one that its objective trained.
+      answers: options of its answers.
+    """
+
+    decoding: Decoding = dataclasses.field(default_factory=Decoding)
+    lengths: tuple[int, ...] | None = None
+    targets_length: int = 64
+    long_inputs: LongInputs = "cut"
+    max_rows: int = 128
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    role: Role = "query"
+    head: str | None = None
+    answers: Answers = dataclasses.field(default_factory=Answers)
+
+    def static_lengths(self, longest: int) -> tuple[int, ...]:
+        """Those that hold a row of so many tokens, and no longer ones than needed."""
+        if self.lengths is None:
+            return lengths(longest)
+        shorter = [one for one in self.lengths if one < longest]
+        return (*shorter, *lengths(longest)[-1:])
+
+
+class Predict:
+    """{"inputs"} -> "prediction" and "score", and "predictions" where there are several."""
+
+    fields = frozenset({"inputs", "seed"})
+
+    def __init__(self, model: Checkpoint, asked: Asked):
+        self._model, self._asked = model, asked
+        self._lengths = asked.static_lengths(model.inputs_length)
+        self._generators = _BySize(lambda size: model.generator(asked.decoding, batch_size=size))
+        self._generators.get(1)  # an encoder is refused at the start
+        self.example = {"inputs": ["Type a text here.", "A second text is answered with it."]}
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The static lengths of rows."""
+        return [(length,) for length in self._lengths]
+
+    def warm_row(self, shape: tuple[int, ...]) -> Any:
+        """A payload that fills a shape."""
+        return np.ones(shape[0], np.int32), 0, False
+
+    def rows(self, record: Mapping[str, Any]) -> list[Row]:
+        """One for each input."""
+        inputs = requests.texts(record, "inputs", most=self._asked.max_rows)
+        seed = requests.optional_number(record, "seed", below=NUM_SEEDS)
+        rows, cut = _tokens(self._model, inputs, self._asked)
+        return [
+            Row(
+                (fit(self._lengths, len(row)),),
+                (row, random.randrange(NUM_SEEDS) if seed is None else seed, i in cut),
+            )
+            for i, row in enumerate(rows)
+        ]
+
+    def answer(
+        self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
+    ) -> list[dict[str, Any] | Refused]:
+        """The predictions of a batch."""
+        rows, seeds, cut = zip(*payloads, strict=True)
+        found = self._model.predictions(
+            self._generators.get(size), _filled(rows, lengths[0]), seeds=seeds
+        )
+        return [
+            _finite(self._result(predictions, cut=one), *(each.score for each in predictions))
+            for predictions, one in zip(found, cut, strict=True)
+        ]
+
+    def _result(self, predictions: Sequence[Any], *, cut: bool) -> dict[str, Any]:
+        best = predictions[0]
+        result: dict[str, Any] = {"prediction": best.text, "score": best.score}
+        if self._asked.decoding.num_return > 1:
+            result["predictions"] = [{"text": p.text, "score": p.score} for p in predictions]
+        return _with_cut(result, cut)
+
+    def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
+        """Those of the rows."""
+        del record
+        return list(outcomes)
+
+
+class PredictByHead:
+    """The fields of a head (`inference.answers`) -> its answer, such as {"prediction": label}.
+
+    A request has one text in each field, or lists of one length: {"inputs", "second"} of a
+    classifier, {"inputs"} of a tagger, {"question", "context"} of a span. Of multiple choice it has
+    one "inputs" and its "choices", or lists of both. With "probabilities" true, an answer of a
+    classifier or a choice lists all of them.
+    """
+
+    def __init__(self, model: Checkpoint, asked: Asked):
+        self._model, self._asked = model, asked
+        first = model.answerer(batch_size=1, head=asked.head, asked=asked.answers)
+        self._first, self._names = first, _names_of(first)
+        self._answerers: dict[int, Answerer] = {1: first}
+        longest = first.length
+        static = asked.static_lengths(longest)
+        self._lengths = tuple(sorted({min(length, longest) for length in static}))
+        texts = {
+            "classifier": {"inputs": ["Type a text here.", "A second text gets its own answer."]},
+            "token": {"inputs": ["Type a text here.", "Each line gets its own tags."]},
+            "choice": {
+                "inputs": "Type a question here.",
+                "choices": ["One choice a line.", "Two."],
+            },
+            "span": {
+                "question": ["Type a question here."],
+                "context": ["Type here the text that has the answer."],
+            },
+        }
+        self.example: dict[str, Any] = texts[first.kind]
+        if first.kind == "classifier" and model.members[0].experiment.data.columns.second:
+            self.example["second"] = ["Type its second text here.", "That of the other text."]
+        if first.can_list:
+            self.example["probabilities"] = False
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Names of the fields that a request may have."""
+        return frozenset({*self._names, *(("probabilities",) if self._first.can_list else ())})
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The static lengths of rows."""
+        return [(length,) for length in self._lengths]
+
+    def warm_row(self, shape: tuple[int, ...]) -> Any:
+        """A payload that fills a shape."""
+        return np.ones(shape[0], np.int32), shape[0], None
+
+    def rows(self, record: Mapping[str, Any]) -> list[Row]:
+        """One for each text, pair, choice or window."""
+        encoded = self._encoded(record)
+        cut = [place for place, one in enumerate(encoded) if one.cut]
+        _check_cut(cut, self._asked, length=self._first.length)
+        requests.check_rows(sum(len(one.rows) for one in encoded), most=self._asked.max_rows)
+        return [
+            Row((fit(self._lengths, len(row)),), (row, second, one))
+            for one in encoded
+            for row, second in zip(one.rows, one.seconds, strict=True)
+        ]
+
+    def answer(
+        self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
+    ) -> list[tuple[np.ndarray, Encoded | None] | Refused]:
+        """The logits of a batch, each with what its row is of."""
+        rows, seconds, encoded = zip(*payloads, strict=True)
+        if size not in self._answerers:
+            self._answerers[size] = self._model.answerer(
+                batch_size=size, head=self._asked.head, asked=self._asked.answers
+            )
+        try:
+            found = self._answerers[size].logits(rows, seconds, static_length=lengths[0])
+        except InputError as error:
+            return [Refused(500, _sentence(error))] * len(payloads)
+        return list(zip(found, encoded, strict=True))
+
+    def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
+        """The answers, one for each text or question."""
+        listed = record.get("probabilities") is True
+        place, results = 0, []
+        while place < len(outcomes):
+            one: Encoded = outcomes[place][1]
+            logits = [found for found, _ in outcomes[place : place + len(one.rows)]]
+            answer = self._first.answer(one, logits, probabilities=listed or None)
+            results.append(_with_cut(answer, one.cut))
+            place += len(one.rows)
+        return results
+
+    def _encoded(self, record: Mapping[str, Any]) -> list[Encoded]:
+        listed = record.get("probabilities")
+        if listed is not None and not isinstance(listed, bool):
+            raise Refused(400, '"probabilities" must be true or false.')
+        records = self._records({k: x for k, x in record.items() if k != "probabilities"})
+        requests.check_rows(len(records), most=self._asked.max_rows)
+        try:
+            for place, one in enumerate(records):
+                check_record(self._first.head, one, where=f"text {place}")
+            return self._first.encode(records)
+        except InputError as error:
+            raise Refused(400, _sentence(error)) from error
+
+    def _records(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The texts of a request, one by one."""
+        if not record:
+            return [{}]
+        is_list = {name: isinstance(value, list) for name, value in record.items()}
+        if "choices" in record:
+            choices = record["choices"]
+            is_list["choices"] = isinstance(choices, list) and any(
+                isinstance(choice, list) for choice in choices
+            )
+        if not any(is_list.values()):
+            return [dict(record)]
+        sizes = {len(record[name]) if is_list[name] else 1 for name in record}
+        if not all(is_list.values()) or len(sizes) > 1:
+            names = ", ".join(f'"{name}"' for name in record)
+            raise Refused(400, f"{names} must be one text each, or lists of one length.")
+        [size] = sizes
+        if not size:
+            raise Refused(400, f'"{next(iter(record))}" must have at least one text.')
+        requests.check_rows(size, most=self._asked.max_rows)
+        return [{name: value[i] for name, value in record.items()} for i in range(size)]
+
+
+class Score:
+    """{"inputs", "targets"} -> "log_likelihood"; {"inputs", "candidates"} -> "prediction"."""
+
+    fields = frozenset({"inputs", "targets", "candidates"})
+
+    def __init__(self, model: Checkpoint, asked: Asked):
+        self._model, self._asked = model, asked
+        self._lengths = asked.static_lengths(model.inputs_length)
+        self._target_lengths = sorted({16, lengths(asked.targets_length)[-1]})
+        self._scorers = _BySize(lambda size: model.scorer(batch_size=size))
+        self._scorers.get(1)
+        self.example = {"inputs": ["Type a text here."], "candidates": ["positive", "negative"]}
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The static lengths of inputs and of targets."""
+        return list(itertools.product(self._lengths, self._target_lengths))
+
+    def warm_row(self, shape: tuple[int, ...]) -> Any:
+        """A payload that fills a shape."""
+        rows = [np.ones(length, np.int32) for length in shape]
+        return *rows, False
+
+    def rows(self, record: Mapping[str, Any]) -> list[Row]:
+        """One for each input and target, or for each input and each of the candidates."""
+        if ("targets" in record) == ("candidates" in record):
+            raise Refused(400, 'The request must have either "targets" or "candidates".')
+        most = self._asked.max_rows
+        inputs = requests.texts(record, "inputs", most=most)
+        if "candidates" in record:
+            candidates = requests.texts(record, "candidates", most=most)
+            requests.check_rows(len(inputs) * len(candidates), most=most)
+            targets = self._targets(candidates) * len(inputs)
+        else:
+            written = requests.texts(record, "targets", most=most)
+            if len(written) != len(inputs):
+                raise Refused(400, f"There are {len(inputs)} inputs and {len(written)} targets.")
+            targets = self._targets(written)
+        rows, cut = _tokens(self._model, inputs, self._asked)
+        each = len(targets) // len(inputs)
+        return [
+            Row(
+                (fit(self._lengths, len(row)), fit(self._target_lengths, len(target))),
+                (row, target, i in cut),
+            )
+            for i, row in enumerate(rows)
+            for target in targets[i * each : (i + 1) * each]
+        ]
+
+    def answer(
+        self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
+    ) -> list[dict[str, Any] | Refused]:
+        """The log-likelihoods of a batch."""
+        rows, targets, cut = zip(*payloads, strict=True)
+        scores = self._scorers.get(size).run(
+            self._model.params, _filled(rows, lengths[0]), _filled(targets, lengths[1])
+        )
+        return [
+            _finite(_with_cut({"log_likelihood": score, "num_tokens": len(target)}, one), score)
+            for score, target, one in zip(scores, targets, cut, strict=True)
+        ]
+
+    def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
+        """Those of the rows, or the likeliest candidate after each input."""
+        if "candidates" not in record:
+            return list(outcomes)
+        candidates = requests.texts(record, "candidates", most=self._asked.max_rows)
+        each, results = len(candidates), []
+        for start in range(0, len(outcomes), each):
+            own = outcomes[start : start + each]
+            scores = [outcome["log_likelihood"] for outcome in own]
+            best = candidates[int(np.argmax(scores))]
+            result = {"prediction": best, "scores": scores}
+            results.append(_with_cut(result, "cut" in own[0]))
+        return results
+
+    def _targets(self, texts: Sequence[str]) -> list[np.ndarray]:
+        longest = self._asked.targets_length
+        rows = self._model.targets(texts, length=longest)
+        for i, row in enumerate(rows):
+            if len(row) > longest:
+                raise Refused(
+                    413, f"Target {i} is longer than {longest} tokens (serve --targets-length)."
+                )
+        return rows
+
+
+class Embed:
+    """{"texts"} -> "vector"; with "prompt", the name of a prompt, or "prefix", any text."""
+
+    fields = frozenset({"texts", "prompt", "prefix"})
+
+    def __init__(self, model: Checkpoint, asked: Asked):
+        encoder = model.encoder(pooling=asked.pooling, normalize=_normalize(model, asked))
+        self._encoder, self._asked = encoder, asked
+        longest = model.members[0].experiment.model.longest_document
+        static = asked.static_lengths(encoder.length)
+        if longest is not None:
+            static = tuple(sorted({min(length, longest) for length in static}))
+        self._lengths = static
+        self._embedders = _BySize(lambda size: encoder.embedder(batch_size=size, lengths=static))
+        self._embedders.get(1)
+        self.example = {"texts": ["Type a text here.", "Each line becomes a vector."]}
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The static lengths of rows."""
+        return [(length,) for length in self._lengths]
+
+    def warm_row(self, shape: tuple[int, ...]) -> Any:
+        """A payload that fills a shape."""
+        return np.ones(shape[0], np.int32), False
+
+    def rows(self, record: Mapping[str, Any]) -> list[Row]:
+        """One for each text."""
+        texts = requests.texts(record, "texts", most=self._asked.max_rows)
+        prompt = requests.optional_text(record, "prompt")
+        prefix = requests.optional_text(record, "prefix")
+        try:
+            begins = self._encoder.begins_with(prefix, prompt)
+        except InputError as error:
+            raise Refused(400, _sentence(error)) from error
+        rows, cut = self._encoder.rows([begins + text for text in texts])
+        _check_cut(cut, self._asked, length=self._encoder.length)
+        return [Row((fit(self._lengths, len(row)),), (row, i in cut)) for i, row in enumerate(rows)]
+
+    def answer(
+        self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
+    ) -> list[dict[str, Any] | Refused]:
+        """The vectors of a batch."""
+        del lengths  # the embedder pads to the first of its own that holds the rows
+        rows, cut = zip(*payloads, strict=True)
+        embedder = self._embedders.get(size)
+        vectors = embedder.run(self._encoder.params, rows, role=self._asked.role)
+        return [
+            _finite(_with_cut({"vector": vector.tolist()}, one), float(vector.sum()))
+            for vector, one in zip(vectors, cut, strict=True)
+        ]
+
+    def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
+        """Those of the rows."""
+        del record
+        return list(outcomes)
+
+
+class Rerank:
+    """{"query", "passages"} -> "score" and "rank"; the score is the cross-encoder's raw logit."""
+
+    fields = frozenset({"query", "passages"})
+
+    def __init__(self, model: Checkpoint, asked: Asked):
+        if len(model.members) > 1:
+            raise InputError("rerank takes one checkpoint: an ensemble of rankers is not served")
+        self._asked = asked
+        self._encoders = _BySize(lambda size: model.pair_scorer(batch_size=size))
+        self._encoder: CrossEncoder = self._encoders.get(1)  # without its head refused at the start
+        longest = self._encoder.length
+        static = asked.static_lengths(longest)
+        self._lengths = tuple(sorted({min(length, longest) for length in static}))
+        passages = ["Type a passage here.", "A passage that answers better gets a lower rank."]
+        self.example = {"query": "Type a query here.", "passages": passages}
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The static lengths of rows."""
+        return [(length,) for length in self._lengths]
+
+    def warm_row(self, shape: tuple[int, ...]) -> Any:
+        """A payload that fills a shape."""
+        return np.ones(shape[0], np.int32), False
+
+    def rows(self, record: Mapping[str, Any]) -> list[Row]:
+        """One for each passage."""
+        query = requests.optional_text(record, "query")
+        if not query:
+            raise Refused(400, 'The request must have "query", a string with something in it.')
+        passages = requests.texts(record, "passages", most=self._asked.max_rows)
+        rows = self._encoder.rows_and_cuts([(query, passage) for passage in passages])
+        cut = [place for place, (_, is_cut) in enumerate(rows) if is_cut]
+        _check_cut(cut, self._asked, length=self._encoder.length)
+        return [Row((fit(self._lengths, len(row)),), (row, is_cut)) for row, is_cut in rows]
+
+    def answer(
+        self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
+    ) -> list[dict[str, Any] | Refused]:
+        """The scores of a batch."""
+        rows, cut = zip(*payloads, strict=True)
+        encoder = self._encoders.get(size)
+        scores = encoder.scorer.of(encoder.loaded.params, rows, static_length=lengths[0])
+        return [
+            _finite(_with_cut({"score": score}, one), score)
+            for score, one in zip(scores.tolist(), cut, strict=True)
+        ]
+
+    def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
+        """Those of the passages in their order; the best passage has rank 1."""
+        del record
+        order = np.argsort([-outcome["score"] for outcome in outcomes], kind="stable")
+        ranks = np.argsort(order, kind="stable") + 1
+        return [
+            {"rank": rank, **outcome}
+            for rank, outcome in zip(ranks.tolist(), outcomes, strict=True)
+        ]
+
+
+def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
+    """Return the endpoint of a model that writes text, or that of an encoder's head."""
+    by_head = asked.head is not None or answering_heads(model.members[0].experiment)
+    return PredictByHead(model, asked) if by_head else Predict(model, asked)
+
+
+def _names_of(answerer: Answerer) -> tuple[str, ...]:
+    """Return the fields of texts in the requests to a head."""
+    names = {"classifier": ("inputs", "second"), "token": ("inputs",)}
+    others = {"choice": ("inputs", "choices"), "span": ("question", "context", "inputs", "second")}
+    return (names | others)[answerer.kind]
+
+
+ENDPOINTS: dict[str, Callable[[Checkpoint, Asked], Any]] = {
+    "predict": predict,
+    "score": Score,
+    "embed": Embed,
+    "rerank": Rerank,
+}
+
+
+class _BySize:
+    """What is made once for each size of a batch."""
+
+    def __init__(self, make: Callable[[int], Any]):
+        self._make, self._made = make, {}
+
+    def get(self, size: int) -> Any:
+        if size not in self._made:
+            self._made[size] = self._make(size)
+        return self._made[size]
+
+
+def _tokens(
+    model: Checkpoint, texts: Sequence[str], asked: Asked
+) -> tuple[list[np.ndarray], set[int]]:
+    rows, cut = model.inputs(texts)
+    _check_cut(cut, asked, length=model.inputs_length)
+    return rows, set(cut)
+
+
+def _check_cut(cut: Sequence[int], asked: Asked, *, length: int) -> None:
+    if cut and asked.long_inputs == "refuse":
+        raise Refused(413, f"Text {cut[0]} is longer than {length} tokens.")
+
+
+def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
+    """The rows, of which the first is filled with padding to a static length.
+
+    Args:
+      rows: int32 tokens of each.
+      length: a power of two; what pads the batch takes the next one from its longest row.
+    """
+    first, *others = rows
+    return [np.pad(first, (0, length - len(first))), *others]
+
+
+def _normalize(model: Checkpoint, asked: Asked) -> bool | None:
+    from t5x_lite.inference.text_encoder import dense_head
+
+    known = dense_head(model.members[0].experiment) is not None
+    return True if asked.normalize is None and not known else asked.normalize
+
+
+def _with_cut(result: dict[str, Any], cut: bool) -> dict[str, Any]:
+    """The result, which says where its text was cut."""
+    return {**result, "cut": True} if cut else result
+
+
+def _finite(result: dict[str, Any], *values: float) -> dict[str, Any] | Refused:
+    try:
+        check_finite("the text", "the result", *values)
+    except InputError as error:
+        return Refused(500, _sentence(error))
+    return result
+
+
+def _sentence(error: Exception) -> str:
+    message = str(error)
+    return f"{message[:1].upper()}{message[1:]}."

@@ -1,0 +1,270 @@
+"""`t5x-lite serve`: a checkpoint that answers over HTTP, without TensorFlow.
+
+It listens at once. There is a program for each endpoint, size of a batch and static length. It is
+ready when each endpoint has its first one, which holds the longest text, and answers by that one
+while the others are compiled. When all are, nothing is compiled any more, whatever is asked.
+"""
+
+import dataclasses
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from t5x_lite.core.devices import use_compilation_cache
+from t5x_lite.core.errors import InputError, install_command
+from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.progress import counting
+from t5x_lite.inference.answers import answering_heads
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.loading import Step
+from t5x_lite.inference.pairs import scores_texts, trains_ranking
+from t5x_lite.serve.batching import Batcher, sizes
+from t5x_lite.serve.endpoints import ENDPOINTS, Asked
+from t5x_lite.serve.requests import Limits, check_address
+
+_logger = logging.getLogger(__name__)
+
+TOKEN_VARIABLE = "T5X_LITE_TOKEN"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where a server listens, and who may ask it.
+
+    Attributes:
+      host: a name or an address; any but this machine's own needs a token.
+      port: 0 is any free one, which the log says.
+      token_file: a file with the access token; None is the environment variable T5X_LITE_TOKEN,
+        and where that is not set either, no token is needed.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token_file: str | None = None
+
+    def token(self) -> str | None:
+        """The access token.
+
+        Raises:
+          InputError: the file cannot be read, or the token is not good enough for the address.
+        """
+        token = os.environ.get(TOKEN_VARIABLE)
+        if self.token_file is not None:
+            try:
+                with open(self.token_file, encoding="utf-8") as file:
+                    token = file.read(4096).strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(
+                    f"{self.token_file}: cannot be read as a token: {error}"
+                ) from error
+        check_address(self.host, token)
+        return token
+
+
+def serve(
+    checkpoints: Sequence[str],
+    *,
+    address: Address,
+    step: Step = None,
+    use: str | None = None,
+    endpoints: Sequence[str] = (),
+    batch_size: int = 32,
+    wait: float = 0.005,
+    inputs_length: int | None = None,
+    compilation_cache: str = "",
+    asked: Asked,
+    limits: Limits,
+) -> None:
+    """Answers requests until SIGTERM or SIGINT, and then those that it has.
+
+    Args:
+      checkpoints: a work directory or a step directory; several are an ensemble.
+      address: where.
+      step: the step to take from work directories: its number, "best", or None for the newest.
+      use: names of modules, with commas between; "" is the base alone, None all of the checkpoint.
+      endpoints: names of `ENDPOINTS`; none is what fits the checkpoint, see `_usual`.
+      batch_size: texts that go through the model at once at most.
+      wait: seconds that a text waits for others at most while the device is idle.
+      inputs_length: tokens of an input at most; None is what the model was trained with.
+      compilation_cache: a directory that keeps compiled programs for the next start; "" is JAX's
+        own setting.
+      asked: how requests are answered.
+      limits: of requests.
+
+    Raises:
+      InputError: the checkpoint or a choice is wrong, the address is taken, or others reach it and
+        there is no token.
+    """
+    _check_extra()
+    from t5x_lite.serve import server
+
+    token = address.token()
+    _check_names(endpoints)
+    use_compilation_cache(compilation_cache)
+    socket = server.bind(address.host, address.port)
+    model = Checkpoint.load(checkpoints, step=step, use=use, inputs_length=inputs_length)
+    asked = dataclasses.replace(asked, max_rows=limits.max_rows)
+    table = {name: ENDPOINTS[name](model, asked) for name in endpoints or _usual(model)}
+    answering = _Answering(table, batch_size=batch_size, wait=wait, limits=limits)
+    title = ", ".join(str(member.directory) for member in model.members)
+    app = answering.app(limits=limits, token=token, title=title)
+    host, port = socket.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    server.listen(socket, limits=limits)
+    _logger.info("%s: http://%s:%d answers %s", title, shown, port, ", ".join(table))
+    answered = server.run(app, socket, limits=limits, on_start=answering.start)
+    answering.close()
+    _logger.info("the server ended; it had answered %d requests", answered)
+    if answering.failure is not None:
+        raise answering.failure
+
+
+class _Answering:
+    """The batches of a table of endpoints, and the compilation of their programs.
+
+    Attributes:
+      failure: of the compilation.
+    """
+
+    def __init__(self, table: Mapping[str, Any], *, batch_size: int, wait: float, limits: Limits):
+        from t5x_lite.serve.server import Counts
+
+        self._table, self._sizes = dict(table), sizes(batch_size)
+        self._stopping, self._num_compiled = threading.Event(), 0
+        self._counts = Counts(
+            num_waiting=lambda: self._batcher.num_waiting, is_ready=self._is_ready
+        )
+        self._batcher = Batcher(
+            {name: endpoint.answer for name, endpoint in table.items()},
+            sizes=self._sizes,
+            queue=limits.queue,
+            wait=wait,
+            observer=self._counts,
+        )
+        self._warming = threading.Thread(target=self._warm_up, name="t5x_lite-warm-up")
+        self._end: Callable[[], None] = lambda: None
+        self.failure: Exception | None = None
+
+    def app(self, *, limits: Limits, token: str | None, title: str) -> Any:
+        """The ASGI application."""
+        from t5x_lite.serve.app import Service
+
+        absent = {
+            name: f"This server does not answer {name}; it answers {', '.join(self._table)}."
+            for name in ENDPOINTS
+            if name not in self._table
+        }
+        return Service(
+            self._table,
+            self._batcher,
+            self._counts,
+            is_ready=self._is_ready,
+            programs=self.programs,
+            answers=lambda name: name in self._batcher.answerable,
+            limits=limits,
+            token=token,
+            title=title,
+            absent=absent,
+        ).app
+
+    def start(self, end: Callable[[], None]) -> None:
+        """Compiles in a thread of its own; batches are answered as soon as a program fits.
+
+        Args:
+          end: ends the server; called where the compilation fails.
+        """
+        self._end = end
+        self._batcher.compiling(True)
+        self._batcher.start()
+        self._warming.start()
+
+    def close(self) -> None:
+        """Ends the threads; what is queued is answered before."""
+        self._stopping.set()
+        self._warming.join()
+        self._batcher.close()
+
+    def programs(self) -> tuple[int, int]:
+        """How many programs are compiled, and how many there are."""
+        return self._num_compiled, len(list(self._programs()))
+
+    def _is_ready(self) -> bool:
+        """Whether each endpoint has a program that holds any of its texts."""
+        return self._batcher.answerable >= set(self._table)
+
+    def _programs(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
+        """One of each endpoint that holds any text; then the largest, which may exceed the memory.
+
+        The first one has a batch of one text, so that it answers soon.
+        """
+        first = [(name, each.shapes[-1], self._sizes[0]) for name, each in self._table.items()]
+        yield from first
+        for name, endpoint in self._table.items():
+            for shape in reversed(endpoint.shapes):
+                for size in reversed(self._sizes):
+                    if (name, shape, size) not in first:
+                        yield name, shape, size
+
+    def _compile(self, name: str, shape: tuple[int, ...], size: int) -> None:
+        """Compiles one program, and times it."""
+        endpoint = self._table[name]
+        row = endpoint.warm_row(shape)
+        endpoint.answer([row], size=size, lengths=shape)
+        start = time.monotonic()
+        endpoint.answer([row] * size, size=size, lengths=shape)
+        self._batcher.learn(name, shape, size=size, seconds=time.monotonic() - start)
+
+    def _warm_up(self) -> None:
+        programs, start = list(self._programs()), time.monotonic()
+        _logger.info("compiling %d programs; GET /ready says how many are done", len(programs))
+        ready = False
+        try:
+            with counting("compiling", unit="programs", total=len(programs)) as advance:
+                for name, shape, size in programs:
+                    if self._stopping.is_set():
+                        return
+                    self._compile(name, shape, size)
+                    self._num_compiled += 1
+                    advance(1)
+                    if not ready and self._is_ready():
+                        ready = True
+                        seconds = time.monotonic() - start
+                        _logger.info("answers after %.1f s; other programs follow", seconds)
+        except Exception as error:
+            self.failure = error
+            self._end()
+            return
+        self._batcher.compiling(False)
+        seconds = time.monotonic() - start
+        _logger.info("all compiled after %.1f s; no other program is compiled", seconds)
+
+
+def _usual(model: Checkpoint) -> tuple[str, ...]:
+    """The endpoints of a model that writes text, of a head that answers, or of another encoder."""
+    if all(hasattr(member.learner.model_type, "prefill") for member in model.members):
+        return ("predict", "score")
+    ranks = ("rerank",) if all(scores_texts(member) for member in model.members) else ()
+    first = model.members[0].experiment
+    if ranks and trains_ranking(first):
+        return ranks
+    return ("predict", *ranks) if answering_heads(first) else ("embed",)
+
+
+def _check_names(endpoints: Sequence[str]) -> None:
+    for name in endpoints:
+        if name not in ENDPOINTS:
+            hint = did_you_mean(name, ENDPOINTS) or f"; one of {', '.join(ENDPOINTS)}"
+            raise InputError(f"unknown endpoint {name}{hint}")
+
+
+def _check_extra() -> None:
+    try:
+        import prometheus_client
+        import starlette
+        import uvicorn
+    except ImportError as error:
+        raise InputError(f"serve needs {error.name}: {install_command('serve')}") from error
+    del prometheus_client, starlette, uvicorn

@@ -1,0 +1,686 @@
+"""`t5x-lite glue`: fine-tunes any checkpoint on all tasks of GLUE or SuperGLUE, and measures it.
+
+    t5x-lite glue --init work/bert --directory GLUE --workdir work/glue
+
+    work/glue/sst2/             the run of a task: config.json, checkpoints, metrics.jsonl
+    work/glue/sst2/result.json  the task's metrics; the task is finished
+    work/glue/metrics.json      all tasks and their average
+    work/glue/submission/glue/  the files for the benchmark's server
+
+1. The checkpoint gives the model with its sizes and the vocabulary. An encoder answers by a head,
+   whose classes are the task's, and a T5 writes the label.
+2. Each task has a run of its own. With `together` one run trains all tasks: an encoder with a head
+   for each (`TaskHeads`), from caches in work/glue/caches, and a T5 on their mixture.
+3. Each task is measured on all examples of its validation split, with the checkpoint that was best
+   at it. MNLI's model also measures the mismatched genres and answers the diagnostic sets.
+
+The same command resumes: a finished task is not repeated, and a run continues from its checkpoint.
+WNLI is not trained on, as in T5's paper, and does not count: its validation split was made to
+mislead, and BERT leaves it out as well. The average is the mean over the tasks of the mean of each
+task's metrics, and MNLI counts once.
+"""
+
+import dataclasses
+import gc
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from t5x_lite import config as configs
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.init import Init
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.config.experiment import with_options
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core import remote, sharding
+from t5x_lite.core.devices import matmul_precision
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import data_path, files_among
+from t5x_lite.core.options import did_you_mean, given_options
+from t5x_lite.core.progress import as_table, print_result
+from t5x_lite.core.remote import is_remote
+from t5x_lite.data import layouts
+from t5x_lite.data.cache.files import Cache
+from t5x_lite.data.cache.making import write_cache
+from t5x_lite.data.config import Data
+from t5x_lite.data.mixing import Mixing
+from t5x_lite.data.mixtures import Member, mixture_named
+from t5x_lite.data.vocabularies.loading import load_vocabulary
+from t5x_lite.evaluate.results import BestParams, SameParams, Submissions
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.loading import Loaded, find_step, read_experiment
+from t5x_lite.interop import encoder_checkpoints
+from t5x_lite.metrics.benchmarks import GLUE_WITHOUT_WNLI, SCORE, SUPER_GLUE, Benchmark, task_score
+from t5x_lite.models import encoder as encoders
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.objectives.learner import heads_of
+from t5x_lite.objectives.likelihood import Seq2Seq
+from t5x_lite.objectives.task_heads import Choose, Classify, TaskHeads
+from t5x_lite.train import hosts
+from t5x_lite.train.completion import num_classes, with_epochs
+from t5x_lite.train.finetuning import model_of, optimizer_for
+from t5x_lite.train.measuring import Measurement, as_configured
+
+_logger = logging.getLogger(__name__)
+
+RESULT_FILE, METRICS_FILE = "result.json", "metrics.json"
+TOGETHER = "together"
+"""The folder of the run of all tasks."""
+_STEPS = 10_000_000
+"""Steps before the data are counted: all lengths are in proportion to them, and shrink."""
+_OWN = {
+    "--data.task": "--tasks",
+    "--data.directory": "--directory",
+    "--data.vocabulary": "--init",
+    "--data.extra-ids": "--init",
+    "--data.cache": "--together",
+    "--data.layout": "--init",
+    "--init": "--init",
+    "--init.checkpoint": "--init",
+    "--model": "--init",
+    "--workdir": "--workdir",
+}
+"""Options of a config that the command's own options set."""
+_IDENTITY = (*configs.MATCHING_FIELDS, "steps", "init")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task of a benchmark: what is trained, and what the trained model answers.
+
+    Attributes:
+      name: as --tasks takes it.
+      folder: of its files.
+      files: those that it needs, of training and validation.
+      epochs: passes over its training data, in place of the benchmark's; None is that.
+      choices: whether an encoder reads a row for each choice.
+      measured: tasks that are measured, if these are others than the task.
+      diagnostics: tasks that have a test split only, and are answered.
+    """
+
+    name: str
+    folder: str
+    files: tuple[str, ...]
+    epochs: float | None = None
+    choices: bool = False
+    measured: tuple[str, ...] = ()
+    diagnostics: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A benchmark, and how models are fine-tuned on it.
+
+    Attributes:
+      title: as the benchmark calls itself.
+      module: of its tasks.
+      mixture: of all its tasks, for a T5.
+      average: the rows that count.
+      tasks: its tasks.
+      epochs: passes over a task's training data.
+      batch_size: rows of a batch.
+      encoder_length: tokens of an encoder's row.
+      lengths: tokens of a T5's inputs and targets.
+      decode_length: tokens of an answer of a T5.
+    """
+
+    title: str
+    module: str
+    mixture: str
+    average: Benchmark
+    tasks: tuple[Task, ...]
+    epochs: float
+    batch_size: int
+    encoder_length: int
+    lengths: tuple[int, int]
+    decode_length: int
+
+    def named(self, names: Sequence[str]) -> list[Task]:
+        """The tasks of these names; all if there are none.
+
+        Raises:
+          InputError: the benchmark lacks one, with the nearest name.
+        """
+        known = {task.name: task for task in self.tasks}
+        for name in names:
+            if name not in known:
+                why = " (it is not trained on)" if name in ("wnli", "ax", "axb", "axg") else ""
+                hint = did_you_mean(name, known)
+                raise InputError(
+                    f"--tasks {name}: {self.title} has no such task{why}{hint}; the tasks are "
+                    f"{', '.join(known)}"
+                )
+        return [known[name] for name in dict.fromkeys(names)] or list(self.tasks)
+
+
+def _glue(name: str, folder: str, **others: Any) -> Task:
+    return Task(name=name, folder=folder, files=("train.tsv", "dev.tsv"), **others)
+
+
+def _super_glue(name: str, folder: str, **others: Any) -> Task:
+    return Task(name=name, folder=folder, files=("train.jsonl", "val.jsonl"), **others)
+
+
+SUITES = {
+    "glue": Suite(
+        title="GLUE",
+        module="tasks.glue",
+        mixture="tasks.mixtures:glue",
+        average=GLUE_WITHOUT_WNLI,
+        tasks=(
+            _glue("cola", "CoLA"),
+            _glue("sst2", "SST-2"),
+            _glue("mrpc", "MRPC"),
+            _glue("stsb", "STS-B"),
+            _glue("qqp", "QQP"),
+            Task(
+                name="mnli",
+                folder="MNLI",
+                files=("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"),
+                measured=("mnli_matched", "mnli_mismatched"),
+                diagnostics=("ax",),
+            ),
+            _glue("qnli", "QNLI"),
+            _glue("rte", "RTE"),
+        ),
+        epochs=3.0,
+        batch_size=32,
+        encoder_length=128,
+        lengths=(256, 16),
+        decode_length=16,
+    ),
+    "super_glue": Suite(
+        title="SuperGLUE",
+        module="tasks.super_glue",
+        mixture="tasks.mixtures:super_glue",
+        average=SUPER_GLUE,
+        tasks=(
+            _super_glue("boolq", "BoolQ"),
+            _super_glue("cb", "CB"),
+            _super_glue("copa", "COPA", choices=True),
+            _super_glue("multirc", "MultiRC", epochs=3.0),
+            _super_glue("record", "ReCoRD", epochs=1.0),
+            _super_glue("rte", "RTE", diagnostics=("axb", "axg")),
+            _super_glue("wic", "WiC"),
+            _super_glue("wsc", "WSC"),
+        ),
+        epochs=10.0,
+        batch_size=16,
+        encoder_length=256,
+        lengths=(512, 62),
+        decode_length=32,
+    ),
+}
+"""By the name that --benchmark takes."""
+
+
+def check_options(options: Sequence[str], epochs: float | None) -> None:
+    """Raise InputError for an option that the command sets by one of its own."""
+    given = given_options(options)
+    for option, own in _OWN.items():
+        if option in given:
+            raise InputError(f"{option}: `t5x-lite glue` sets it by its own {own}; leave it out")
+    if epochs is not None and "--steps" in given:
+        raise InputError(
+            f"--steps and --epochs {epochs:g} both set the length of each run; give one"
+        )
+
+
+def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
+    """Raise InputError if official files are missing; other places are read later.
+
+    A place is a directory of this machine that holds no TensorFlow Datasets.
+    """
+    name = suite.module.rpartition(".")[2]
+    if is_remote(directory) or directory.partition(":")[0] == "tfds":
+        return
+    example = suite.tasks[0]
+    expected = (
+        f"{suite.title} has the folders {', '.join(task.folder for task in suite.tasks)}, such as "
+        f"{example.folder}/{example.files[0]} and {example.folder}/{example.files[1]}"
+    )
+    if not os.path.isdir(directory):
+        raise InputError(f"--directory {directory}: no such directory; {expected}")
+    root = Path(directory)
+    if (root / name).is_dir():  # TFDS
+        return
+    missing = {task.name: _missing(root, task) for task in tasks}
+    lacking = [file for files in missing.values() for file in files]
+    if not lacking:
+        return
+    there = [task.name for task in suite.tasks if not _missing(root, task)]
+    shown = ", ".join(lacking[:6]) + (f" and {len(lacking) - 6} more files" * (len(lacking) > 6))
+    remedy = f"the tasks that are there: --tasks {' '.join(there)}" if there else expected
+    raise InputError(f"--directory {directory} lacks {shown}; {remedy}")
+
+
+def _missing(root: Path, task: Task) -> list[str]:
+    """The files of a task that a directory lacks, which may be the task's own folder."""
+    for place in (root / task.folder, root):
+        if files_among(data_path(str(place)), task.files):
+            return [f"{task.folder}/{file}" for file in task.files if not (place / file).is_file()]
+    return [f"{task.folder}/{file}" for file in task.files]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """A training run and the tasks that it answers."""
+
+    tasks: tuple[Task, ...]
+    experiment: Experiment
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a checkpoint is fine-tuned on the tasks of a benchmark.
+
+    Attributes:
+      suite: the benchmark.
+      checkpoint: as the command names it.
+      directory: of the benchmark's files.
+      epochs: of the command.
+      options: of the command.
+      model: of the checkpoint.
+      kind: of an encoder's heads; None of a T5.
+      kept: heads of the checkpoint.
+      data: the settings of all tasks.
+    """
+
+    suite: Suite
+    checkpoint: str
+    directory: str
+    epochs: float | None
+    options: tuple[str, ...]
+    model: ModelConfig
+    kind: Any
+    kept: tuple[str, ...]
+    data: Data
+
+    @classmethod
+    def of(
+        cls,
+        suite: Suite,
+        checkpoint: str,
+        *,
+        directory: str,
+        epochs: float | None,
+        options: Sequence[str],
+    ) -> "Recipe":
+        """Reads the config of the checkpoint.
+
+        Raises:
+          InputError: it is neither a T5 nor an encoder, or cannot be read.
+        """
+        step = find_step(checkpoint, step=None)
+        trained = read_experiment(step, checkpointing.step_files(step))
+        model = model_of(trained.model, where=checkpoint)
+        heads = heads_of(trained.objective, trained.heads)
+        kind = None
+        inputs, targets = suite.lengths
+        if encoders.is_encoder(model):
+            kind = encoder_checkpoints.classifier_kind(model, tuple(heads.values()))
+            inputs = min(suite.encoder_length, model.longest_document or suite.encoder_length)
+        return cls(
+            suite=suite,
+            checkpoint=checkpoint,
+            directory=directory,
+            epochs=epochs,
+            options=tuple(options),
+            model=model,
+            kind=kind,
+            kept=tuple(heads),
+            data=Data(
+                task=f"{suite.module}:{suite.tasks[0].name}",
+                directory=directory,
+                vocabulary=os.fspath(step / "files" / checkpointing.VOCABULARY_DIRECTORY),
+                extra_ids=trained.data.extra_ids,
+                layout=layouts.Seq2Seq() if kind is None else layouts.Labelled(),
+                batch_size=suite.batch_size,
+                inputs_length=inputs,
+                targets_length=targets,
+                pack=False,
+                shuffle_buffer=100_000,
+            ),
+        )
+
+    def runs(
+        self, tasks: Sequence[Task], *, workdir: str, together: bool, writes: bool
+    ) -> list[Run]:
+        """The runs of some tasks, none of them begun.
+
+        Args:
+          tasks: what is trained.
+          workdir: of all.
+          together: whether one run trains all of them, as far as one run can.
+          writes: whether caches may be written.
+        """
+        alone = [task for task in tasks if not together or (self.kind and task.choices)]
+        joint = tuple(task for task in tasks if task not in alone)
+        made = []
+        if joint:
+            place = os.path.join(workdir, TOGETHER)
+            if self.kind is None:
+                experiment = self._mixture(joint, place)
+            else:
+                experiment = self._heads(joint, place, caches=workdir, writes=writes)
+            made.append(Run(tasks=joint, experiment=experiment))
+        for task in alone:
+            experiment = self._alone(task, os.path.join(workdir, task.name))
+            made.append(Run(tasks=(task,), experiment=experiment))
+        return made
+
+    def _experiment(self, data: Data, workdir: str, **changes: Any) -> Experiment:
+        """A config, with the command's options and the steps of its epochs."""
+        epochs = changes.pop("epochs", None) or self.suite.epochs
+        adapted = "--adapters.add" in given_options(self.options)
+        period = max(1, math.ceil(_STEPS / max(epochs, 2)))
+        begun = Experiment(
+            **{
+                "model": self.model,
+                "objective": Seq2Seq(),
+                "data": data,
+                "optimizer": optimizer_for(self.model, _STEPS, adapted=adapted),
+                "steps": _STEPS,
+                "epochs": self.epochs or epochs,
+                "workdir": workdir,
+                "init": Init(checkpoint=self.checkpoint),
+                "log_period": 20,
+                "checkpoints": Checkpoints(period=period, keep=1, best=f"validation/{SCORE}"),
+                "evaluation": Evaluation(
+                    period=period, batch_size=64, max_decode_length=self.suite.decode_length
+                ),
+                **changes,
+            }
+        )
+        made = with_options(begun, self.options, prog="t5x-lite glue")
+        given = ("--epochs", *self.options) if made.epochs is not None else self.options
+        return with_epochs(made, options=given)
+
+    def _alone(self, task: Task, workdir: str) -> Experiment:
+        """The config of one task."""
+        data = dataclasses.replace(self.data, task=self._task(task.name))
+        changes: dict[str, Any] = {"epochs": task.epochs}
+        if self.kind is not None:
+            head = "choice" if task.choices else "classifier"
+            if task.choices:
+                data = dataclasses.replace(data, layout=layouts.Choices())
+                changes["objective"] = Choose(head=self.kind)
+            else:
+                # The label's classes are known before anything is written.
+                changes["objective"] = Classify(num_classes=num_classes(data), head=self.kind)
+            # A head of other classes, or of another task, would be no beginning.
+            fresh = (f"heads/{head}",) if head in self.kept else ()
+            changes["init"] = Init(checkpoint=self.checkpoint, fresh=fresh)
+        return self._experiment(data, workdir, **changes)
+
+    def _mixture(self, tasks: Sequence[Task], workdir: str) -> Experiment:
+        """The config of a T5 on several tasks, in proportion to their examples."""
+        mixture = mixture_named(self.suite.mixture)
+        assert mixture is not None
+        wanted = {self._task(name) for task in tasks for name in _answered(task)}
+        wanted |= {self._task(task.name) for task in tasks}
+        left_out = [m.name for m in mixture.members if m.task not in wanted]
+        data = dataclasses.replace(
+            self.data, task=self.suite.mixture, mixing=Mixing(leave_out=tuple(left_out))
+        )
+        kept = Checkpoints(period=_STEPS // 10, keep=1, best=f"validation/*/{SCORE}")
+        return self._experiment(data, workdir, checkpoints=kept)
+
+    def _heads(
+        self, tasks: Sequence[Task], workdir: str, *, caches: str, writes: bool
+    ) -> Experiment:
+        """The config of an encoder with a head for each of several tasks, from caches."""
+        if is_remote(caches):
+            raise InputError(
+                f"--together writes caches, and --workdir {caches} is in a bucket; give a "
+                "directory of this machine"
+            )
+        lines, paths = [], []
+        for task in tasks:
+            data = dataclasses.replace(self.data, task=self._task(task.name))
+            data = self._with_data_options(data)
+            lines.append(f"{task.name}={num_classes(data)}")
+            path = os.path.join(caches, "caches", task.name)
+            paths.append(path)
+            if writes and not os.path.isdir(path):
+                vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
+                _logger.info("writing the cache %s", path)
+                write_cache(data, vocabulary, path, splits=("train",))
+            if os.path.isdir(path):
+                Cache(path)  # raises if it is damaged
+        if not all(map(os.path.isdir, paths)):
+            raise InputError(
+                "--dry-run: --together trains from caches that are not written yet; leave out one "
+                "of the two"
+            )
+        data = dataclasses.replace(
+            self.data,
+            task="",
+            cache=tuple(paths),
+            adapter_of=tuple(f"{task.name}={number}" for number, task in enumerate(tasks)),
+        )
+        names = [f"heads/{task.name}" for task in tasks if task.name in self.kept]
+        return self._experiment(
+            data,
+            workdir,
+            objective=TaskHeads(tasks=tuple(lines), head=self.kind),
+            init=Init(checkpoint=self.checkpoint, fresh=tuple(names)),
+            checkpoints=Checkpoints(period=_STEPS // 10, keep=1),
+            evaluation=Evaluation(
+                period=_STEPS // 10, batch_size=64, loss=False, task_metrics=False
+            ),
+        )
+
+    def _with_data_options(self, data: Data) -> Data:
+        """The data of a cache, with the command's options of the data."""
+        begun = Experiment(
+            model=self.model,
+            objective=Classify(),
+            data=data,
+            optimizer=optimizer_for(self.model, _STEPS, adapted=False),
+            steps=_STEPS,
+        )
+        own = _options_of("--data.", self.options)
+        return with_options(begun, own, prog="t5x-lite glue").data
+
+    def _task(self, name: str) -> str:
+        return f"{self.suite.module}:{name}"
+
+
+def train_all(runs: Sequence[Run], suite: Suite, output: Path) -> dict[str, Any]:
+    """Trains and measures each run, and tells and writes the metrics of all tasks.
+
+    Args:
+      runs: of which one that is finished is not repeated.
+      suite: whose tasks they answer.
+      output: the directory of metrics.json and of the submission.
+
+    Returns:
+      What is printed: the average, and the metrics of each task.
+    """
+    hosts.join(runs[0].experiment.hosts)
+    submission = output / "submission"
+    finished: dict[str, Any] = {}
+    for run in runs:
+        finished |= _result(run, suite, submission=submission)
+        jax.clear_caches()  # the next run compiles its own programs
+        gc.collect()
+    return _told(suite, finished, output, submission=submission)
+
+
+def _options_of(beginning: str, options: Sequence[str]) -> list[str]:
+    """The options of one part of a config, with their values."""
+    found, takes = [], False
+    for each in options:
+        if each.startswith("--"):
+            takes = each.replace("_", "-").startswith(beginning)
+        if takes:
+            found.append(each)
+    return found
+
+
+def _answered(task: Task) -> tuple[str, ...]:
+    """The names of the tasks that a trained model answers."""
+    return (*(task.measured or (task.name,)), *task.diagnostics)
+
+
+def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
+    """Trains a run to its end and measures it, unless that is done; its metrics by task.
+
+    Raises:
+      InputError: it was finished with other settings, or something is wrong with it.
+    """
+    from t5x_lite.train.training import train
+
+    experiment = run.experiment
+    file = remote.open_path(experiment.workdir) / RESULT_FILE
+    found = _finished(file, experiment)
+    named = ", ".join(task.name for task in run.tasks)
+    if found is not None:
+        _logger.info("%s: finished before (%s)", named, file)
+        missing = [name for name in found["files"] if not (submission / name).is_file()]
+        if not missing:
+            return found["tasks"]
+        _logger.info("%s: writing %s again", named, ", ".join(missing))
+    else:
+        _logger.info("%s: training in %s", named, experiment.workdir)
+        train(experiment)
+    with hosts.ending_together(), matmul_precision(experiment.matmul_precision):
+        tasks, files = _measured(run, suite, submission=submission)
+    if jax.process_index() == 0:
+        content = {"tasks": tasks, "files": files, "config": json.loads(to_json(experiment))}
+        remote.write_whole(file, (json.dumps(content, indent=1) + "\n").encode())
+    return tasks
+
+
+def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
+    """What a finished run wrote; None if it is not finished.
+
+    Raises:
+      InputError: the file is damaged, or of other settings.
+    """
+    if not file.exists():
+        return None
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        saved = from_json(json.dumps(content["config"]), source=str(file))
+        _ = content["tasks"], content["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file}: not a result of `t5x-lite glue`; remove it") from error
+    differing = configs.differences(saved, experiment, fields=_IDENTITY)
+    if differing:
+        raise InputError(
+            f"{file.parent} was finished with other settings: {', '.join(differing)}; use another "
+            "--workdir or the same settings"
+        )
+    return content
+
+
+def _measured(
+    run: Run, suite: Suite, *, submission: Path
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The metrics of the tasks that a trained run answers, and the files that were written."""
+    experiment = run.experiment
+    mesh = sharding.make_mesh(experiment.mesh)
+    workdir = experiment.workdir
+    is_mixture = experiment.data.task == suite.mixture
+    step = None if len(run.tasks) > 1 or is_mixture else "best"
+    loaded = Checkpoint.load([workdir], step=step, use=None, mesh=mesh)
+    names = [name for task in run.tasks for name in _answered(task)]
+    diagnostics = {name for task in run.tasks for name in task.diagnostics}
+    if len(run.tasks) > 1 and not is_mixture and diagnostics:
+        names = [name for name in names if name not in diagnostics]
+        _logger.info("the heads of several tasks do not answer %s", ", ".join(diagnostics))
+    tasks: dict[str, dict[str, Any]] = {}
+    files: list[str] = []
+    best = None
+    if is_mixture:
+        members = [Member(task=f"{suite.module}:{name}").name for name in names]
+        best = BestParams.of([workdir], loaded, members, mesh=mesh, step=None)
+    for name in names:
+        measured = name not in diagnostics
+        alone = _as_task(experiment, f"{suite.module}:{name}", measured=measured)
+        member: Loaded = as_configured(loaded, alone).members[0]
+        measurement = Measurement(
+            member.experiment, member.learner, member.vocabulary, mesh=mesh, workdir=None
+        )
+        assert measurement.suite is not None
+        chosen = best or SameParams(loaded.params, loaded.members[0].step)
+        submissions = Submissions(measurement.suite, alone.evaluation)
+        full = Member(task=alone.data.task).name
+        if measured:
+            metrics = measurement.suite.run(chosen)
+            own = {key: value for key, value in metrics.items() if key != SCORE}
+            tasks[full] = {"step": chosen.step(full), SCORE: task_score(own), **own}
+        submissions.write(submission, chosen)
+        files += [str(path.relative_to(submission)) for path in submissions.files(submission)]
+    return tasks, files
+
+
+def _as_task(experiment: Experiment, task: str, *, measured: bool) -> Experiment:
+    """The config by which a trained run answers one task, all of its examples."""
+    data = dataclasses.replace(
+        experiment.data, task=task, cache="", adapter_of=(), mixing=Mixing(), pack=False
+    )
+    evaluation = dataclasses.replace(
+        experiment.evaluation,
+        loss=False,
+        task_metrics=measured,
+        max_examples=None,
+        submission=True,
+        best_per_task=False,
+    )
+    return dataclasses.replace(experiment, data=data, evaluation=evaluation)
+
+
+def _told(
+    suite: Suite, tasks: Mapping[str, Mapping[str, Any]], output: Path, *, submission: Path
+) -> dict[str, Any]:
+    """Writes metrics.json, and prints each task's metrics and the average."""
+    own = {
+        name: {m: v for m, v in row.items() if m not in ("step", SCORE)}
+        for name, row in tasks.items()
+    }
+    rows = suite.average.row_scores(own)
+    average = sum(rows.values()) / len(rows) if rows else math.nan
+    result = {
+        "benchmark": suite.title,
+        "average": average,
+        "rows": rows,
+        "missing": suite.average.missing(own),
+        "tasks": tasks,
+        "submission": os.fspath(submission),
+    }
+    if jax.process_index():
+        return result
+    output.mkdir(parents=True, exist_ok=True)
+    remote.write_whole(output / METRICS_FILE, (json.dumps(result, indent=1) + "\n").encode())
+    counted = f"average of {len(rows)} of {len(suite.average.rows)} tasks"
+    lines = [
+        *(
+            {
+                "task": n,
+                "step": r["step"],
+                "score": f"{100 * r[SCORE]:.2f}",
+                "metrics": _words(own[n]),
+            }
+            for n, r in tasks.items()
+        ),
+        {"task": f"{suite.title}, {counted}", "score": f"{100 * average:.2f}"},
+    ]
+    if not sys.stdout.isatty():
+        _logger.info("%s", as_table(lines))
+    print_result(result, lines, indent=None)
+    _logger.info("wrote %s and the files in %s", output / METRICS_FILE, submission)
+    return result
+
+
+def _words(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {100 * value:.2f}" for name, value in metrics.items())

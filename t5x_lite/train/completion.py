@@ -1,0 +1,206 @@
+"""What a config leaves to its data and its checkpoint: epochs, classes, the schedule's offset.
+
+What a config leaves to its data: the steps of its epochs, and the classes of its head.
+
+    with_epochs(experiment)         # epochs=3 of 67,349 rows in batches of 32: steps 6,314
+    with_classes(experiment)        # Classify(num_classes=0, head="auto") of MNLI: 3, "bert"
+
+| data | an epoch |
+|---|---|
+| caches | each example of all caches; of packed rows as many as the examples fill |
+| a task, or a mixture of tasks, whose examples can be counted | each example |
+| a stream, and rows that a task packs on the fly | unknown |
+
+Where the learning rate goes on: the steps that the weights of `--init` were trained for.
+
+    --init work/t5 --optimizer.schedule-offset auto       # 1000000 of t5x's checkpoint_1000000
+
+The number is found once, when a run begins, and stands in the run's config from then on, so that a
+run that goes on needs neither the checkpoint nor the option again.
+"""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from t5x_lite.checkpoints import manifest
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.config import Experiment
+from t5x_lite.config.experiment import with_length
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import given_options
+from t5x_lite.core.remote import AnyPath
+from t5x_lite.data.config import Data
+from t5x_lite.data.mixing import UnknownSize
+from t5x_lite.data.sources import batch_source
+from t5x_lite.data.vocabularies.loading import load_vocabulary
+from t5x_lite.inference.loading import find_step, learner_of, read_experiment
+from t5x_lite.interop import encoder_checkpoints
+from t5x_lite.models import encoder as encoders
+from t5x_lite.models.heads import Head, by_name
+from t5x_lite.optim.config import AUTO
+
+_logger = logging.getLogger(__name__)
+
+_MOST_STEPS = 1 << 40
+
+
+def with_epochs(
+    experiment: Experiment, *, options: Sequence[str] = (), may_lack_data: bool = False
+) -> Experiment:
+    """The experiment with the steps of its epochs, and schedules of that length.
+
+    An experiment without epochs stays as it is, and so does one that has these steps already. If
+    the data are of unknown size, an experiment whose config states epochs keeps its steps; a line
+    says so.
+
+    Args:
+      experiment: the config.
+      options: of the command line; lengths that they give stay.
+      may_lack_data: whether data that cannot be read are taken for data of unknown size.
+
+    Raises:
+      InputError: --epochs is among the options, and the size is unknown.
+    """
+    epochs = experiment.epochs
+    if epochs is None:
+        return experiment
+    fixed = given_options(options)
+    try:
+        vocabulary = load_vocabulary(
+            experiment.data.vocabulary, extra_ids=experiment.data.extra_ids
+        )
+        data = experiment.data
+        epoch = batch_source(data).epoch_of(data, vocabulary, seed=experiment.seed)
+    except InputError as error:
+        is_unknown = may_lack_data or isinstance(error, UnknownSize)
+        if "--epochs" in fixed or not is_unknown:
+            raise
+        _logger.info("%s (the config's %s steps count)", error, f"{experiment.steps:,}")
+        return dataclasses.replace(experiment, epochs=None)
+    steps = max(1, math.ceil(epochs * epoch.batches - 1e-9))
+    if steps >= _MOST_STEPS:
+        raise InputError(f"epochs {epochs:g} are {steps:,} steps; give fewer")
+    _logger.info(
+        "%s: %s steps, about %.4g epochs of %s examples",
+        experiment.data.task or experiment.data.cache,
+        f"{steps:,}",
+        epochs,
+        f"{epoch.examples:,}",
+    )
+    return with_length(experiment, steps, fixed=fixed)
+
+
+def with_classes(
+    experiment: Experiment, *, earlier: Experiment | None = None, reads_task: bool = True
+) -> Experiment:
+    """The experiment whose classification head has a kind and the classes of the task.
+
+    Args:
+      experiment: the config.
+      earlier: the experiment of the run that goes on; its head is taken.
+      reads_task: whether the task may be read; if not, classes that are not known count as two.
+
+    Raises:
+      InputError: the number of classes is that of the task, and there is no task; or the head's
+        kind is the model's, and the model is not an encoder.
+    """
+    objective = experiment.objective
+    undecided = objective.undecided()
+    if not undecided:
+        return experiment
+    if earlier is not None and type(earlier.objective) is type(objective):
+        known: Any = earlier.objective
+        kind, classes = known.head, known.num_classes
+        resolved = objective.with_classes(kind=kind, num_classes=classes)
+        return dataclasses.replace(experiment, objective=resolved)
+    kind, classes = "bert", 2
+    if "head" in undecided:
+        model = experiment.model
+        if not encoders.is_encoder(model):
+            raise InputError(
+                f"objective Classify needs an encoder, and the model is a {type(model).__name__}; "
+                "use `t5x-lite glue`, or a config of objective Seq2Seq"
+            )
+        kind = encoder_checkpoints.classifier_kind(model, _heads_of_init(experiment))
+    if "classes" in undecided and reads_task:
+        classes = num_classes(experiment.data)
+    resolved = objective.with_classes(kind=kind, num_classes=classes)
+    return dataclasses.replace(experiment, objective=resolved)
+
+
+def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
+    """The heads of the config and those of the checkpoint that the run begins with."""
+    if not experiment.init.checkpoint:
+        return experiment.heads
+    step = find_step(experiment.init.checkpoint, step=experiment.init.step)
+    saved = read_experiment(step, checkpointing.step_files(step))
+    named = by_name(experiment.heads)
+    own = learner_of(saved).heads
+    return (*experiment.heads, *(head for name, head in own.items() if name not in named))
+
+
+def num_classes(data: Data) -> int:
+    """The classes of a task; 1 is a score."""
+    if not data.task:
+        raise InputError(
+            "objective.num_classes 0 are the classes of data.task, which is not set; set "
+            "--data.task, or --objective.num-classes N"
+        )
+    from t5x_lite.data.live.tasks import load_task, task_labels
+
+    vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
+    labels = task_labels(load_task(data, vocabulary))
+    return 1 if labels is None else len(labels)
+
+
+def with_schedule_offset(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
+    """The experiment with a number for optimizer.schedule_offset, where it is "auto".
+
+    Args:
+      experiment: of the config.
+      earlier: the experiment of the run that goes on; its number is taken.
+
+    Raises:
+      InputError: there is no checkpoint to ask, or it does not say its steps.
+    """
+    if experiment.optimizer.schedule_offset != AUTO:
+        return experiment
+    if earlier is not None:
+        offset = earlier.optimizer.first_step
+    elif not experiment.init.checkpoint:
+        raise InputError(
+            "optimizer.schedule_offset auto is of the checkpoint that --init names, which is not "
+            "set: give --init DIR, or a number of steps"
+        )
+    else:
+        offset = trained_steps(find_step(experiment.init.checkpoint, step=experiment.init.step))
+    if earlier is None and jax.process_index() == 0:
+        _logger.info("the learning rate continues from step %d of its schedule", offset)
+    optimizer = dataclasses.replace(experiment.optimizer, schedule_offset=offset)
+    return dataclasses.replace(experiment, optimizer=optimizer)
+
+
+def trained_steps(step: AnyPath) -> int:
+    """The steps that the weights of a checkpoint were trained for, those before its run included.
+
+    Args:
+      step: its step directory, or what an import wrote.
+
+    Raises:
+      InputError: it does not say so, as weights from Hugging Face.
+    """
+    saved = manifest.saved_step(step)
+    if saved is None and step.name.isdecimal():  # of a run of earlier versions
+        saved = int(step.name)
+    before = read_experiment(step, checkpointing.step_files(step)).optimizer.first_step
+    if saved is None and not before:
+        raise InputError(
+            f"checkpoint {step} does not say for how many steps it was trained: give "
+            "--optimizer.schedule-offset a number in place of auto"
+        )
+    return before + (saved or 0)

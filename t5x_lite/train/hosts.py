@@ -1,0 +1,495 @@
+"""The processes of a run on several hosts, and Google Cloud's metadata.
+
+Joining the processes of a run on several hosts, and ending all of them when one fails.
+
+    hosts.join(experiment.hosts)      # before JAX is used
+    with hosts.ending_together():
+        ...                           # an error here ends this process, and thereby the others
+
+One process is the ordinary case: nothing is initialised then, and an error is raised as usual.
+
+Google Cloud's metadata server, which tells a machine about itself.
+
+    on_google_cloud()                               # False elsewhere; the network is not asked
+    Metadata().get("instance/preempted")            # Answer(b"FALSE", etag="2a1c...")
+
+Paths and headers are those of "About VM metadata" in the Compute Engine documentation.
+"""
+
+import contextlib
+import dataclasses
+import glob
+import http.client
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from t5x_lite.config import Experiment, Hosts
+from t5x_lite.config.experiment import unequal
+from t5x_lite.config.file import encode
+from t5x_lite.core import remote
+from t5x_lite.core.accelerators import has_tpu, quiet_without_tpu
+from t5x_lite.core.errors import InputError, Interrupted, line_of_file
+from t5x_lite.core.sharding import all_told
+from t5x_lite.core.signals import SIGNALS, Terminated, leave_terminal, line_of
+
+_logger = logging.getLogger(__name__)
+
+_PRODUCT = Path("/sys/class/dmi/id/product_name")
+_NAME = "metadata.google.internal"
+_PORT = 80
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A value, and the mark by which the server knows whether it has changed since.
+
+    Attributes:
+      value: without white space around it.
+      etag: "" where the server gives none.
+    """
+
+    value: bytes
+    etag: str
+
+
+class Metadata:
+    """The server of this machine, or that of the variable GCE_METADATA_HOST, or a given one."""
+
+    def __init__(self, host: str | None = None) -> None:
+        self._host = host or os.environ.get("GCE_METADATA_HOST", _NAME)
+        # Not through a proxy, which the environment may name for the rest of the network.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def get(self, path: str, *, seconds: float) -> Answer:
+        """The value at a path below computeMetadata/v1/.
+
+        Args:
+          path: such as instance/preempted, with its query.
+          seconds: after which the server is given up.
+
+        Raises:
+          OSError: it does not answer, or with an error.
+        """
+        request = urllib.request.Request(
+            f"http://{self._host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
+        )
+        with self._opener.open(request, timeout=seconds) as answer:
+            return Answer(answer.read().strip(), answer.headers.get("ETag", ""))
+
+
+def on_google_cloud(product: Path = _PRODUCT) -> bool:
+    """Whether this is a VM of Google Cloud; the network is not asked."""
+    try:
+        return product.read_text().strip() == "Google Compute Engine"
+    except OSError:
+        return False
+
+
+def is_worker(*, seconds: float) -> bool | None:
+    """Whether the server that JAX asks says that this machine is a worker of a TPU slice.
+
+    Args:
+      seconds: after which the server is given up.
+
+    Returns:
+      None where it does not answer, or not by yes or no.
+    """
+    try:
+        Metadata(_asked_by_jax()).get("instance/attributes/agent-worker-number", seconds=seconds)
+    except urllib.error.HTTPError as error:
+        return False if error.code == http.HTTPStatus.NOT_FOUND else None
+    except (OSError, http.client.HTTPException):
+        return None
+    return True
+
+
+def _asked_by_jax() -> str:
+    return os.environ.get("GCE_METADATA_IP", _NAME)
+
+
+def is_reachable(*, seconds: float) -> bool:
+    """Whether a connection to the server that JAX asks can be made within some seconds."""
+    # Looking a name up has no time limit, so that a thread waits for it.
+    host, _, port = _asked_by_jax().partition(":")
+    connected = threading.Event()
+
+    def connect() -> None:
+        try:
+            socket.create_connection((host, int(port or _PORT)), timeout=seconds).close()
+        except OSError:
+            return
+        connected.set()
+
+    thread = threading.Thread(target=connect, daemon=True, name="metadata")
+    thread.start()
+    thread.join(seconds)
+    return connected.is_set()
+
+
+_LAUNCHERS = {
+    "SLURM": ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST"),
+    "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri"),
+}
+"""Launchers that JAX knows: the variables by which they say how many processes there are, which
+this is, and where the others are."""
+
+_REMEDY = "check --hosts.* and that the port can be reached"
+
+_GRACE_SECONDS = 15
+
+_METADATA_SECONDS = 2.0
+"""For the metadata server to answer; it is on the machine that hosts this one."""
+_METADATA_PATIENCE = 60.0
+"""On Google Cloud, where there must be one: how long it is asked again."""
+
+_PEER_FAILED = (
+    "gloo",
+    "nccl",
+    "heartbeat",
+    "coordination service",
+    "coordinationservice",
+    "connection reset by peer",
+    "connection closed by peer",
+    "socket closed",
+)
+"""Parts of the errors, in lower case, that JAX raises here when another process has gone."""
+
+
+def join(hosts: Hosts) -> None:
+    """Connects the processes of a run; does nothing where there is one.
+
+    Args:
+      hosts: how; where it says nothing, SLURM, Open MPI and Cloud TPU are asked.
+
+    Raises:
+      InputError: what was said of the processes is wrong, or JAX was used before.
+      RuntimeError: the others, or what knows them, did not answer: a restart is worth it. Where
+        they do not come in time the process ends at once, with code 1.
+    """
+    _join(hosts)
+    failed = f"the devices of this host did not start within {hosts.timeout} s"
+    with quiet_without_tpu(), _giving_up(hosts.timeout, failed):
+        jax.local_devices()  # starts JAX's backends
+    if jax.process_count() > 1 and not jax.distributed.is_initialized():
+        raise InputError(
+            f"this host's TPU is one of {jax.process_count()} hosts' of a slice, and nothing says "
+            "where the others are: set --hosts.coordinator, --hosts.num-processes and "
+            "--hosts.process-id"
+        )
+
+
+def _join(hosts: Hosts) -> None:
+    if jax.distributed.is_initialized():
+        return
+    launcher = None if hosts.coordinator else _launcher(os.environ)
+    if not hosts.coordinator and launcher is None:
+        return
+    if launcher == "Cloud TPU" and (reason := _tpu_alone(os.environ)):
+        _logger.info("one process: %s", reason)
+        return
+    # On CPU, collectives between processes run over TCP.
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # It would take SIGTERM away from Python: training agrees on the step to stop after by itself
+    # (train/stopping.py), and every other command would no longer end.
+    jax.config.update("jax_enable_preemption_service", False)
+    where = hosts.coordinator or f"what {launcher} says"
+    failed = f"the processes of this run did not all join within {hosts.timeout} s by {where}"
+    try:
+        with _giving_up(hosts.timeout, failed), _ended_by_signals():
+            jax.distributed.initialize(
+                coordinator_address=hosts.coordinator or None,
+                num_processes=hosts.num_processes,
+                process_id=hosts.process_id,
+                local_device_ids=_gpus(os.environ),
+                initialization_timeout=hosts.timeout + _GRACE_SECONDS,
+                heartbeat_timeout_seconds=hosts.heartbeat,
+            )
+    except Exception as error:
+        said = f"this process did not join the others by {where}: {_first_line(error)}"
+        if launcher == "Cloud TPU" and isinstance(error, ValueError):
+            raise InputError(f"{said}; is the extra `tpu` installed?") from error
+        if isinstance(error, ValueError) or "must be called before" in str(error):
+            raise InputError(f"{said}; {_REMEDY}") from error
+        raise RuntimeError(f"{said}; {_REMEDY}") from error
+    _logger.info("process %d of %d, joined by %s", jax.process_index(), jax.process_count(), where)
+
+
+@contextlib.contextmanager
+def _giving_up(seconds: int, failed: str) -> Iterator[None]:
+    """Ends this process by one line when the block takes longer, before JAX aborts it by many.
+
+    With code 1: what is missing are other hosts, which may come, and so a restart is worth it.
+    """
+
+    def end() -> None:
+        print(f"error: {failed}; {_REMEDY}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Ends this process on a signal, since nothing has to be saved yet.
+
+    The main thread waits in C++, where handlers of Python's do not run.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received, sent = socket.socketpair()
+    sent.setblocking(False)
+
+    def wait() -> None:
+        with received:
+            while number := received.recv(1):
+                if number[0] in SIGNALS:
+                    leave_terminal(number[0])
+                    print("error: stopped while joining the others", file=sys.stderr, flush=True)
+                    os._exit(128 + number[0])
+
+    threading.Thread(target=wait, daemon=True, name="signals").start()
+    with sent:  # its end is that of the thread
+        before = signal.set_wakeup_fd(sent.fileno())
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+
+
+def _launcher(environment: Mapping[str, str]) -> str | None:
+    """Who started several processes; None for a single one."""
+    for name, variables in _LAUNCHERS.items():
+        size = environment.get(variables[0], "1")
+        if all(variable in environment for variable in variables) and size != "1":
+            return name
+    platforms = environment.get("JAX_PLATFORMS", "")
+    return "Cloud TPU" if "tpu" in (platforms or "tpu") and has_tpu() else None
+
+
+def _tpu_alone(environment: Mapping[str, str]) -> str:
+    """Why the TPU of this host is used by one process alone; "" where JAX finds the others.
+
+    JAX asks the metadata server and gives up by an error where there is none: in a container whose
+    network is closed, such as Kaggle's. A worker of a slice that ran alone would write over the
+    checkpoints of the others, so a machine of Google Cloud's is alone only where that server says
+    so.
+
+    Raises:
+      RuntimeError: on Google Cloud the metadata server does not say it.
+    """
+    for name in ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"):
+        workers = environment.get(name)
+        if workers is not None:  # JAX reads the first of them that is set
+            slices = environment.get("MEGASCALE_NUM_SLICES") or "1"
+            alone = "," not in workers and slices == "1"
+            return f"{name} names this host alone ({workers!r})" if alone else ""
+    if "TPU_SKIP_MDS_QUERY" in environment:
+        return "TPU_SKIP_MDS_QUERY is set, and no variable names other hosts"
+    cloud = on_google_cloud()
+    until = time.monotonic() + _METADATA_PATIENCE
+    while True:
+        reachable = is_reachable(seconds=_METADATA_SECONDS)
+        if not (reachable or cloud):
+            return "there is no metadata server that could name other hosts"
+        worker = is_worker(seconds=_METADATA_SECONDS) if reachable else None
+        if worker is not None:
+            return "" if worker else "the metadata server knows of no slice"
+        if time.monotonic() >= until:
+            raise RuntimeError(
+                "the metadata server does not say whether this TPU is one host of several; "
+                "TPU_PROCESS_ADDRESSES=local says that it is alone"
+            )
+        time.sleep(1)
+
+
+def _gpus(environment: Mapping[str, str]) -> list[int] | None:
+    """Which GPUs are this process's own, of those that it sees.
+
+    Under SLURM and Open MPI JAX gives each process the GPU that has the process's number on its
+    node, even where a process has the node for itself, or sees only the GPUs that are bound to it.
+
+    Returns:
+      [] where all that it sees are its own; None leaves it to JAX.
+    """
+    if "JAX_LOCAL_DEVICE_IDS" in environment:
+        return None
+    alone = environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+    nodes = environment.get("SLURM_STEP_NUM_NODES")
+    alone |= nodes is not None and environment.get("SLURM_NTASKS") == nodes
+    bound = any(name in environment for name in ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK"))
+    return [] if alone or bound else None
+
+
+@contextlib.contextmanager
+def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
+    """In a run of several processes, an error ends this process at once, by one line.
+
+    Unwinding would wait for the others, in an asynchronous save or when JAX shuts down, while they
+    wait for this process. Its end breaks their connections, and they end as well: on CPU at once,
+    elsewhere after hosts.heartbeat seconds. A process that hangs without ending, on a machine that
+    is frozen or cut off, is given up after that time too: JAX then aborts the others (SIGABRT) with
+    a message of its own. So it does at once where the first process ends, which serves the others,
+    while this one waits for nobody.
+
+    Args:
+      *agreed: errors that all processes raise after the same step; they pass, as `Interrupted`
+        and the end of the interpreter do.
+    """
+    try:
+        yield
+    except (Interrupted, SystemExit, *agreed):
+        raise
+    except BaseException as error:
+        if jax.distributed.is_initialized() and jax.process_count() > 1:
+            _end(error)
+        raise
+
+
+def _end(error: BaseException) -> None:
+    """Says in one line what happened, and leaves without unwinding."""
+    index, count = jax.process_index(), jax.process_count()
+    who = f"process {index} of {count}"
+    if isinstance(error, InputError):
+        code, line = 2, f"{who}: {' '.join(str(error).split())}"
+    elif (of_file := line_of_file(error)) is not None:
+        code, line = 2, f"{who}: {of_file}"
+    elif isinstance(error, KeyboardInterrupt):
+        signum = error.signum if isinstance(error, Terminated) else signal.SIGINT
+        code, line = 128 + signum, f"{who}: {line_of(signum).removeprefix('error: ')}"
+    elif is_lost_host(error):
+        code = 1
+        line = (
+            f"{who}: another process of this run has failed or cannot be reached: see its "
+            f"messages; the last checkpoint is kept ({_first_line(error)})"
+        )
+    else:
+        traceback.print_exception(error)
+        code, line = 1, f"{who}: {type(error).__name__}: {_first_line(error)}"
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        print(f"error: {line}", file=sys.stderr, flush=True)
+    os._exit(code)
+
+
+def check_agreement(experiment: Experiment, **facts: object) -> None:
+    """Raise InputError on all processes unless all have the same config and the same files.
+
+    Each process compiles and reads for itself. Processes with different settings would train
+    different models without an error, or wait for each other without end. Paths of data and of
+    caches of this machine may differ: `facts` holds what was found there.
+
+    Args:
+      experiment: the config of this process.
+      **facts: JSON values that must be equal, such as the digest of the vocabulary.
+
+    Raises:
+      InputError: naming what differs.
+    """
+    if jax.process_count() == 1:
+        return
+    config = encode(dataclasses.replace(experiment, hosts=Hosts()), where="experiment")
+    for name in _OWN_FIELDS:
+        config.pop(name, None)
+    for name in _OWN_DATA_FIELDS:
+        config["data"].pop(name, None)
+    local = jax.local_device_count()
+    files = _files_of(experiment.data.directory)
+    mine: dict[str, Any] = {
+        **config,
+        _FILES: {name: remote.size_of(path) for name, path in files.items()},
+        _CONTENT: _samples(files),
+        _INIT: _manifest_of(experiment.init.checkpoint),
+        **facts,
+    }
+    texts = all_told(json.dumps({**mine, "devices of a process": local}))
+    other = next((i for i, text in enumerate(texts) if text != texts[0]), None)
+    if other is None:
+        return
+    differing = unequal(json.loads(texts[0]), json.loads(texts[other]))
+    listed = "; ".join(differing[:3]) + (f"; and {n} more" if (n := len(differing) - 3) > 0 else "")
+    if jax.process_index() == 0:
+        time.sleep(1)  # its end would abort the others before they have their line
+    remedy = "start all processes with the same config, options and files"
+    if any(what in one for one in differing for what in (_FILES, _CONTENT, _INIT)):
+        remedy += "; each process needs all files: a shared disk, a bucket, or a copy on each host"
+    raise InputError(f"processes 0 and {other} of this run differ in {listed}; {remedy}")
+
+
+_FILES = "bytes in data.directory"
+_CONTENT = "content of data.directory"
+_INIT = "checkpoints in init.checkpoint"
+_SAMPLED_FILES, _SAMPLED_BYTES = 256, 1 << 15
+_OWN_FIELDS = ("compilation_cache", "tracking")
+_OWN_DATA_FIELDS = ("directory", "cache", "vocabulary")
+
+
+def _files_of(place: str) -> dict[str, Path]:
+    """The files of a local directory, file or pattern by name; {} for a bucket."""
+    root = Path(place)
+    if not place or remote.is_remote(place):
+        return {}
+    if root.is_dir():
+        names = [name for name in sorted(remote.files_below(root)) if not name.startswith(".")]
+        return {name: root / name for name in names}
+    found = [root] if root.is_file() else [Path(path) for path in sorted(glob.glob(place))]
+    return {path.name: path for path in found if path.is_file()}
+
+
+def _samples(files: Mapping[str, Path]) -> dict[str, str]:
+    """Checksums of the beginning, the middle and the end of at most 256 files."""
+    names, found = list(files), {}
+    for name in names[:: max(1, len(names) // _SAMPLED_FILES)]:
+        checksum = 0
+        with contextlib.suppress(OSError), files[name].open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for place in (0, size // 2, max(0, size - _SAMPLED_BYTES)):
+                file.seek(place)
+                checksum = zlib.crc32(file.read(_SAMPLED_BYTES), checksum)
+        found[name] = f"{checksum:08x}"
+    return found
+
+
+def _manifest_of(checkpoint: str) -> dict[str, str]:
+    """Checksums of the manifests of a local checkpoint, or of those of a work directory."""
+    root = Path(checkpoint)
+    if not checkpoint or remote.is_remote(checkpoint):
+        return {}
+    paths = [root / "manifest.json", *sorted(root.glob("checkpoints/*/manifest.json"))]
+    return {
+        str(path.parent.relative_to(root)): f"{zlib.crc32(path.read_bytes()):08x}"
+        for path in paths
+        if path.is_file()
+    }
+
+
+def is_lost_host(error: BaseException) -> bool:
+    """Whether an error says that another process has gone."""
+    text = str(error).lower()
+    # Gloo's errors come as ValueError, XLA's as RuntimeError.
+    return isinstance(error, ValueError | RuntimeError) and any(p in text for p in _PEER_FAILED)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,397 @@
+"""`t5x-lite evaluate`, and what training measures on the way."""
+
+import dataclasses
+import functools
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.config import Experiment
+from t5x_lite.config.batches import check_batch, check_lengths
+from t5x_lite.core import sharding
+from t5x_lite.core.devices import matmul_precision
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import BucketError, data_path
+from t5x_lite.core.options import suggesting
+from t5x_lite.core.progress import counting, print_result
+from t5x_lite.core.remote import local_path
+from t5x_lite.core.trees import Params
+from t5x_lite.data.config import Data, wording_of
+from t5x_lite.data.sources import batch_source
+from t5x_lite.data.vocabularies.byte_level import NAMES as BYTES_NAMES
+from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
+from t5x_lite.evaluate.loss import LossEvaluator
+from t5x_lite.evaluate.results import BestParams, Outcome, SameParams, Submissions, check_output
+from t5x_lite.evaluate.retrieval import RetrievalEvaluator, retrieval_evaluator
+from t5x_lite.evaluate.task_suite import TaskSuite
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.generate import Bind, Stopped, TaskEvaluator, stopping_on
+from t5x_lite.inference.loading import Loaded, Step
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.train import hosts
+from t5x_lite.train.loop import Evaluate
+from t5x_lite.train.stopping import StopSignals
+
+_logger = logging.getLogger(__name__)
+
+
+class Measurement:
+    """The held-out loss and the metrics of tasks and of retrieval that a config asks for.
+
+    Args:
+      experiment: says what is measured.
+      learner: whose parameters are measured.
+      vocabulary: of the data.
+      mesh: where batches go.
+      workdir: samples are appended to its samples.jsonl, by process 0; None writes none.
+      ensemble: what answers in place of the learner's own model; it has no held-out loss.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        learner: Learner,
+        vocabulary: Vocabulary,
+        *,
+        mesh: Mesh,
+        workdir: Path | None,
+        ensemble: Bind | None = None,
+    ):
+        data, settings = experiment.data, experiment.evaluation
+        self._settings = settings
+        self._workdir = workdir
+        self._loss: LossEvaluator | None = None
+        self.retrieval: RetrievalEvaluator | None = None
+        self.suite: TaskSuite | None = None
+        self._of_caches: dict[str, LossEvaluator] = {}
+        if settings.loss and ensemble is None:
+
+            def batches(data: Data) -> Callable[[], Iterable[Mapping[str, np.ndarray]]]:
+                return functools.partial(
+                    batch_source(data).eval_batches,
+                    data,
+                    vocabulary,
+                    split=settings.split,
+                    max_batches=settings.max_batches,
+                )
+
+            self._loss = LossEvaluator(learner.whole_loss, batches(data), mesh=mesh)
+            if settings.loss_of_each_cache:
+                from t5x_lite.data.cache.scheduled import each_cache
+
+                for name, alone in each_cache(data, split=settings.split).items():
+                    self._of_caches[name] = self._loss.over(batches(alone))
+        if settings.retrieval.directory:
+            if ensemble is not None:
+                raise InputError(
+                    "evaluation.retrieval: an ensemble has no common vectors; give one --checkpoint"
+                )
+            self.retrieval = retrieval_evaluator(
+                experiment,
+                learner,
+                vocabulary,
+                settings.retrieval,
+                split=settings.split,
+                batch_size=settings.batch_size or data.batch_size,
+                mesh=mesh,
+            )
+            if not settings.task_metrics:
+                return  # the documents are all that is needed: no task, and no TensorFlow
+        if data.cache:
+            from t5x_lite.data.cache import batches as cached
+
+            if not settings.ranks and not (settings.task_metrics and cached.has_task_metrics(data)):
+                return  # the task is not needed, and TensorFlow may be missing
+        bind = learner.bind_model if ensemble is None else ensemble
+        self.suite = TaskSuite(
+            experiment,
+            vocabulary,
+            bind=bind,
+            mesh=mesh,
+            learner=learner.bind if ensemble is None else None,
+        )
+        if self._loss is not None and self.suite.unlabelled:
+            names = ", ".join(self.suite.unlabelled)
+            _logger.info("the held-out loss is not measured: no labels in %s", names)
+            self._loss = None
+        if self._loss is not None and not self.suite.in_order():
+            _logger.info(
+                "the held-out loss is not measured: the head has the classes in another order"
+            )
+            self._loss = None
+
+    @property
+    def evaluators(self) -> Mapping[str, TaskEvaluator]:
+        """The tasks that have metrics, by name."""
+        return {} if self.suite is None else self.suite.evaluators
+
+    def names(self, params: Any) -> list[str]:
+        """The names of the metrics that a call gives, before any hour of training.
+
+        Args:
+          params: shapes are enough; the model is not run.
+
+        Raises:
+          InputError: the split does not exist, is empty or cannot be read.
+        """
+        found: list[str] = []
+        if self._loss is not None:
+            found += self._loss.names(params)
+            found += [f"{name}/loss" for name in self._of_caches]
+        if self.suite is not None:
+            found += self.suite.names()
+        if self.retrieval is not None:
+            found += self.retrieval.names()
+        return [f"{self._settings.split}/{name}" for name in dict.fromkeys(found)]
+
+    def __call__(
+        self, step: int, params: Params, *, tasks: Callable[[str], Params] | None = None
+    ) -> dict[str, float]:
+        """The metrics of a step, named "<split>/<name>"; equal on all processes.
+
+        Args:
+          step: for the samples.
+          params: of the learner.
+          tasks: gives, by a task's name, the parameters to answer it with; None are `params`.
+        """
+        result: dict[str, float] = {}
+        if self._loss is not None:
+            result |= self._loss.run(params)
+            for name, of_cache in self._of_caches.items():
+                result[f"{name}/loss"] = of_cache.run(params)["loss"]
+        if self.suite is not None:
+            # The task's own metric has the plain name: the token accuracy gives way to it.
+            result |= self.suite.run(params if tasks is None else tasks)
+            self._write_samples(step)
+        if self.retrieval is not None:
+            result |= self.retrieval.run(params)
+        return {f"{self._settings.split}/{name}": value for name, value in result.items()}
+
+    def _write_samples(self, step: int) -> None:
+        if self._workdir is None or not self.evaluators or jax.process_index() > 0:
+            return
+        assert self.suite is not None
+        number = self._settings.num_samples
+        if self.suite.is_mixture:
+            number = -(-number // len(self.evaluators))  # of each task
+        lines = [
+            json.dumps({"step": step, **named, **dataclasses.asdict(s)}, ensure_ascii=False) + "\n"
+            for name, evaluator in self.evaluators.items()
+            for named in [{"task": name} if self.suite.is_mixture else {}]
+            for s in evaluator.samples[:number]
+        ]
+        # In one system call: a run that is killed leaves no torn line for the next one to go on in.
+        with (self._workdir / "samples.jsonl").open("ab", buffering=0) as file:
+            file.write("".join(lines).encode())
+
+
+def until_stopped(measurement: Measurement, stop: StopSignals, *, mesh: Mesh) -> Evaluate:
+    """The same measurement for `fit`: one that a signal ends between two batches gives None."""
+
+    def measure(step: int, params: Params) -> dict[str, float] | None:
+        try:
+            with stopping_on(lambda: stop.requested(mesh) is not None):
+                return measurement(step, params)
+        except Stopped:
+            return None
+
+    return measure
+
+
+@suggesting
+def evaluate(
+    experiment: Experiment,
+    checkpoints: Sequence[str],
+    *,
+    step: Step = None,
+    use: str | None = None,
+    output: str | None = None,
+) -> dict[str, float]:
+    """Measures a checkpoint on a config's task or mixture, and prints one line of JSON.
+
+    Of a mixture, every task that is there is measured; a table of them is logged. Of several
+    processes, all measure together and the first prints and writes.
+
+    Args:
+      experiment: its data, evaluation, mesh, hosts, compute_dtype and matmul_precision are used;
+        the model is the checkpoint's, and so must the vocabulary be. Data and vocabulary are the
+        checkpoint's, too, where retrieval alone is measured.
+      checkpoints: a work directory or a step directory; of several, an ensemble, the task's metrics
+        alone are measured.
+      step: the step to take from work directories: its number, "best", or None for the newest.
+      use: names of the checkpoint's modules, with commas between; "" is the base alone. None is
+        what the config's adapters.use says, and all that the checkpoint has where it says nothing.
+      output: a directory for metrics.json, the predictions or rankings, and the files for the
+        servers of GLUE and SuperGLUE; None writes none of them.
+
+    Raises:
+      InputError: the checkpoint or the data are wrong.
+    """
+    hosts.join(experiment.hosts)
+    with (
+        hosts.ending_together(),
+        matmul_precision(experiment.matmul_precision),
+    ):
+        if use is None:
+            use = experiment.adapters.use.strip() or None
+        return _evaluate(experiment, checkpoints, step=step, use=use, output=output)
+
+
+def _evaluate(
+    experiment: Experiment,
+    checkpoints: Sequence[str],
+    *,
+    step: Step,
+    use: str | None,
+    output: str | None,
+) -> dict[str, float]:
+    """As `evaluate`, once the processes have joined."""
+    settings = experiment.evaluation
+    if not (settings.loss or settings.task_metrics or settings.retrieval.directory):
+        raise InputError(
+            "there is nothing to measure: give --evaluation.retrieval.directory DIR, or set "
+            "--evaluation.loss True or --evaluation.task-metrics True"
+        )
+    if output is not None:
+        check_output(local_path(output, what="--output"))
+    mesh = sharding.make_mesh(experiment.mesh)
+    check_batch(experiment, mesh)
+    hosts.check_agreement(
+        experiment, checkpoints=list(checkpoints), step=step, use=use, output=output
+    )
+    loaded = Checkpoint.load(checkpoints, step=step, use=use, mesh=mesh)
+    model = as_configured(loaded, experiment)
+    if not experiment.evaluation.retrieval_alone:
+        _check_vocabulary(experiment, model)
+    hosts.check_agreement(
+        experiment,
+        checkpoints=[[member.step, member.vocabulary.digest] for member in model.members],
+    )
+    first, several = model.members[0], len(model.members) > 1
+    measurement = Measurement(
+        first.experiment,
+        first.learner,
+        model.vocabulary,
+        mesh=mesh,
+        workdir=None,
+        ensemble=model.bind if several else None,
+    )
+    if measurement.suite is not None:
+        measurement.suite.names()  # a metric whose package is missing is told before the decoding
+    if several and not measurement.evaluators:
+        raise InputError(
+            f"data.task {experiment.data.task!r} has no metrics of its own, and an ensemble has no "
+            "held-out loss: give one --checkpoint"
+        )
+    if several and experiment.evaluation.loss:
+        _logger.info("an ensemble has no held-out loss: the task's metrics alone are measured")
+    chosen = SameParams(model.params, first.step)
+    if experiment.evaluation.best_per_task:
+        names = measurement.suite.sources if measurement.suite is not None else ()
+        chosen = BestParams.of(checkpoints, loaded, names, mesh=mesh, step=step, use=use)
+    written = dataclasses.replace(settings, submission=settings.submission and output is not None)
+    submissions = Submissions(measurement.suite, written)
+    if measurement.suite is not None:
+        measurement.suite.tell_unknown()
+    with counting("evaluating", unit="examples", steps=True):
+        metrics = measurement(first.step, model.params, tasks=chosen)
+    steps: Any = [member.step for member in model.members] if several else first.step
+    summary = {"step": steps, **metrics}
+    if jax.process_index() == 0:
+        rows = [{"metric": name, "value": value} for name, value in summary.items()]
+        print_result(summary, rows, indent=None)
+    outcome = Outcome(
+        measurement.suite,
+        experiment.evaluation,
+        metrics,
+        chosen,
+        submissions,
+        rankings=measurement.retrieval.runs if measurement.retrieval is not None else {},
+    )
+    outcome.tell()
+    if output is not None:
+        outcome.write(Path(output), summary)
+    return metrics
+
+
+def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
+    """The same models with the data, the evaluation and the compute dtype of a config.
+
+    Where retrieval alone is measured the data are the checkpoint's: they say how long its rows are.
+    """
+    members = []
+    for member in model.members:
+        own = member.experiment
+        measured = dataclasses.replace(
+            own,
+            data=own.data if experiment.evaluation.retrieval_alone else experiment.data,
+            evaluation=experiment.evaluation,
+            compute_dtype=experiment.compute_dtype,
+        )
+        if not experiment.evaluation.retrieval_alone:
+            check_lengths(measured)
+            _tell_other_words(member, experiment.data)
+        learner = dataclasses.replace(member.learner, dtype=measured.compute_dtype)
+        members.append(dataclasses.replace(member, experiment=measured, learner=learner))
+    return dataclasses.replace(model, members=tuple(members))
+
+
+def _tell_other_words(member: Loaded, data: Data) -> None:
+    """Warns where a config writes inputs otherwise than the checkpoint was trained with.
+
+    Not where the checkpoint was trained on another task.
+    """
+    own, vocabulary = member.experiment.data, member.vocabulary
+    if own.layout.ending(vocabulary) != data.layout.ending(vocabulary):
+        _logger.warning(
+            "the checkpoint %s was trained with data.layout %s, and is measured with %s: its "
+            "inputs end otherwise",
+            member.directory,
+            own.layout,
+            data.layout,
+        )
+    if own.task == data.task and wording_of(own) != wording_of(data):
+        _logger.warning(
+            "the checkpoint %s was trained with data.template %r and data.prefix %r, and is "
+            "measured with %r and %r",
+            *(member.directory, own.template, own.prefix, data.template, data.prefix),
+        )
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a file or a directory; not where its bucket cannot be read from here."""
+    try:
+        return data_path(path).exists()
+    except (InputError, BucketError):
+        return False
+
+
+def _check_vocabulary(experiment: Experiment, model: Checkpoint) -> None:
+    """A config's vocabulary must be the checkpoint's, which stands in for one that is gone.
+
+    Raises:
+      InputError: they differ.
+    """
+    data, directory = experiment.data, model.members[0].directory
+    if data.vocabulary not in BYTES_NAMES and not is_there(data.vocabulary):
+        _logger.info(
+            "data.vocabulary %s does not exist from here; using that of the checkpoint %s",
+            data.vocabulary,
+            directory,
+        )
+        return
+    given = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
+    is_same = isinstance(given, Tokenizer) and given.has_the_ids_of(model.vocabulary)
+    if given.digest != model.vocabulary.digest and not is_same:
+        raise InputError(
+            f"the vocabulary {data.vocabulary} is not that of the checkpoint {directory}; use "
+            f"--data.vocabulary {directory / 'files' / checkpointing.VOCABULARY_DIRECTORY}"
+        )

@@ -1,0 +1,490 @@
+"""What a run would do: `t5x-lite plan`, and `train --dry-run`.
+
+`t5x-lite plan`: compiles a config's train step for devices that are not attached.
+
+What `train` would run, from the config alone: no data, no vocabulary and no weights are read. Only
+a config of epochs has its data counted, where they can be read here.
+
+`t5x-lite train --dry-run`: says what a run would do, and writes nothing.
+
+    print(rehearse(config.load("configs/tiny_pretrain.py", ["--workdir", "work/run"])))
+
+The checks are those of `train`, up to the first batch: vocabulary, checkpoint of `init`, devices,
+data. No parameter is made and nothing is compiled; `t5x-lite plan` also says what a step needs.
+"""
+
+import dataclasses
+import json
+import logging
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.init import part_of
+from t5x_lite.config import Experiment
+from t5x_lite.config.batches import (
+    check_batch,
+    check_devices,
+    empty_row,
+    num_parts,
+    row_lengths,
+    step_flops,
+    with_choices,
+)
+from t5x_lite.core import accelerators, remote, sharding, trees
+from t5x_lite.core.accelerators import GIB
+from t5x_lite.core.devices import check_compiler_options, compiler_options, matmul_precision
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.config import rows_named, shapes_of
+from t5x_lite.data.mixtures import find_mixture
+from t5x_lite.data.sources import batch_source
+from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.inference import modules
+from t5x_lite.inference.loading import learner_of
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.optim.partial import joint_optimizer
+from t5x_lite.plan import topologies
+from t5x_lite.plan import topologies as attached_slices
+from t5x_lite.plan.program import (
+    OutOfMemory,
+    Program,
+    bytes_on_device,
+    compile_step,
+    narrow_shards,
+    widest_fsdp,
+)
+from t5x_lite.plan.sheet import Sheet, Sheets
+from t5x_lite.train import hosts, phases, restoring
+from t5x_lite.train.completion import with_classes, with_epochs, with_schedule_offset
+from t5x_lite.train.step import TrainState, abstract_state, make_train_step, state_shardings
+from t5x_lite.train.training import vocabulary_of
+from t5x_lite.train.workdir import WorkDirectory
+
+_logger = logging.getLogger(__name__)
+
+
+class DoesNotFit(RuntimeError):
+    """The step needs more memory than a device has; by how much, and what to try."""
+
+
+def plan(
+    experiment: Experiment,
+    *,
+    topology: str | None = None,
+    devices: str | None = None,
+    attached: bool = False,
+    as_json: bool = False,
+    hbm: float | None = None,
+    operations: int = 0,
+) -> None:
+    """Prints what a config's train step needs and does; exit code 1 if it does not fit.
+
+    Args:
+      experiment: the config.
+      topology: a TPU slice, such as "v5e:4x4"; this or `devices`.
+      devices: "cpu:N", N devices of this machine's CPU.
+      attached: plans for the devices that are attached, of all hosts, and with a topology checks
+        first that they are it.
+      as_json: one line of JSON in place of a text.
+      hbm: GiB that a device has; None is what its kind has.
+      operations: how many of the costliest operations to list.
+
+    Raises:
+      InputError: the topology is not known, libtpu is missing, another slice is attached, or the
+        config does not fit the mesh.
+      DoesNotFit: after printing.
+    """
+    if attached:
+        hosts.join(experiment.hosts)
+        found, asked = _attached(topology, devices, jax.devices())
+        hbm = _own_memory(found, hbm)
+    else:
+        found, asked = _devices(topology, devices)
+    sheets = make_sheets(experiment, found, asked=asked, hbm=hbm, operations=operations)
+    if not attached or jax.process_index() == 0:
+        print(json.dumps(sheets.record()) if as_json else sheets.text())
+    if sheets.largest.fits is False:
+        raise DoesNotFit(sheets.verdict())
+
+
+def make_sheets(
+    experiment: Experiment,
+    devices: Sequence[Any],
+    *,
+    asked: str,
+    hbm: float | None = None,
+    operations: int = 0,
+) -> Sheets:
+    """Compiles the step for each static shape of the batches.
+
+    Args:
+      experiment: the config.
+      devices: all that the mesh is made of.
+      asked: what they are called.
+      hbm: GiB that a device has; None is what its kind has.
+      operations: how many of the costliest operations to list.
+
+    Raises:
+      InputError: the config does not fit the mesh.
+    """
+    experiment = with_classes(experiment, reads_task=False)
+    # By the longest rows, as `train` chooses, not by those of each shape.
+    experiment, _ = with_choices(experiment, devices[0].device_kind)
+    data = experiment.data
+    check_batch(experiment, sharding.make_mesh(experiment.mesh, devices=devices))
+    found = []
+    for shape in shapes_of(data):
+        alone = dataclasses.replace(experiment, data=shape)
+        sheet = make_sheet(alone, devices, asked=asked, hbm=hbm)
+        if data.batches.buckets():
+            remedies = [
+                f"fewer rows in {rows_named(data, shape)}" if "--data.batch-size" in each else each
+                for each in sheet.remedies
+            ]
+            sheet = dataclasses.replace(sheet, remedies=remedies)
+        found.append(dataclasses.replace(sheet, operations=operations))
+    lengths = tuple(length for length, _ in data.batches.buckets())
+    return Sheets(sheets=tuple(found), lengths=lengths)
+
+
+def make_sheet(
+    experiment: Experiment, devices: Sequence[Any], *, asked: str, hbm: float | None = None
+) -> Sheet:
+    """Compiles the step for batches of data.batch_size rows.
+
+    Args:
+      experiment: the config.
+      devices: all that the mesh is made of.
+      asked: what they are called.
+      hbm: GiB that a device has; None is what its kind has.
+    """
+    mesh = sharding.make_mesh(experiment.mesh, devices=devices)
+    experiment, _ = with_choices(experiment, devices[0].device_kind)
+    check_batch(experiment, mesh)
+    check_compiler_options(compiler_options(experiment.xla), mesh)
+    check_devices(experiment, mesh)
+    learner = learner_of(experiment)
+    learner.check_mesh(mesh)
+    step, state = _step(experiment, learner, mesh)
+    kind = devices[0].device_kind
+    chip = accelerators.chip(kind)
+    if hbm is not None:
+        chip = dataclasses.replace(chip, hbm=int(hbm * GIB))
+    narrow = narrow_shards(mesh.shape, learner.axes, learner.shapes) if _has_tiles(mesh) else []
+    program: Program | None = None
+    try:
+        with matmul_precision(experiment.matmul_precision):
+            program = compile_step(step, state, _batch(experiment, mesh), mesh=mesh)
+        needed, seconds = program.memory.peak, program.compile_seconds
+    except OutOfMemory as overflow:
+        needed, seconds = overflow.needed, overflow.seconds
+        chip = dataclasses.replace(chip, hbm=overflow.available or chip.hbm)
+    sheet = Sheet(
+        model=type(experiment.model).__name__,
+        num_parameters=trees.count_parameters(learner.shapes),
+        compute_dtype=experiment.compute_dtype,
+        devices=(kind, asked),
+        num_devices=mesh.size,
+        mesh=dict(mesh.shape),
+        rows=experiment.data.batch_size,
+        steps=experiment.steps,
+        epochs=experiment.epochs,
+        lengths=row_lengths(experiment.data),
+        microbatches=num_parts(experiment, experiment.data, mesh),
+        chip=chip,
+        flops=step_flops(experiment),
+        memory=program.memory if program else None,
+        needed=needed,
+        reading=program.reading if program else None,
+        compiled_flops=program.flops if program else None,
+        compiled_bytes_accessed=program.bytes_accessed if program else None,
+        trace_seconds=program.trace_seconds if program else None,
+        compile_seconds=seconds,
+        warnings=narrow,
+    )
+    if sheet.fits is not False:
+        return sheet
+    return dataclasses.replace(sheet, remedies=_remedies(experiment, learner, mesh, state, chip))
+
+
+def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]:
+    """The devices, and how they were asked for."""
+    if (topology is None) == (devices is None):
+        raise InputError("for which devices? give --topology, such as v5e:4x4, or --devices cpu:N")
+    # Tracing needs a backend; one that could take an accelerator of this machine is not started.
+    jax.config.update("jax_platforms", "cpu")
+    if topology is not None:
+        return topologies.topology_devices(topology), topology
+    count = re.fullmatch(r"cpu:([1-9]\d*)", devices or "")
+    if count is None:
+        raise InputError(f"--devices must be cpu:N, got {devices!r}; TPU slices are --topology")
+    return topologies.cpu_devices(int(count.group(1))), str(devices)
+
+
+def _attached(
+    topology: str | None, devices: str | None, attached: Sequence[Any]
+) -> tuple[list[Any], str]:
+    """The attached devices, and what they are called.
+
+    Raises:
+      InputError: there are only CPUs, or they are not the topology that was asked for.
+    """
+    if devices is not None:
+        raise InputError("--attached plans for the devices that are there: leave --devices away")
+    if attached[0].platform == "cpu":
+        raise InputError(
+            "--attached: JAX finds no accelerator here; give --topology alone to plan without one"
+        )
+    own = attached_slices.described(attached)
+    if topology is not None:
+        meant = attached_slices.described(topologies.topology_devices(topology))
+        differs = attached_slices.difference(own, meant, name=topology)
+        if differs is not None:
+            raise InputError(f"--attached: {differs}")
+    return list(attached), topology or f"attached: {own}"
+
+
+def _own_memory(devices: Sequence[Any], hbm: float | None) -> float | None:
+    """GiB that attached devices say they have, unless another number is given.
+
+    Where it is less than their kind has, a warning says so.
+    """
+    own = [device for device in devices if device.process_index == jax.process_index()]
+    limit = attached_slices.memory(own)
+    less = attached_slices.less_memory(limit, accelerators.chip(own[0].device_kind).hbm)
+    if less is not None:
+        _logger.warning(less)
+    return limit / GIB if hbm is None and limit is not None else hbm
+
+
+def _has_tiles(mesh: Mesh) -> bool:
+    return mesh.devices.flat[0].device_kind.startswith("TPU")
+
+
+def _step(experiment: Experiment, learner: Learner, mesh: Mesh) -> tuple[Any, TrainState]:
+    """The step that `train` runs, and the shapes of its state."""
+    updates = learner.updates()
+    layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
+    step = make_train_step(
+        updates,
+        mesh=mesh,
+        layout=layout,
+        seed=experiment.seed,
+        microbatches=experiment.parts,
+        options=compiler_options(experiment.xla),
+    )
+    return step, abstract_state(learner.shapes, joint_optimizer(updates), layout)
+
+
+def _batch(experiment: Experiment, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    rows = experiment.data.batch_size
+    row = empty_row(experiment.data, num_tasks=experiment.objective.num_tasks)
+    return {
+        name: jax.ShapeDtypeStruct(
+            (rows, *value.shape[1:]),
+            value.dtype,
+            sharding=sharding.batch_sharding(mesh, rank=value.ndim),
+        )
+        for name, value in row.items()
+    }
+
+
+def _remedies(
+    experiment: Experiment, learner: Learner, mesh: Mesh, state: TrainState, chip: accelerators.Chip
+) -> list[str]:
+    """What makes a step smaller, of what the config does not do yet; the cheapest first."""
+    found = []
+    fsdp, shared = mesh.shape["fsdp"], sharding.data_parallelism(mesh)
+    inside = shared // mesh.shape["replica"]
+    wider = widest_fsdp(learner.axes, learner.shapes, inside) if _has_tiles(mesh) else inside
+    if fsdp < wider and bytes_on_device((state.params, state.optimizer)) > 0.1 * (chip.hbm or 0):
+        found.append(f"--mesh.data {inside // wider} --mesh.fsdp {wider}")
+    if names := experiment.model.more_remat():
+        found.append(" or ".join(f"--model.remat {name}" for name in names))
+    microbatches = 2 * experiment.microbatches
+    fewer = experiment.tokens_per_part
+    if fewer is not None:
+        found.append(f"--tokens-per-part {max(1, fewer // 2)}")
+    elif experiment.data.batch_size % (shared * microbatches) == 0:
+        found.append(f"--microbatches {microbatches}")
+    if option := experiment.objective.smaller_logits():
+        found.append(option)
+    if experiment.data.batch_size > shared:
+        found.append(f"--data.batch-size {max(shared, experiment.data.batch_size // 2)}")
+    return [*found, "more or larger devices"]
+
+
+_MIB = 1 << 20
+_SHOWN_ROWS = 2
+_SHOWN_CHARACTERS = 600
+
+
+def rehearse(experiment: Experiment) -> str:
+    """What `train` would do, as lines of text.
+
+    Raises:
+      InputError: where `train` would raise it before its first step.
+    """
+    hosts.join(experiment.hosts)
+    with tempfile.TemporaryDirectory(prefix="t5x_lite-") as empty:
+        workdir = _workdir(experiment.workdir, empty)
+        experiment = phases.with_steps(with_epochs(experiment))
+        experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
+        experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
+        experiment = with_classes(experiment, earlier=workdir.earlier())
+        kind = jax.devices()[0].device_kind
+        experiment, chosen = with_choices(experiment, kind, earlier=workdir.earlier())
+        workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
+        vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
+        saved = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
+        initial = None
+        if not saved:
+            modules.check_init(experiment)
+            if experiment.init.checkpoint:
+                initial = restoring.check_init(experiment, vocabulary)
+        experiment = restoring.with_kept_heads(experiment, workdir, step=initial)
+    mesh = sharding.make_mesh(experiment.mesh)
+    check_batch(experiment, mesh)
+    modules.check_children(experiment)
+    check_compiler_options(compiler_options(experiment.xla), mesh)
+    check_devices(experiment, mesh)
+    learner = learner_of(experiment)
+    learner.check_mesh(mesh)
+    index, count = sharding.batch_part(mesh)
+    batches = batch_source(experiment.data).train_batches(
+        experiment.data, vocabulary, seed=experiment.seed, process_index=index, process_count=count
+    )
+    try:
+        batch = next(batches)
+    finally:
+        batches.close()
+    lines = [
+        *_start(experiment, saved, workdir),
+        *_sizes(experiment, learner, mesh),
+        *chosen,
+        *_steps(experiment, vocabulary, batch, count=count),
+        *_rows(experiment, vocabulary, batch),
+        "dry run: nothing was written; `t5x-lite plan` compiles the step and says what it needs",
+    ]
+    return "\n".join(lines)
+
+
+def _workdir(workdir: str, empty: str) -> WorkDirectory:
+    """The work directory, which is looked at alone; an empty one where none is named."""
+    path = remote.open_path(workdir or empty)
+    return WorkDirectory(path, path if isinstance(path, Path) else Path(empty))
+
+
+def _start(experiment: Experiment, saved: list[int], workdir: WorkDirectory) -> list[str]:
+    if saved:
+        return [f"start: resumes from step {saved[-1]} of {workdir.path}"]
+    where = experiment.workdir or "no --workdir yet"
+    weights = experiment.init.checkpoint or f"fresh weights, seed {experiment.seed}"
+    return [f"start: {weights}; work directory {where}"]
+
+
+def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
+    """Parameters by part, and the memory that a device needs for the state."""
+    shapes = trees.flatten(learner.shapes)
+    parts: dict[str, int] = {}
+    for path, leaf in shapes.items():
+        parts[part_of(path)] = parts.get(part_of(path), 0) + leaf.size
+    trained = sum(leaf.size for path, leaf in shapes.items() if learner.trains(path))
+    listed = ", ".join(f"{name} {size:,}" for name, size in parts.items())
+    total = trees.count_parameters(learner.shapes)
+    layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
+    state = abstract_state(learner.shapes, joint_optimizer(learner.updates()), layout)
+    held = {
+        "parameters": bytes_on_device(state.params),
+        "optimizer": bytes_on_device(state.optimizer),
+    }
+    memory = ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in held.items())
+    return [
+        f"parameters: {total:,} ({listed}), of which {trained:,} are trained",
+        f"devices: {mesh.size} x {mesh.devices.flat[0].device_kind}, mesh "
+        f"{ {name: size for name, size in mesh.shape.items() if size > 1} or 'of one' }, "
+        f"{experiment.compute_dtype}",
+        f"memory of the state, each device: {memory}; activations and gradients come on top",
+    ]
+
+
+def _steps(
+    experiment: Experiment, vocabulary: Vocabulary, batch: Mapping[str, np.ndarray], *, count: int
+) -> list[str]:
+    """Lengths, steps and epochs."""
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in sorted(batch.items()))
+    examples = count * _examples(batch)
+    known = _size(experiment, vocabulary)
+    total = experiment.steps * examples
+    epochs = "" if known is None else f", about {total / known:.2f} epochs of {known:,}"
+    return [
+        f"data: {experiment.data.task or experiment.data.cache}, rows of "
+        f"{experiment.data.inputs_length} and {experiment.data.targets_length} tokens",
+        f"batch: {shapes}",
+        f"steps: {experiment.steps:,}, some {examples} examples each{epochs}; evaluation every "
+        f"{experiment.evaluation.period}, checkpoint every {experiment.checkpoints.period}",
+    ]
+
+
+def _examples(batch: Mapping[str, np.ndarray]) -> int:
+    """Examples in a batch: packed ones are counted by their segments."""
+    segments = [array for name, array in batch.items() if name.endswith("segment_ids")]
+    if segments:
+        return int(max(array.max(axis=-1).sum() for array in segments))
+    return len(next(iter(batch.values())))
+
+
+def _size(experiment: Experiment, vocabulary: Vocabulary) -> int | None:
+    """Training examples of an epoch, where the data are a task's that is held in memory."""
+    data = experiment.data
+    if data.cache or find_mixture(data) is not None:
+        return None
+    from t5x_lite.data.live import tasks
+
+    task = tasks.load_task(data, vocabulary, seed=experiment.seed)
+    passes = tasks.training_passes(data, task, seed=experiment.seed)
+    if passes is None or passes.needs_buffer:  # several examples are made of one, or it is a stream
+        return None
+    return passes.size if isinstance(passes.size, int) else None
+
+
+def _rows(
+    experiment: Experiment, vocabulary: Vocabulary, batch: Mapping[str, np.ndarray]
+) -> list[str]:
+    """The first rows of the batch as text."""
+    found = []
+    for row in range(min(_SHOWN_ROWS, len(next(iter(batch.values()))))):
+        for name, array in batch.items():
+            if name.endswith("_tokens") and "decoder_input" not in name and array.ndim == 2:
+                segments = batch.get(f"{name.partition('_')[0]}_segment_ids")
+                text = _text(array[row], None if segments is None else segments[row], vocabulary)
+                found.append(f"row {row + 1}, {name}: {text}")
+            elif name in ("labels", "scores") and array.ndim <= 2:
+                shown = _label(name, array[row])
+                found.append(f"row {row + 1}, {name}: {shown}")
+    return found
+
+
+def _label(name: str, value: np.ndarray) -> str:
+    if name == "labels" and value.shape == (2,):
+        return "none" if value[0] == 0 else f"class {int(value[0]) - 1}"
+    return str(value.tolist())
+
+
+def _text(tokens: np.ndarray, segments: np.ndarray | None, vocabulary: Vocabulary) -> str:
+    """A row's examples as text, with " | " between them."""
+    if segments is None:
+        return _cut(vocabulary.decode(tokens[tokens != 0].tolist()))
+    numbers = [number for number in np.unique(segments) if number]
+    return _cut(" | ".join(vocabulary.decode(tokens[segments == n].tolist()) for n in numbers))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

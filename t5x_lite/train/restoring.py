@@ -1,0 +1,423 @@
+"""Where a run begins: from its newest whole checkpoint, from other weights, or from its seed.
+
+The position in the data belongs to the checkpoint. In a cache it is the same in all processes: it
+is saved once, as data/position, and any number of processes goes on from there. What is read on the
+fly has a position in each process, data/process_0 and so on, which only the same number of
+processes can use.
+"""
+
+import dataclasses
+import functools
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from t5x_lite import config
+from t5x_lite.adapters.base import ADAPTERS
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.base import BASE_FILE, Base
+from t5x_lite.checkpoints.init import InitRules, part_of, summary
+from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.config import Experiment
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core import tied_parameters, trees
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.remote import AnyPath
+from t5x_lite.core.trees import Params
+from t5x_lite.data.positions import refuse_processes
+from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
+from t5x_lite.inference import modules
+from t5x_lite.inference.loading import find_step, learner_of, read_experiment, with_float32_base
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import is_encoder
+from t5x_lite.models.heads import HEADS, as_before, by_name
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.train.step import TrainState
+from t5x_lite.train.workdir import WorkDirectory, holds_another
+
+_logger = logging.getLogger(__name__)
+
+_SAME_RUN = ("model", "objective", "heads", "adapters", "train", "optimizer", "seed")
+"""The fields of an Experiment that all steps of a run share, whatever became of its files."""
+_GLOBAL_POSITION = "data/position"
+
+
+def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
+    """The step directory that `init` names, whose vocabulary must be that of the data.
+
+    Raises:
+      InputError: there is none, it is damaged, or its vocabulary is another one.
+    """
+    step = find_step(experiment.init.checkpoint, step=experiment.init.step)
+    trained = read_experiment(step, checkpointing.step_files(step))
+    _check_family(experiment, trained.model, where=step)
+    saved = step / "files" / checkpointing.VOCABULARY_DIRECTORY
+    if holds_another(saved, vocabulary):
+        raise InputError(
+            f"the vocabulary {experiment.data.vocabulary} is not that of the checkpoint {step}; "
+            f"use --data.vocabulary {saved}"
+        )
+    extra_ids = trained.data.extra_ids
+    # A tokenizer has no sentinels, whatever a config says of them.
+    if not isinstance(vocabulary, Tokenizer) and extra_ids != vocabulary.extra_ids:
+        raise InputError(
+            f"data.extra_ids {vocabulary.extra_ids} is not that of the checkpoint {step}: "
+            f"use --data.extra-ids {extra_ids}"
+        )
+    return step
+
+
+def _check_family(experiment: Experiment, model: ModelConfig, *, where: AnyPath) -> None:
+    """Raise InputError if an encoder begins with the whole model of another family.
+
+    Args:
+      experiment: the config; with rename rules or parts it says itself what goes where.
+      model: of the checkpoint.
+      where: the checkpoint.
+    """
+    ours, init = experiment.model, experiment.init
+    if init.rename or init.take or init.fresh or not (is_encoder(ours) or is_encoder(model)):
+        return
+    if isinstance(model, type(ours)) or isinstance(ours, type(model)):
+        return
+    theirs, own = type(model).__name__, type(ours).__name__
+    remedy = (
+        "pass --model init to take the checkpoint's family and sizes"
+        if is_encoder(ours) and is_encoder(model)
+        else f"use a config for a {theirs}, or `t5x-lite glue` or `t5x-lite finetune`, which "
+        "take any checkpoint"
+    )
+    raise InputError(f"checkpoint {where} is a {theirs}, and the config's model a {own}; {remedy}")
+
+
+def with_initial(
+    state: TrainState,
+    experiment: Experiment,
+    learner: Learner,
+    vocabulary: Vocabulary,
+    abstract: Any,
+    *,
+    step: AnyPath | None = None,
+    steps: AnyPath | None = None,
+) -> tuple[TrainState, Base | None]:
+    """The state with the weights that `init` names.
+
+    Args:
+      state: with fresh parameters.
+      experiment: with `init`.
+      learner: of the experiment.
+      vocabulary: that of the data.
+      abstract: shapes, dtypes and shardings of all parameters.
+      step: what `check_init` gave; None asks it.
+      steps: the directory that gets the run's step directories; None saves nothing.
+
+    Returns:
+      It, and what the run's checkpoints leave to that of `init`; None where they hold everything.
+
+    Raises:
+      InputError: see `check_init` and `checkpoints.restore_params`.
+    """
+    step = check_init(experiment, vocabulary) if step is None else step
+    saved = learner_of(with_float32_base(read_experiment(step, checkpointing.step_files(step))))
+    bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
+    rules = experiment.init.rules(bare)
+    whole = modules.in_float32(abstract)
+    if learner.views or saved.views:
+        params = _through_views(state.params, step, saved, learner, whole, rules)
+    else:
+        initial = checkpointing.restore_params(step, whole, rules=rules)
+        params = trees.overlaid(state.params, initial)
+    adapters = experiment.adapters
+    loaded = {name: where for name, where in adapters.loaded.items() if name in adapters.used}
+    sources = _tell(step, saved, learner, rules, loaded=loaded)
+    base = None
+    if (
+        steps is not None
+        and not experiment.checkpoints.whole
+        and not (learner.views or saved.views)
+    ):
+        left = {path: theirs for path, theirs in sources.items() if learner.holds_still(path)}
+        base = Base.of(params, left, base=step, steps=steps) if left else None
+    params = modules.with_loaded_params(params, experiment, whole)
+    params = modules.in_dtypes_of(params, abstract)
+    return dataclasses.replace(state, params=params), base
+
+
+def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
+    """A state with other arrays in place of some parameters, which go where these are.
+
+    Args:
+      state: with fresh parameters.
+      arrays: on the host, by path.
+    """
+    flat = trees.flatten(state.params)
+    placed = {
+        path: jax.device_put(np.asarray(array, flat[path].dtype), flat[path].sharding)
+        for path, array in arrays.items()
+    }
+    params = trees.overlaid(state.params, trees.unflatten(placed))
+    return dataclasses.replace(state, params=params)
+
+
+def _tell(
+    step: AnyPath, saved: Learner, ours: Learner, rules: InitRules, *, loaded: Mapping[str, str]
+) -> dict[str, str]:
+    """Says which parts of a checkpoint stay behind, and which of ours begin anew or are loaded.
+
+    Returns:
+      Our path -> theirs, of what comes.
+    """
+    theirs, wanted = trees.flatten(saved.seen), trees.flatten(ours.seen)
+    copies = tied_parameters.copies(ours.views, wanted)
+    sources = checkpointing.sources_of(step, theirs, wanted, rules, optional=copies)
+    others = tuple(f"{ADAPTERS}{name}/" for name in loaded)
+    own = [path for path in wanted if path not in copies and not path.startswith(others)]
+    told = [summary(theirs, own, sources)]
+    told += [f"{ADAPTERS}{name} comes from {where}" for name, where in loaded.items()]
+    if any(told) and jax.process_index() == 0:
+        _logger.info("init: %s", "; ".join(filter(None, told)))
+    begins = any(part_of(path) == "objective" for path in wanted if path not in sources)
+    warning = ours.objective.anew(saved.objective) if begins else ""
+    if warning and jax.process_index() == 0:
+        _logger.warning("init: %s", warning)
+    return sources
+
+
+def with_kept_heads(
+    experiment: Experiment, workdir: WorkDirectory, *, step: AnyPath | None
+) -> Experiment:
+    """An experiment with the heads that a run keeps, besides those that it names.
+
+    Args:
+      experiment: of the config.
+      workdir: whose config says it, where the run goes on.
+      step: the checkpoint of `init`, where the run begins.
+    """
+    if (earlier := workdir.earlier()) is not None:
+        return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
+    if step is None:
+        return experiment
+    saved = learner_of(read_experiment(step, checkpointing.step_files(step)))
+    named = by_name(experiment.heads)
+    others = tuple(
+        head
+        for name, head in saved.heads.items()
+        if name not in named and experiment.init.keeps(HEADS + name, saved.head(name))
+    )
+    return dataclasses.replace(experiment, heads=(*experiment.heads, *others))
+
+
+def _through_views(
+    params: Params, step: AnyPath, saved: Learner, ours: Learner, abstract: Params, rules: InitRules
+) -> Params:
+    """Our parameters with those of a checkpoint, where either stores other arrays than it reads.
+
+    The rules are about what is read. If both mean the same, arrays are taken as they are stored.
+
+    Raises:
+      InputError: as `checkpoints.restore_params`.
+    """
+    theirs, wanted, own = map(trees.flatten, (saved.seen, ours.seen, abstract))
+    sources = checkpointing.sources_of(
+        step, theirs, wanted, rules, optional=wanted.keys() - own.keys()
+    )
+    _check_copies(step, sources, saved, ours)
+    meant = tied_parameters.mentioned(ours.views, own)
+    if saved.views == ours.views and all(sources.get(path) == path for path in meant):
+        as_stored = checkpointing.restore_params(step, abstract, rules=rules)
+        return trees.overlaid(params, as_stored)
+    places = {source: own[path].sharding for path, source in sources.items() if path in own}
+    stored = checkpointing.restore_params(step, _placed(saved.shapes, places, own))
+
+    def written(params: Params, stored: Params) -> dict[str, Any]:
+        seen = trees.flatten(saved.read(stored))
+        given = {path: seen[source] for path, source in sources.items()}
+        new = ours.write(trees.unflatten({**trees.flatten(ours.read(params)), **given}))
+        # The rest stays as it is initialised, whatever it is a difference from.
+        return {path: leaf for path, leaf in trees.flatten(new).items() if path in given}
+
+    layout = {path: own[path].sharding for path in sources if path in own}
+    new = jax.jit(written, out_shardings=layout)(params, stored)
+    return trees.overlaid(params, trees.unflatten(new))
+
+
+def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, ours: Learner) -> None:
+    """Says which arrays of a checkpoint stand where ours are read from others.
+
+    Raises:
+      InputError: such an array comes, and the other does not.
+    """
+    dropped = []
+    for copy, owner in tied_parameters.copies(ours.views, trees.flatten(ours.seen)).items():
+        if copy not in sources:
+            continue
+        if owner not in sources:
+            raise InputError(
+                f"checkpoint {step}: {sources[copy]} would be {copy}, which is read from {owner} "
+                f"here: rename it to {owner} by --init.rename"
+            )
+        if sources[copy] in trees.flatten(saved.shapes):
+            dropped.append(sources[copy])
+    if dropped and jax.process_index() == 0:
+        _logger.warning(
+            "checkpoint %s: %d arrays are left out, which are read from others here: %s",
+            *(step, len(dropped), ", ".join(dropped[:3])),
+        )
+
+
+def _placed(shapes: Params, places: Mapping[str, Any], own: Mapping[str, Any]) -> Params:
+    """Shapes with shardings: those of ours where they become ours, else whole on each device."""
+    one = next(iter(own.values())).sharding
+    elsewhere = NamedSharding(one.mesh, PartitionSpec()) if isinstance(one, NamedSharding) else one
+    return trees.unflatten(
+        {
+            path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=places.get(path, elsewhere))
+            for path, leaf in trees.flatten(shapes).items()
+        }
+    )
+
+
+def resume(
+    checkpoints: Checkpoints, experiment: Experiment, start: TrainState, batches: Any
+) -> tuple[TrainState | None, Base | None]:
+    """The state of the newest checkpoint that is whole; the batches go to its position.
+
+    Newer ones that are not whole are moved aside, and a warning says so.
+
+    Args:
+      checkpoints: of the work directory.
+      experiment: says whether the data are in a cache.
+      start: shapes, dtypes and shardings of the state.
+      batches: of training; its `restore` takes the position.
+
+    Returns:
+      The state, None where no checkpoint was ever finished, so that the run begins anew; and what
+      the run's checkpoints leave to that of `init`, None where they hold everything.
+
+    Raises:
+      InputError: all checkpoints are damaged, or this one fits neither the model nor the processes,
+        or lacks its base.
+    """
+    step, rejected = checkpoints.resume_point(
+        foreign=functools.partial(_another_run, experiment=experiment)
+    )
+    state = base = None
+    if step is not None:
+        position = _position(checkpoints, step, experiment)
+        where = checkpoints.directory(step)
+        base = Base.read(checkpoints.files(step), where=where)
+        wanted = start.params if base is None else base.rest(start.params)
+        params, optimizer = checkpoints.restore(
+            step, params=wanted, optimizer={"step": start.step, "state": start.optimizer}
+        )
+        if base is not None:
+            flat = trees.flatten(start.params)
+            frozen = {path: flat[path] for path in base.arrays if path in flat}
+            frozen = checkpointing.restore_base(base, where, modules.in_float32(frozen))
+            both = trees.unflatten({**trees.flatten(params), **frozen})
+            params = trees.overlaid(start.params, both)
+            params = modules.in_dtypes_of(params, start.params)
+        batches.restore(position)
+        if jax.process_index() == 0 and checkpoints.is_hurried(step):
+            _logger.warning(
+                "checkpoint %s has no checksums, because its run was told to stop: only the sizes "
+                "of its files could be compared",
+                where,
+            )
+        state = TrainState(optimizer["step"], params, optimizer["state"])
+    told = checkpoints.set_aside(rejected)
+    if told and jax.process_index() == 0:
+        then = "starts over" if step is None else f"resumes from step {step}"
+        _logger.warning("%s; training %s", "; ".join(told), then)
+    return state, None if experiment.checkpoints.whole else base
+
+
+def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
+    """Why a step that was put into this work directory is another run's; "" where it is ours.
+
+    The data may have moved since the step was saved, but the task is the same.
+    """
+    try:
+        saved: Experiment = from_json(
+            files[checkpointing.CONFIG_FILE].decode(), source=checkpointing.CONFIG_FILE
+        )
+    except (KeyError, ValueError):  # not for us to say: the work directory's own config was read
+        return ""
+    found = config.differences(saved, experiment, fields=_SAME_RUN)
+    if saved.data.task != experiment.data.task:
+        found.append(f"data.task is {saved.data.task!r} there and {experiment.data.task!r} here")
+    return f"it is of another experiment: {', '.join(found)}" if found else ""
+
+
+def _position(checkpoints: Checkpoints, step: int, experiment: Experiment) -> bytes:
+    """The position in the data that this process goes on from."""
+    files = checkpoints.files(step)
+    name = _position_file(experiment)
+    saved = [path for path in files if re.fullmatch(r"data/process_\d+", path)]
+    processes = jax.process_count()
+    if name == _GLOBAL_POSITION or not saved or len(saved) == processes:
+        if name not in files:
+            raise checkpoints.damaged(step, f"files/{name} is missing")
+        return files[name]
+    refuse_processes(step=step, saved=len(saved), here=processes, workdir=experiment.workdir)
+
+
+def _position_file(experiment: Experiment) -> str:
+    """Where this process's position is among the files of a step."""
+    return _GLOBAL_POSITION if experiment.data.cache else f"data/process_{jax.process_index()}"
+
+
+def saver(
+    checkpoints: Checkpoints,
+    experiment: Experiment,
+    vocabulary: Vocabulary,
+    workdir: WorkDirectory,
+    *,
+    base: Base | None = None,
+) -> Callable[..., None]:
+    """What `fit` saves by.
+
+    Args:
+      checkpoints: of the work directory.
+      experiment: its config goes into every step.
+      vocabulary: as does this.
+      workdir: copied to its bucket, if it is in one, at every save.
+      base: has the arrays that are not saved; None saves all.
+    """
+    constant = {
+        checkpointing.CONFIG_FILE: to_json(experiment).encode(),
+        **{
+            f"{checkpointing.VOCABULARY_DIRECTORY}/{name}": content
+            for name, content in vocabulary.files().items()
+        },
+        **({} if base is None else {BASE_FILE: base.content()}),
+    }
+    name = _position_file(experiment)
+
+    def save(
+        state: TrainState,
+        position: bytes,
+        metrics: Mapping[str, float] | None,
+        *,
+        hurried: bool = False,
+    ) -> None:
+        # Before the step, so that the record holds every evaluation that the step has behind it.
+        workdir.copy()
+        is_global = name == _GLOBAL_POSITION
+        checkpoints.save(
+            int(state.step),
+            params=state.params if base is None else base.rest(state.params),
+            optimizer={"step": state.step, "state": state.optimizer},
+            files={**constant, name: position} if is_global else constant,
+            own_files={} if is_global else {name: position},
+            metrics=metrics,
+            hurried=hurried,
+        )
+
+    return save

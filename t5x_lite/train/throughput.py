@@ -1,0 +1,169 @@
+"""The metrics of the steps between two logs, and how fast the steps went.
+
+What a step returns stays on the device until it is asked for, so that the host runs ahead:
+
+    window = Window(peak=devices * chip(kind).peak)
+    for step in range(1, 101):
+        batch = window.next(batches)
+        state, metrics = train_step(state, batch)
+        window.add(step, metrics, tokens=512, flops=10**12)
+    window.flush()      # {"loss", ..., "tokens_per_second", "steps_per_second", "data_wait", "mfu"}
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from t5x_lite.core.trees import Array, Batch
+from t5x_lite.train.track import Goodput, Throughput
+
+_AHEAD = 2
+"""Steps dispatched and not yet done: enough to keep a device busy, few for a signal to wait for."""
+
+
+@runtime_checkable
+class SupportsNext(Protocol):
+    """Whatever gives batches."""
+
+    def __next__(self) -> Batch: ...
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss or its gradient is not a finite number; the message names the step."""
+
+
+class Window:
+    """Metrics of the steps since the last log, left on the device until they are asked for.
+
+    Attributes:
+      waited: seconds that the host waited for the devices, but for steps that compile.
+    """
+
+    def __init__(
+        self,
+        *,
+        peak: float | None = None,
+        spent: Goodput | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Starts with no step.
+
+        Args:
+          peak: FLOP/s of all devices together; without it, or without the FLOPs of the steps, there
+            is no "mfu".
+          spent: is told of the time in which devices had nothing to do but to wait for a batch.
+          clock: gives seconds.
+        """
+        self.waited = 0.0
+        self._spent = spent
+        self._pending: list[tuple[int, Mapping[str, Array]]] = []
+        self._checked: list[dict[str, float]] = []
+        self._clock = clock
+        self._throughput = Throughput(clock=clock)
+        self._compiles = True
+        self._shapes: set[Any] = set()
+        self._peak = peak
+        self._flops: list[int | None] = []
+
+    def next(self, batches: SupportsNext) -> Batch:
+        """The next batch; the time that this takes is spent waiting for data."""
+        since = self._clock()
+        batch = next(batches)
+        waited = self._clock() - since
+        self._throughput.wait(waited)
+        if self._spent is not None and self._spent.is_stepping and not self._is_busy():
+            self._spent.charge("data", waited)
+        shapes = frozenset((name, np.shape(value)) for name, value in batch.items())
+        self._compiles |= shapes not in self._shapes
+        self._shapes.add(shapes)
+        return batch
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the next step compiles: it has the first batch, or the first of its shape."""
+        return self._compiles
+
+    def _is_busy(self) -> bool:
+        """Whether devices have a step in progress."""
+        return bool(self._pending) and not all(
+            value.is_ready() for value in jax.tree.leaves(self._pending[-1][1])
+        )
+
+    def add(
+        self,
+        step: int,
+        metrics: Mapping[str, Array],
+        *,
+        tokens: int,
+        flops: int | None = None,
+    ) -> None:
+        """Takes the metrics of a step; waits for one that compiles, and for older ones.
+
+        The rates begin anew behind a step that compiles: the first, and the first of each other
+        shape of its batch.
+
+        Args:
+          step: its number.
+          metrics: as the step returned them.
+          tokens: of its batch, over all devices.
+          flops: its floating-point operations, over all devices.
+        """
+        self._pending.append((step, metrics))
+        if self._compiles:
+            jax.block_until_ready(metrics)
+        elif len(self._pending) > _AHEAD:
+            self._wait(self._pending[-1 - _AHEAD][1])
+        self._throughput.add(tokens)
+        self._flops.append(flops)
+        if self._compiles:
+            self._compiles = False
+            self.restart()
+
+    def restart(self) -> None:
+        """Leaves out the time that an evaluation took, or a compilation."""
+        self._throughput.start()
+        self._flops.clear()
+
+    def check(self) -> None:
+        """Waits for the steps so far.
+
+        Raises:
+          NonFiniteLoss: naming the first step whose loss or gradient is not finite.
+        """
+        self._wait([metrics for _, metrics in self._pending])
+        for step, metrics in self._pending:
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            # A gradient that is not finite spoils the parameters one step before the loss.
+            for name in ("loss", "gradient_norm"):
+                if not math.isfinite(values[name]):
+                    raise NonFiniteLoss(
+                        f"the {name.replace('_', ' ')} is {values[name]} at step {step}; the last "
+                        "checkpoint before it is kept. Try a lower learning rate, "
+                        "--optimizer.clip-norm 1, or float32"
+                    )
+            self._checked.append(values)
+        self._pending.clear()
+
+    def _wait(self, results: Any) -> None:
+        since = self._clock()
+        jax.block_until_ready(results)
+        self.waited += self._clock() - since
+
+    def flush(self) -> dict[str, float]:
+        """The metrics of the last step, with the rates over the window.
+
+        The loss is the last step's, not a mean: a resumed run logs what an uninterrupted one does.
+        """
+        self.check()
+        rates = self._throughput.rates()
+        flops = [each for each in self._flops if each]
+        if rates and self._peak and len(flops) == len(self._flops):
+            rates["mfu"] = sum(flops) / len(flops) / self._peak * rates["steps_per_second"]
+        self._flops.clear()
+        values = self._checked[-1] | rates
+        self._checked.clear()
+        return values

@@ -1,0 +1,300 @@
+"""Trackers: TensorBoard, MLflow, Weights & Biases, in a thread of their own.
+
+A tracker in a thread of its own, so that neither its errors nor its waits reach training.
+
+sink = Background("wandb", make, run, ids=KnownIds(workdir))
+sink.log(10, {"loss": 5.4})     # returns at once
+sink.close("finished")          # waits for what is still to be sent, a minute at most
+
+TensorBoard's event file of a run, written in the thread that logs.
+
+    events = Events("work/run/tensorboard", first_step=1)
+    events.add(1, {"loss": 5.4})
+    events.close()
+
+tensorboardX's own SummaryWriter writes from a thread. Where the disk is full that thread ends, and
+whoever logs afterwards waits for it without end; here the error is raised by `add`.
+
+MLflow as a tracker; extra `mlflow`.
+
+The server is MLflow's own setting, MLFLOW_TRACKING_URI. A run that resumes goes on in the same run
+there. Parameters are the config's options and values; MLflow refuses to change one, so that a
+resumed run leaves them as they were.
+
+Weights & Biases as a tracker; extra `wandb`.
+
+Who logs in, and where to, is wandb's own: `wandb login`, WANDB_API_KEY, WANDB_MODE=offline. A run
+that resumes goes on in the same run there. A step that is repeated after a restart is logged again:
+charts are drawn over the metric "step", since wandb drops records of earlier steps.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from t5x_lite.core.tracking import KnownIds, MakeTracker, Outcome, RunTracker, TrackedRun, flat
+
+_logger = logging.getLogger(__name__)
+
+_WAITING = 10_000
+"""Records that may wait for a tracker; with more, the oldest is dropped."""
+_CLOSE_SECONDS = 60.0
+
+
+class Background:
+    """Makes a tracker at the first record and gives it all records, in a thread.
+
+    Args:
+      name: of the tracker, for messages and trackers.json.
+      make: gives the tracker.
+      run: that it tracks; its id and first step are filled in.
+      ids: of earlier starts.
+      patience: seconds that `close` waits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: MakeTracker,
+        run: TrackedRun,
+        *,
+        ids: KnownIds,
+        patience: float = _CLOSE_SECONDS,
+    ):
+        self._name, self._make, self._run, self._ids = name, make, run, ids
+        self._patience = patience
+        self._waiting: queue.Queue[tuple[int, Mapping[str, float]] | Outcome] = queue.Queue(
+            _WAITING
+        )
+        self._thread: threading.Thread | None = None
+        self._failed = threading.Event()
+        self._overran = False
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Hands on the metrics of a step; the first one makes the tracker."""
+        if self._failed.is_set():
+            return
+        if self._thread is None:
+            run = dataclasses.replace(self._run, first_step=step, id=self._ids.get(self._name))
+            self._thread = threading.Thread(
+                target=self._work, args=(run,), daemon=True, name=f"tracker {self._name}"
+            )
+            self._thread.start()
+        if self._waiting.full():
+            self._drop()
+        self._waiting.put((step, dict(metrics)))
+
+    def close(self, outcome: Outcome) -> None:
+        """Ends the tracker; what it has not taken within a minute is left."""
+        if self._thread is None:
+            return
+        if self._waiting.full():
+            self._drop()
+        self._waiting.put(outcome)
+        self._thread.join(self._patience)
+        if self._thread.is_alive():
+            _logger.warning(
+                "tracker %s did not take its last metrics within %.0f s; metrics.jsonl has them",
+                self._name,
+                self._patience,
+            )
+
+    def _drop(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._waiting.get_nowait()
+        if not self._overran:
+            self._overran = True
+            _logger.warning(
+                "tracker %s is too slow and misses metrics; metrics.jsonl has them", self._name
+            )
+
+    def _work(self, run: TrackedRun) -> None:
+        try:
+            tracker = self._make(run)
+            self._remember(tracker)
+            while True:
+                item = self._waiting.get()
+                if isinstance(item, str):
+                    tracker.close(item)
+                    return
+                tracker.log(*item)
+        except BaseException as error:  # SystemExit too: a tracker ends itself alone
+            self._failed.set()
+            _logger.warning(
+                "tracker %s failed and gets no more metrics; metrics.jsonl has them (%s: %s)",
+                self._name,
+                type(error).__name__,
+                " ".join(str(error).split())[:300],
+            )
+
+    def _remember(self, tracker: RunTracker) -> None:
+        if tracker.id is None:
+            return
+        try:
+            self._ids.set(self._name, tracker.id)
+        except OSError as error:
+            _logger.warning(
+                "the id of tracker %s was not kept (%s): a resumed run begins another one there",
+                self._name,
+                error.strerror,
+            )
+
+
+_FLUSH_SECONDS = 30
+
+
+class Events:
+    """Scalars in one file of a directory.
+
+    Args:
+      directory: made if it is missing.
+      first_step: TensorBoard drops what an earlier, killed run wrote from this step on.
+
+    Raises:
+      ImportError: tensorboardX is not installed.
+      OSError: the file cannot be written.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, first_step: int):
+        from tensorboardX import event_file_writer, summary
+        from tensorboardX.proto import event_pb2
+
+        protos: Any = event_pb2  # its classes are made at run time
+        self._event = protos.Event
+        self._scalar = summary.scalar
+        os.makedirs(directory, exist_ok=True)
+        self._writer = event_file_writer.EventsWriter(os.path.join(directory, "events"))
+        self._flushed = 0.0
+        start = protos.SessionLog(status=protos.SessionLog.START)
+        self._write(step=first_step, file_version="brain.Event:2")
+        self._write(step=first_step, session_log=start)
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes scalars; the file is flushed every 30 seconds.
+
+        Raises:
+          OSError: the disk is full, for example.
+        """
+        for name, value in values.items():
+            self._write(step=step, summary=self._scalar(name, value))
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self._writer.flush()
+            self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Flushes and closes the file."""
+        self._writer.close()
+
+    def _write(self, **content: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), **content))
+
+
+class TensorBoard:
+    """TensorBoard as a tracker: an event file in tensorboard/ of the work directory.
+
+    Args:
+      run: that is tracked.
+
+    Raises:
+      ImportError: tensorboardX is not installed.
+      OSError: the file cannot be written.
+    """
+
+    id: str | None = None
+
+    def __init__(self, run: TrackedRun):
+        directory = os.path.join(run.directory, "tensorboard")
+        self._events = Events(directory, first_step=run.first_step)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes the finite numbers of a step."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self._events.add(step, finite)
+
+    def close(self, outcome: Outcome) -> None:
+        """Closes the file."""
+        del outcome
+        self._events.close()
+
+
+_BATCH = 100
+"""Parameters of one request at most."""
+_LONGEST = 500
+"""Characters of a parameter's value that every version of MLflow takes."""
+_NOT_ALLOWED = re.compile(r"[^\w\-./ :]")
+_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+
+
+class MLflow:
+    """A run of MLflow.
+
+    Args:
+      run: that is tracked.
+    """
+
+    def __init__(self, run: TrackedRun):
+        import mlflow  # pyright: ignore[reportMissingImports]
+
+        self._mlflow: Any = mlflow
+        if run.project:
+            mlflow.set_experiment(run.project)
+        started: Any = mlflow.start_run(run_id=run.id, run_name=None if run.id else run.name)
+        self.id: str | None = started.info.run_id
+        if run.id is None:
+            params = {name: str(value)[:_LONGEST] for name, value in flat(run.config).items()}
+            names = list(params)
+            for i in range(0, len(names), _BATCH):
+                mlflow.log_params({name: params[name] for name in names[i : i + _BATCH]})
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Sends a record; MLflow takes no "@" in a name, and finite numbers alone."""
+        finite = {
+            _NOT_ALLOWED.sub("_", name): value
+            for name, value in metrics.items()
+            if math.isfinite(value)
+        }
+        if finite:
+            self._mlflow.log_metrics(finite, step=step)
+
+    def close(self, outcome: Outcome) -> None:
+        """Ends the run."""
+        self._mlflow.end_run(_STATUS[outcome])
+
+
+class WandB:
+    """A run of Weights & Biases.
+
+    Args:
+      run: that is tracked.
+    """
+
+    def __init__(self, run: TrackedRun):
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        self._run: Any = wandb.init(
+            project=run.project or None,
+            name=run.name,
+            id=run.id,
+            resume="allow",
+            dir=run.directory,
+            config=dict(run.config),
+        )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+        self.id: str | None = self._run.id
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Sends a record."""
+        self._run.log({"step": step, **metrics})
+
+    def close(self, outcome: Outcome) -> None:
+        """Ends the run; one that was interrupted may be resumed."""
+        self._run.finish(exit_code=1 if outcome == "failed" else 0)

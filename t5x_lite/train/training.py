@@ -1,0 +1,473 @@
+"""`t5x-lite train`: makes what a config names and hands it to `train.loop.fit`."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.base import Base
+from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.config import Experiment, Hosts
+from t5x_lite.config.batches import batch_flops, batch_row, check_batch, check_devices, with_choices
+from t5x_lite.config.file import to_json
+from t5x_lite.config.run_options import Capture, Patience
+from t5x_lite.core import devices, sharding, trees
+from t5x_lite.core.devices import (
+    check_compiler_options,
+    compiler_options,
+    matmul_precision,
+    use_compilation_cache,
+    within_memory,
+)
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.remote import AnyPath
+from t5x_lite.core.run_history import evaluated_steps, recorded
+from t5x_lite.core.tracking import KnownIds, MakeTracker, TrackedRun, find_trackers
+from t5x_lite.data.config import shapes_of
+from t5x_lite.data.sources import batch_source
+from t5x_lite.data.vocabularies.byte_level import NAMES as BYTES_NAMES
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
+from t5x_lite.evaluate.results import best_of_run
+from t5x_lite.inference import modules
+from t5x_lite.inference.loading import learner_of, told_at_end
+from t5x_lite.metrics.benchmarks import Mode, contradiction, described, matching, refuse_test
+from t5x_lite.models.base import hidden_size
+from t5x_lite.models.heads import by_name
+from t5x_lite.objectives.learner import Learner
+from t5x_lite.optim.partial import joint_optimizer
+from t5x_lite.plan.program import bytes_on_device
+from t5x_lite.train import hosts, phases, restoring, stopping
+from t5x_lite.train.completion import with_classes, with_epochs, with_schedule_offset
+from t5x_lite.train.loop import Periods, fit
+from t5x_lite.train.measuring import Measurement, is_there, until_stopped
+from t5x_lite.train.step import (
+    TrainState,
+    abstract_state,
+    init_state,
+    make_train_step,
+    state_shardings,
+)
+from t5x_lite.train.stopping import SaveClock, StopSignals, Watchdog
+from t5x_lite.train.throughput import NonFiniteLoss
+from t5x_lite.train.track import Goodput, Tracker
+from t5x_lite.train.workdir import WorkDirectory
+
+_logger = logging.getLogger(__name__)
+
+
+class Trained(NamedTuple):
+    """What a run made.
+
+    Attributes:
+      workdir: its work directory, which `t5x_lite.load` takes.
+      step: the newest checkpoint; 0 where there is none.
+      metrics: of the last evaluation, named "<split>/<name>"; {} where there was none.
+    """
+
+    workdir: AnyPath
+    step: int
+    metrics: dict[str, float]
+
+
+def train(experiment: Experiment) -> Trained:
+    """Trains what a config says, resuming from the newest checkpoint of its work directory.
+
+    Modules that train in phases have theirs before (`train.phases`). Signals are watched from here
+    on, not only in the loop: preparing takes its time.
+
+    Returns:
+      The work directory, its newest step, and the metrics of the last evaluation.
+
+    Raises:
+      InputError: the config, the data, the vocabulary, the weights or the work directory are wrong.
+      Interrupted: a signal came; the state is saved, if a step was taken.
+    """
+    hosts.join(experiment.hosts)
+    use_compilation_cache(experiment.compilation_cache)
+    # What is saved is the same on all processes, whoever this one is.
+    local, experiment = experiment.hosts, dataclasses.replace(experiment, hosts=Hosts())
+    one_phase = functools.partial(_train_phase, local=local)
+    experiment = with_epochs(experiment)
+    return one_phase(*phases.prepared(experiment, one_phase))
+
+
+def _train_phase(experiment: Experiment, start: phases.Start | None, *, local: Hosts) -> Trained:
+    """Trains one phase; most runs have one.
+
+    Args:
+      experiment: without `hosts`.
+      start: the first arrays of modules; None are those that are initialised.
+      local: the hosts.
+    """
+    spent = Goodput()
+    with (
+        StopSignals() as stop,
+        stopping.watched(stop),
+        WorkDirectory.open(experiment.workdir) as workdir,
+        hosts.ending_together(NonFiniteLoss),
+        matmul_precision(experiment.matmul_precision),
+    ):
+        watchdog = Watchdog(spent, seconds=float(local.watchdog), directory=workdir.local)
+        _train(experiment, workdir, start=start, stop=stop, spent=spent, watchdog=watchdog)
+        steps = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
+        measured = evaluated_steps(workdir.local, until=experiment.steps)
+        last = measured[max(measured)] if measured else {}
+        return Trained(workdir.path, steps[-1] if steps else 0, last)
+
+
+def _train(
+    experiment: Experiment,
+    workdir: WorkDirectory,
+    *,
+    start: phases.Start | None,
+    stop: StopSignals,
+    spent: Goodput,
+    watchdog: Watchdog,
+) -> None:
+    """Makes the parts that the config names, the cheap checks first, and trains.
+
+    1. The settings and files of all processes, which must be equal.
+       The work directory and the vocabulary: those of another experiment are refused at once. The
+       configs of modules that are loaded, which the run's config states, and the number that a
+       schedule_offset and a model's fields "auto" are.
+    2. The checkpoint of `init`: its shapes are compared, its arrays are not read yet. Its heads are
+       kept.
+    3. Mesh, learner and optimizer: sizes that do not divide are refused before the data are opened.
+    4. The data and what is measured: the names of metrics need both, and say what may be "best".
+    5. The state: of the last good checkpoint, which also gives the data's position, else of the
+       seed and of `init`.
+    6. The work directory's config, not before: what cannot be resumed keeps its settings.
+    7. The tracker; where nothing is left to do, the run ends here.
+    8. The compiled step, and the loop.
+    """
+    saved = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
+    hosts.check_agreement(experiment, **{"the steps saved in the work directory": saved})
+    experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
+    experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
+    experiment = with_classes(experiment, earlier=workdir.earlier())
+    kind = jax.devices()[0].device_kind
+    experiment, chosen = with_choices(experiment, kind, earlier=workdir.earlier())
+    workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
+    vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
+    resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))
+    initial = None
+    if not resumed:
+        modules.check_init(experiment)
+    if experiment.init.checkpoint and not resumed:
+        initial = restoring.check_init(experiment, vocabulary)
+    experiment = restoring.with_kept_heads(experiment, workdir, step=initial)
+    mesh = sharding.make_mesh(experiment.mesh)
+    check_batch(experiment, mesh)
+    modules.check_children(experiment)
+    options = compiler_options(experiment.xla)
+    check_compiler_options(options, mesh)
+    check_devices(experiment, mesh)
+    learner = learner_of(experiment)
+    learner.check_mesh(mesh)
+    updates = learner.updates()
+    optimizer = joint_optimizer(updates)
+    layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
+    abstract = abstract_state(learner.shapes, optimizer, layout)
+    check_memory(experiment, learner, abstract, mesh)
+    batches = _batches(experiment, vocabulary, part=sharding.batch_part(mesh))
+    hosts.check_agreement(
+        experiment,
+        vocabulary=vocabulary.digest,
+        cache=hashlib.sha256(batches.state()).hexdigest() if experiment.data.cache else "",
+    )
+    measurement = Measurement(experiment, learner, vocabulary, mesh=mesh, workdir=workdir.local)
+    if measurement.suite is not None and not resumed:
+        heads = measurement.suite.named_heads(experiment.heads)
+        experiment = dataclasses.replace(experiment, heads=heads)
+    trackers = find_trackers(experiment.tracking)
+    names = measurement.names(learner.shapes)
+    choices = _check_metrics(experiment, names)
+
+    with _open_checkpoints(workdir, experiment, stop) as checkpoints:
+        state, base = restoring.resume(checkpoints, experiment, abstract, batches)
+        going_on = (
+            "" if state is None else f"resuming from step {int(state.step)} of {workdir.path}"
+        )
+        if state is None:
+            state = init_state(learner.init, optimizer, layout, seed=experiment.seed)
+            if experiment.init.checkpoint:
+                state, base = restoring.with_initial(
+                    *(state, experiment, learner, vocabulary, abstract.params),
+                    step=initial,
+                    steps=workdir.path / checkpointing.DIRECTORY,
+                )
+            else:
+                modules.check_init(experiment)
+            if start is not None:
+                state = restoring.with_arrays(state, start())
+        workdir.write(experiment, vocabulary)
+        with _tracker(workdir, experiment, trackers) as tracker:
+            if going_on:
+                tracker.message(going_on)
+            history = evaluated_steps(workdir.local, until=int(state.step))
+            spent.go_on(recorded(workdir.local), step=int(state.step))
+            owed = bool(names) and _is_owed(experiment, int(state.step), history)
+            if int(state.step) >= experiment.steps and not owed:
+                done = f"{workdir.path} is at step {int(state.step)} of {experiment.steps}: done"
+                tracker.message(done)
+                return
+            workdir.add_start(step=int(state.step), devices=f"{mesh.size} {kind}")
+            tracker.message(
+                f"{trees.count_parameters(learner.shapes):,} parameters on {mesh.size} {kind} "
+                f"device(s), {experiment.compute_dtype}"
+            )
+            for line in _trained_part(learner, base):
+                tracker.message(line)
+            for choice in (*chosen, *choices):
+                tracker.message(choice)
+            train_step = make_train_step(
+                updates,
+                mesh=mesh,
+                layout=layout,
+                seed=experiment.seed,
+                microbatches=experiment.parts,
+                options=options,
+            )
+            # Here too: leaving the checkpoints waits for all processes.
+            with hosts.ending_together(NonFiniteLoss):
+                fit(
+                    state,
+                    batches,
+                    within_memory(train_step),
+                    mesh=mesh,
+                    periods=_periods(experiment),
+                    evaluate=until_stopped(measurement, stop, mesh=mesh),
+                    save=restoring.saver(checkpoints, experiment, vocabulary, workdir, base=base),
+                    tracker=tracker,
+                    stop=stop,
+                    save_clock=SaveClock(experiment.checkpoints.minutes),
+                    flops=batch_flops(experiment),
+                    patience=Patience(experiment.stop_early, list(history.values())),
+                    capture=Capture(experiment.profile, os.fspath(workdir.path / "profile")),
+                    owed=checkpoints.add_metrics if owed else None,
+                    spent=spent,
+                    watchdog=watchdog,
+                )
+            checkpoints.wait()
+            _tell_best(tracker, workdir, experiment)
+
+
+def check_memory(experiment: Experiment, learner: Learner, state: TrainState, mesh: Mesh) -> None:
+    """Raise InputError if a train step needs more memory than a device has, at the least.
+
+    Counted are parameters, gradients of those that train, optimizer state, one batch, and the
+    states of one layer. A step needs more than that; `t5x-lite plan` compiles it and says how much.
+
+    Args:
+      experiment: the config.
+      learner: of it.
+      state: its shapes and shardings.
+      mesh: all devices.
+    """
+    parameters = trees.flatten(state.params)
+    trained = [leaf for path, leaf in parameters.items() if learner.trains(path)]
+    rows = max(shape.batch_size for shape in shapes_of(experiment.data))
+    row = batch_row(experiment)
+    parts = sharding.data_parallelism(mesh)
+    here = -(-rows // parts)
+    tokens = max((math.prod(x.shape[1:]) for x in row.values() if x.ndim > 1), default=0)
+    states = (hidden_size(experiment.model) or 1) * jnp.dtype(experiment.compute_dtype).itemsize
+    at_once = here // max(1, experiment.microbatches) if experiment.tokens_per_part is None else 1
+    batch = here * sum(value.nbytes for value in row.values())
+    devices.check_fits(
+        {
+            "parameters": bytes_on_device(list(parameters.values())),
+            "gradients": bytes_on_device(trained),
+            "optimizer state": bytes_on_device(state.optimizer),
+            "a batch": batch,
+            "the states of a layer": at_once * tokens * states // mesh.shape["sequence"],
+        },
+        list(mesh.devices.flat),
+        remedy="reduce the model's, an adapter's or the batch's sizes; `t5x-lite plan` shows what "
+        "a config needs",
+    )
+
+
+def _tracker(
+    workdir: WorkDirectory, experiment: Experiment, trackers: Mapping[str, MakeTracker]
+) -> Tracker:
+    """The record of a run, which its trackers know by the settings of `tracking`."""
+    settings = experiment.tracking
+    run = TrackedRun(
+        directory=os.fspath(workdir.local),
+        name=settings.name or workdir.path.name,
+        project=settings.project,
+        config=json.loads(to_json(experiment)),
+        total_steps=experiment.steps,
+    )
+    return Tracker(
+        workdir.local,
+        total_steps=experiment.steps,
+        enabled=jax.process_index() == 0,
+        trackers=trackers,
+        run=run,
+        ids=KnownIds(workdir.path),
+    )
+
+
+def _trained_part(learner: Learner, base: Base | None) -> list[str]:
+    """What is said of a run that freezes a part: how much trains, and what its checkpoints hold."""
+    shapes = trees.flatten(learner.shapes)
+    trained = {path: leaf for path, leaf in shapes.items() if learner.trains(path)}
+    if len(trained) == len(shapes):
+        return []
+    if learner.frozen_heads and not any(map(learner.holds_still, shapes)):
+        unused = [name for name in learner.frozen_heads if learner.head(name)]
+        return [
+            f"the loss does not use the head {name}; it is kept and not trained" for name in unused
+        ]
+    num = sum(leaf.size for leaf in trained.values()) - learner.num_unused(trained=True)
+    total = sum(leaf.size for leaf in shapes.values()) - learner.num_unused()
+    held = shapes if base is None else trees.flatten(base.rest(learner.shapes))
+    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in held.values())
+    named = "in the checkpoint" if base is None else base.digest[:12]
+    lines = [
+        f"trained {num:,} of {total:,} ({100 * num / total:.2f} %), base {named}, {kept:,} bytes "
+        "of parameters in a checkpoint"
+    ]
+    if base is not None:
+        lines.append(
+            "checkpoints hold the trained part alone; the rest is that of "
+            f"{base.checkpoint}, which must stay (--checkpoints.whole True copies it)"
+        )
+    return lines
+
+
+def _is_owed(experiment: Experiment, step: int, history: Mapping[int, object]) -> bool:
+    """Whether the evaluation of a step that was saved is still to be made: a signal ended it."""
+    due = step >= experiment.steps or step % experiment.evaluation.period == 0
+    return step > 0 and due and step not in history
+
+
+def _tell_best(tracker: Tracker, workdir: WorkDirectory, experiment: Experiment) -> None:
+    """Names the best step, and shows each task of a mixture at its own, on the first process."""
+    if jax.process_index():
+        return
+    split = experiment.evaluation.split
+    shown = best_of_run(workdir.local, until=experiment.steps, split=split)
+    if shown is not None:
+        tracker.message(f"each task at the checkpoint that is best at it:\n{shown}")
+    best = told_at_end(workdir.path / checkpointing.DIRECTORY)
+    if best is not None:
+        tracker.message(best)
+
+
+def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int, int]) -> Any:
+    """Training batches, from a cache or from the task's files.
+
+    Args:
+      experiment: says which.
+      vocabulary: of the data.
+      part: which part of each batch this process feeds, and of how many.
+    """
+    return batch_source(experiment.data).train_batches(
+        experiment.data,
+        vocabulary,
+        seed=experiment.seed,
+        process_index=part[0],
+        process_count=part[1],
+    )
+
+
+def vocabulary_of(experiment: Experiment, workdir: WorkDirectory | None = None) -> Vocabulary:
+    """The vocabulary of a config, which must fit its model.
+
+    If its file is gone, that of a run's work directory stands in for it.
+    """
+    path = experiment.data.vocabulary
+    if workdir is not None and path not in BYTES_NAMES and not is_there(path):
+        copy = workdir.path / checkpointing.VOCABULARY_DIRECTORY
+        if copy.is_dir():
+            _logger.info("data.vocabulary %s is gone; using its copy %s", path, copy)
+            path = os.fspath(copy)
+    vocabulary = load_vocabulary(path, extra_ids=experiment.data.extra_ids)
+    if vocabulary.size > experiment.model.vocab_size:
+        raise InputError(
+            f"model.vocab_size {experiment.model.vocab_size} is smaller than the vocabulary "
+            f"{experiment.data.vocabulary}, which has {vocabulary.size} tokens with "
+            f"{experiment.data.extra_ids} extra ids; set --model.vocab-size"
+        )
+    masked = experiment.objective.masks_with()
+    if masked is not None and masked != (found := encoder_tokens(vocabulary).mask_id):
+        raise InputError(
+            f"objective.mask_id {masked} is not the [MASK] of the vocabulary "
+            f"{experiment.data.vocabulary}: set --objective.mask-id {found}"
+        )
+    objective = experiment.objective.resolved(by_name(experiment.heads))
+    if (specials := objective.no_terms()) is not None:
+        tokens = encoder_tokens(vocabulary)
+        wanted = {tokens.cls_id, tokens.pad_id, tokens.sep_id, tokens.unk_id}
+        if not wanted <= set(specials):
+            raise InputError(
+                f"objective.specials {sorted(specials)} lack tokens of the vocabulary "
+                f"{experiment.data.vocabulary} that begin, pad or end a text or are unknown: set "
+                f"--objective.specials {' '.join(map(str, sorted(wanted)))}"
+            )
+    return vocabulary
+
+
+def _open_checkpoints(
+    workdir: WorkDirectory, experiment: Experiment, stop: StopSignals
+) -> Checkpoints:
+    settings = experiment.checkpoints
+    return Checkpoints(
+        workdir.path,
+        keep=settings.keep,
+        best=settings.best,
+        best_mode=settings.best_mode,
+        timeout=settings.timeout,
+        hurried=lambda: stop.received is not None,
+    )
+
+
+def _periods(experiment: Experiment) -> Periods:
+    return Periods(
+        total=experiment.steps,
+        log=experiment.log_period,
+        evaluation=experiment.evaluation.period,
+        checkpoint=experiment.checkpoints.period,
+        save_measured=experiment.checkpoints.best is not None,
+    )
+
+
+def _check_metrics(experiment: Experiment, names: Sequence[str]) -> list[str]:
+    """Refuses, before any training, metrics that the evaluation does not give.
+
+    Returns:
+      Lines that say of which metrics the lowest is best, and of which the highest.
+    """
+    kept, stop, lines = experiment.checkpoints, experiment.stop_early, []
+    wanted: tuple[tuple[str, str | None, str, Mode | None], ...] = (
+        ("checkpoints.best", kept.best, "checkpoints.best_mode", kept.best_mode),
+        ("stop_early.metric", stop.metric, "stop_early.mode", stop.mode),
+    )
+    for field, name, mode_field, mode in wanted:
+        if name is None:
+            continue
+        matched = matching(name, names) if field == "checkpoints.best" else [name]
+        for metric in matched:
+            refuse_test(field, metric)
+        if not set(matched) & set(names):
+            raise InputError(
+                f"{field} {name!r} is not a metric of the evaluation: it gives "
+                f"{', '.join(names) or 'none'}"
+            )
+        against = contradiction(mode_field, matched, mode)
+        lines.append(f"warning: {against}" if against else f"{field}: {described(matched)} is best")
+    return lines

@@ -1,0 +1,276 @@
+"""The work directory of a run: whose it is, what is written there, and where.
+
+    config.json  run.json  vocabulary/  checkpoints/  metrics.jsonl  samples.jsonl  tensorboard/
+
+A bucket (gs://bucket/run) holds whole objects: nothing can be appended to one. There, what is
+appended to (metrics.jsonl, samples.jsonl, TensorBoard's events) is written to a directory of this
+machine that goes when the run ends, and copied to the bucket at every checkpoint and at the end.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from t5x_lite import config as configs
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.config import Experiment
+from t5x_lite.config.file import from_json, to_json
+from t5x_lite.core import remote
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.remote import AnyPath
+from t5x_lite.core.run_history import RUN_FILE, add_start
+from t5x_lite.data.vocabularies.added_tokens import (
+    BYTES_NAME,
+    LAYOUT_NAME,
+    MODEL_NAME,
+    SPM_NAME,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+    WORDPIECE_NAME,
+)
+from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.data.vocabularies.spm import read_spm
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
+
+_logger = logging.getLogger(__name__)
+
+PHASES = "phases"
+"""The work directories of phases before the last (`train.phases`)."""
+
+_APPENDED = ("metrics.jsonl", "samples.jsonl")
+_VOCABULARY_FILES = (
+    MODEL_NAME,
+    BYTES_NAME,
+    WORDPIECE_NAME,
+    TOKENIZER_NAME,
+    TOKENIZER_CONFIG_NAME,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkDirectory:
+    """A run's directory.
+
+    Attributes:
+      path: what --workdir names.
+      local: the same, or the directory of this machine that stands in for a bucket.
+      sizes: bytes of the local files when they were last copied, by name.
+      locks: the open file whose lock keeps other runs out, once there is one.
+    """
+
+    path: AnyPath
+    local: Path
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+    locks: list[int] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, workdir: str) -> "Iterator[WorkDirectory]":
+        """The work directory that a command line names; it need not exist yet.
+
+        Raises:
+          InputError: none is named, or its bucket cannot be reached.
+        """
+        if not workdir:
+            raise InputError("where should the run go? give --workdir DIR")
+        path = remote.open_path(workdir)
+        if isinstance(path, Path):
+            found = cls(path, path)
+            try:
+                yield found
+            finally:
+                for descriptor in found.locks:
+                    os.close(descriptor)
+            return
+        with tempfile.TemporaryDirectory(prefix="t5x_lite-") as directory:
+            found = cls(path, Path(directory))
+            for name in _APPENDED:
+                if (path / name).exists():
+                    (found.local / name).write_bytes((path / name).read_bytes())
+            try:
+                yield found
+            except BaseException:
+                found.copy()
+                raise
+            found.copy(last=True)
+
+    def copy(self, *, last: bool = False) -> None:
+        """Copies to the bucket what is new since the last time; a local directory is not copied.
+
+        A file that cannot be written is copied again at the next checkpoint, after a warning.
+
+        Args:
+          last: whether there is no later call.
+
+        Raises:
+          RuntimeError: at the last call, a file cannot be written.
+        """
+        if self.path == self.local or jax.process_index():
+            return
+        for name in remote.files_below(self.local):
+            content = (self.local / name).read_bytes()
+            if self.sizes.get(name) == len(content):
+                continue
+            try:
+                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.path / name).write_bytes(content)
+            except Exception as error:  # whatever the store's client raises
+                said = f"{self.path / name} could not be written ({' '.join(str(error).split())})"
+                if last:
+                    raise RuntimeError(f"{said}; checkpoints that were saved are kept") from error
+                _logger.warning("%s; the next checkpoint writes it again", said)
+                continue
+            self.sizes[name] = len(content)
+
+    def check(self, experiment: Experiment) -> None:
+        """Refuses a directory that is neither new nor holds the same experiment.
+
+        Raises:
+          InputError: naming the settings that differ; or another process trains in it.
+        """
+        self._lock()
+        saved = self.path / checkpointing.CONFIG_FILE
+        earlier = self.earlier()
+        if earlier is not None:
+            configs.check_same_experiment(earlier, experiment, str(self.path))
+        elif self.path.exists() and not self.path.is_dir():
+            raise InputError(f"workdir {self.path} is not a directory")
+        # A run that was killed while it wrote its first file leaves that file's hidden beginning.
+        elif self.path.exists() and any(
+            p.name[:1] != "." and p.name != PHASES for p in self.path.iterdir()
+        ):
+            raise InputError(
+                f"workdir {self.path} holds other files and no {saved.name}; use an empty directory"
+            )
+
+    def earlier(self) -> Experiment | None:
+        """The experiment of the run that is here; None where there is none.
+
+        Raises:
+          InputError: its config cannot be read.
+        """
+        saved = self.path / checkpointing.CONFIG_FILE
+        if not saved.exists():
+            return None
+        # Decoded, not loaded: the project around a work directory must not become importable.
+        try:
+            text = saved.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{saved} cannot be read: {error}") from error
+        return from_json(text, source=str(saved))
+
+    def check_vocabulary(self, vocabulary: Vocabulary) -> Vocabulary:
+        """The vocabulary of the run: the file that data.vocabulary names must not have changed.
+
+        Args:
+          vocabulary: as it is read now.
+
+        Returns:
+          It, or the same spm.model without NFC, where the run began before text was composed.
+
+        Raises:
+          InputError: the file has changed since the run began.
+        """
+        saved = self.path / checkpointing.VOCABULARY_DIRECTORY
+        if not holds_another(saved, vocabulary):
+            return vocabulary
+        if vocabulary.model_path.name == SPM_NAME:
+            earlier = read_spm(vocabulary.model_path, compose=False)
+            if not holds_another(saved, earlier):
+                return earlier
+        raise InputError(
+            f"workdir {self.path} was made with another vocabulary than "
+            f"{vocabulary.model_path} is now; put the old one back ({saved} is a copy) or use "
+            "another --workdir"
+        )
+
+    def write(self, experiment: Experiment, vocabulary: Vocabulary) -> None:
+        """Makes the directory, its config before all else: it says whose the rest is.
+
+        Raises:
+          InputError: it cannot be written.
+        """
+        if jax.process_index():
+            return
+        files = {
+            f"{checkpointing.VOCABULARY_DIRECTORY}/{n}": c for n, c in vocabulary.files().items()
+        }
+        content = {checkpointing.CONFIG_FILE: to_json(experiment).encode(), **files}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock()
+            for name, data in content.items():
+                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                remote.write_whole(self.path / name, data)
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise InputError(f"workdir {self.path} cannot be written ({reason})") from error
+
+    def add_start(self, *, step: int, devices: str) -> None:
+        """Notes in run.json how this start of the run was made; where it cannot be, it is not.
+
+        Args:
+          step: from which it goes on.
+          devices: number and kind.
+        """
+        if jax.process_index():
+            return
+        try:
+            content = add_start(self.path, step=step, devices=devices)
+            remote.write_whole(self.path / RUN_FILE, content)
+        except OSError as error:
+            _logger.warning("%s cannot be written (%s)", self.path / RUN_FILE, error)
+
+    def _lock(self) -> None:
+        """Keeps other runs out of a directory of this machine, until this one has ended.
+
+        Where there is none yet nothing is done, nor where the file system has no such locks.
+        """
+        if self.locks or jax.process_index() or self.path != self.local or not self.path.is_dir():
+            return
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise InputError(
+                f"workdir {self.path} is in use: another process trains in it; wait for its end, "
+                "or use another --workdir"
+            ) from error
+        except OSError as error:
+            _logger.debug("%s is not locked: %s", self.path, error)
+        self.locks.append(descriptor)
+
+
+def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
+    """Whether a directory holds the files of a vocabulary, and not of this one."""
+    paths = [directory / name for name in _VOCABULARY_FILES]
+    there = {path.name: path.read_bytes() for path in paths if path.exists()}
+    own = {name: content for name, content in vocabulary.files().items() if name != LAYOUT_NAME}
+    if not there:
+        return False
+    if there != own:
+        is_same_file = there.get(WORDPIECE_NAME) == getattr(vocabulary, "model_bytes", None)
+        if not isinstance(vocabulary, Tokenizer) or not is_same_file:
+            return True
+        return not vocabulary.has_the_ids_of(Tokenizer(str(directory / WORDPIECE_NAME)))
+    # Added tokens have ids; the layout only says how special tokens are read.
+    saved = directory / LAYOUT_NAME
+    saved_reading = _reading(saved.read_bytes() if saved.exists() else b"{}")
+    return saved_reading != _reading(vocabulary.files().get(LAYOUT_NAME, b"{}"))
+
+
+def _reading(content: bytes) -> object:
+    """What a special_tokens.json says besides the layout; its content if it is damaged."""
+    try:
+        return {name: value for name, value in json.loads(content).items() if name != "layout"}
+    except (ValueError, AttributeError, RecursionError):
+        return content

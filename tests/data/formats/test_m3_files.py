@@ -1,0 +1,67 @@
+import json
+
+import numpy as np
+import pytest
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.vectors import M3Texts, Writer
+
+TERMS = [{5: 0.5, 9: 0.25}, {}, {7: 1.0}]
+
+
+def write(directory, *, numbers="float16"):
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(3, 4)).astype(np.float32)
+    vectors = [rng.normal(size=(n, 5)).astype(np.float32) for n in (2, 0, 3)]
+    directory.mkdir()
+    writer = Writer(directory, numbers=numbers)
+    for some in (slice(0, 2), slice(2, 3)):
+        parts = {"dense": dense[some], "terms": TERMS[some], "vectors": vectors[some]}
+        writer.write(["a", 'b"', "c"][some], **parts)
+    writer.close()
+    return dense, vectors
+
+
+@pytest.mark.parametrize(
+    ("numbers", "tolerance"), [("float32", 0), ("float16", 2e-3), ("int8", 2e-2)]
+)
+def test_what_is_written_is_read(tmp_path, numbers, tolerance):
+    dense, vectors = write(tmp_path / "m", numbers=numbers)
+    found = M3Texts(tmp_path / "m")
+    assert found.ids == ["a", 'b"', "c"]
+    np.testing.assert_array_equal(found.dense, dense)
+    assert list(found.terms()) == TERMS
+    for number, expected in enumerate(vectors):
+        assert found.vectors(number).dtype == np.float32
+        np.testing.assert_allclose(found.vectors(number), expected, atol=tolerance)
+    stored = np.load(tmp_path / "m" / "multi_vector.npy")
+    assert stored.dtype == np.dtype(numbers)
+    assert stored.shape == (5, 5)
+
+
+def test_one_head_alone(tmp_path):
+    (tmp_path / "m").mkdir()
+    writer = Writer(tmp_path / "m")
+    writer.write(["a"], terms=[{3: 0.5}])
+    writer.close()
+    found = M3Texts(tmp_path / "m")
+    assert [found.has(way) for way in ("dense", "lexical", "multi_vector")] == [False, True, False]
+    assert found.dense is None
+
+
+def test_what_is_wrong(tmp_path):
+    with pytest.raises(InputError, match=r"has no ids\.txt"):
+        M3Texts(tmp_path)
+    write(tmp_path / "m")
+    (tmp_path / "m" / "lexical.jsonl").write_text('{"5": 1}\n[]\n')
+    with pytest.raises(InputError, match=r"lexical\.jsonl:2: not"):
+        list(M3Texts(tmp_path / "m").terms())
+    (tmp_path / "m" / "lexical.jsonl").write_text('{"5": 1}\n')
+    with pytest.raises(InputError, match=r"lexical\.jsonl: 1 texts, and ids\.txt has 3"):
+        list(M3Texts(tmp_path / "m").terms())
+    (tmp_path / "m" / "ids.txt").write_text(json.dumps("a") + "\n")
+    with pytest.raises(InputError, match=r"dense\.npy: 3 texts"):
+        M3Texts(tmp_path / "m")
+    (tmp_path / "m" / "dense.npy").write_bytes(b"no")
+    with pytest.raises(InputError, match=r"dense\.npy: cannot be read"):
+        M3Texts(tmp_path / "m")

@@ -1,0 +1,183 @@
+"""A file that is gone on with: after a kill, a torn line, by another command, by two at once."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.resumable import is_resumable, resumable_writer
+from tests.full_disk import MESSAGE, full_disk
+
+LINES = [{"n": number, "é": "漢"} for number in range(7)]
+WHOLE = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in LINES)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+def names():
+    return sorted(path.name for path in Path().iterdir())
+
+
+def write(*, until=7, chunk=2, error=Killed, path="out", **identity):
+    """Writes the lines that are missing, and fails after `until`; returns how many were there."""
+    with resumable_writer(path, identity=identity, chunk=chunk) as file:
+        begin = file.done
+        for start in range(begin, 7, chunk):
+            if start >= until:
+                raise error
+            file.write(*LINES[start : start + chunk])
+    return begin
+
+
+def kill(**options):
+    with pytest.raises(options.get("error", Killed)):
+        write(**options)
+
+
+def test_a_whole_output():
+    assert write() == 0
+    assert Path("out").read_text() == WHOLE
+    assert names() == ["out"]
+
+
+def test_what_was_killed_is_gone_on_with(caplog):
+    caplog.set_level(logging.INFO)
+    Path("out").write_text("old")
+    kill(until=2, seed=1)
+    assert Path("out").read_text() == "old"
+    assert names() == ["out", "out.partial", "out.partial.json"]
+    kill(until=4, seed=1)
+    assert write(seed=1) == 4
+    assert Path("out").read_text() == WHOLE
+    assert names() == ["out"]
+    partial = Path("out.partial").resolve()
+    assert caplog.messages == [
+        f"2 lines are in {partial}; the same command resumes there",
+        f"resuming after 2 lines of {partial}",
+        f"4 lines are in {partial}; the same command resumes there",
+        f"resuming after 4 lines of {partial}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("torn", "kept"),
+    [
+        ('{"n": 4, "', 4),
+        ("".join(WHOLE.splitlines(keepends=True)[4:5]), 4),
+        ("".join(WHOLE.splitlines(keepends=True)[4:6]) + "{", 6),
+        ("\0" * 60 + "\n" + WHOLE, 4),
+    ],
+)
+def test_a_torn_line_and_a_part_of_a_chunk_are_cut(torn, kept):
+    kill(until=4)
+    with Path("out.partial").open("a") as file:
+        file.write(torn)
+    assert write() == kept
+    assert Path("out").read_text() == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("options", "what"), [({"seed": 2}, "seed"), ({"seed": 1, "input": "b"}, "input")]
+)
+def test_another_command_leaves_the_lines_as_they_are(options, what):
+    kill(until=4, seed=1)
+    before = Path("out.partial").read_bytes(), Path("out.partial.json").read_bytes()
+    with pytest.raises(InputError) as raised:
+        write(**options)
+    assert str(raised.value) == (
+        f"{Path('out.partial').resolve()} holds lines of another command (other {what}); give that "
+        "one again, delete the file, or give another output than out"
+    )
+    assert (Path("out.partial").read_bytes(), Path("out.partial.json").read_bytes()) == before
+    assert write(seed=1) == 4
+    assert Path("out").read_text() == WHOLE
+
+
+@pytest.mark.parametrize("state", [None, '{"se', "[]"])
+def test_a_file_that_nobody_described_is_left_as_it_is(state):
+    Path("out.partial").write_text("mine")
+    if state is not None:
+        Path("out.partial.json").write_text(state)
+    with pytest.raises(InputError, match="holds what no command that is known here wrote; give"):
+        write()
+    assert Path("out.partial").read_text() == "mine"
+    assert names() == (["out.partial"] if state is None else ["out.partial", "out.partial.json"])
+
+
+def test_without_lines_another_command_begins():
+    Path("out.partial").write_text("")
+    Path("out.partial.json").write_text('{"seed": 1}')
+    assert write(seed=2) == 0
+    assert names() == ["out"]
+
+
+def test_nothing_stays_of_a_command_that_wrote_nothing():
+    kill(until=0)
+    assert names() == []
+
+
+def test_bad_input_leaves_nothing_but_what_an_earlier_process_wrote():
+    kill(until=4, error=InputError)
+    assert names() == []
+    kill(until=2)
+    kill(until=4, error=InputError)
+    assert names() == ["out.partial", "out.partial.json"]
+
+
+def test_two_processes_do_not_write_the_same_output():
+    with resumable_writer("out", identity={}, chunk=2) as file:
+        file.write(*LINES[:2])
+        with pytest.raises(InputError, match="out: another process is writing it; wait for that"):
+            write()
+    assert Path("out").read_text() == "".join(WHOLE.splitlines(keepends=True)[:2])
+
+
+def test_a_link_stays_and_so_do_permissions():
+    Path("real").write_text("old")
+    Path("real").chmod(0o640)
+    Path("out").symlink_to("real")
+    write()
+    assert Path("out").is_symlink()
+    assert Path("real").read_text() == WHOLE
+    assert Path("real").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("path", ["none/out", "directory"])
+def test_an_output_that_cannot_be_written(path):
+    Path("directory").mkdir()
+    Path("directory.partial").mkdir()
+    with pytest.raises(InputError, match=r"cannot be written \((No such file|Is a dir)"):
+        write(path=path)
+
+
+def test_what_can_be_resumed():
+    Path("file").write_text("")
+    assert [is_resumable(path) for path in ("file", "new", "-", ".", "/dev/null")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_on_a_full_disk_whole_chunks_are_kept():
+    size = len("".join(WHOLE.splitlines(keepends=True)[:5]).encode())
+    for _ in range(2):
+        with full_disk(size):
+            kill(error=InputError)
+        assert names() == ["out.partial", "out.partial.json"]
+    assert write() == 4
+    assert Path("out").read_text() == WHOLE
+    with pytest.raises(InputError) as raised, full_disk(10):
+        write(path="new")
+    assert str(raised.value) == f"new: cannot be written ({MESSAGE})"

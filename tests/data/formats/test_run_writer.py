@@ -1,0 +1,48 @@
+import pytest
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.rankings import Ranking, ranked, read_run, run_writer, write_run
+
+RANKINGS = [Ranking(f"q{i}", ranked([(f"d{i}", 1.5), ("x", 1 / 3)])) for i in range(5)]
+
+
+def write(path, *, dies_after=9, **identity):
+    with run_writer(str(path), identity=identity, chunk=2) as file:
+        for number, first in enumerate(range(file.done, 5, 2)):
+            if number == dies_after:
+                raise KeyboardInterrupt
+            file.write(RANKINGS[first : first + 2])
+        return file.done
+
+
+@pytest.mark.parametrize("name", ["run.trec", "run.tsv", "run.jsonl"])
+@pytest.mark.parametrize("killed", [0, 1, 2])
+def test_a_killed_command_goes_on(tmp_path, name, killed):
+    write_run(str(tmp_path / name), RANKINGS)
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).unlink()
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / name, dies_after=killed, a=1)
+    assert not (tmp_path / name).exists()
+    if killed:
+        with pytest.raises(InputError, match="another command"):
+            write(tmp_path / name, a=2)
+    assert write(tmp_path / name, a=1) == 5
+    assert (tmp_path / name).read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_standard_output(capfdbinary):
+    assert write("-") == 5
+    assert capfdbinary.readouterr().out.startswith(b"q0 Q0 d0 1 1.5 t5x_lite\nq0 Q0 x 2 0.333")
+
+
+def test_ids_that_the_form_cannot_hold(tmp_path):
+    path = str(tmp_path / "run.trec")
+    with (
+        pytest.raises(InputError, match="white space"),
+        run_writer(path, identity={}, chunk=1) as file,
+    ):
+        file.write([Ranking("a b", [])])
+    assert not (tmp_path / "run.trec").exists()
+    assert next(iter(read_run(f"{path}.jsonl"))).query == "a b"
