@@ -36,7 +36,7 @@ from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
 from t5x_lite.checkpoints.init import Init
-from t5x_lite.checkpoints.items import write_params
+from t5x_lite.checkpoints.items import write_step
 from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.config import Experiment
 from t5x_lite.config.file import to_json
@@ -157,7 +157,8 @@ def import_module(
             f"{file.library}/{file.config_file.name}": file.config_file.read_bytes(),
             **source_file(at_hub),
         }
-        _write(directory, contents, module.arrays)
+        arrays = {path: _lazy(array) for path, array in module.arrays.items()}
+        write_step(directory, contents, arrays)
     names = ", ".join(each.name for each in (module.adapter, *module.others))
     _logger.info("%s: %s of %s", destination, names, source)
     return Path(destination)
@@ -448,16 +449,6 @@ def _read_file(directory: Path) -> Any:
     if is_prefix(directory):
         return read_prefix(directory)
     return read_prompt(directory) if is_prompt(directory) else read_peft(directory)
-
-
-def _write(directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) -> None:
-    """A step directory of these files and parameters."""
-    for name, content in files.items():
-        path = directory / "files" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    write_params(directory / "params", {path: _lazy(array) for path, array in arrays.items()})
-    checkpoint_manifest.write(directory)
 
 
 def _with_head(

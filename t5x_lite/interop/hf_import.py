@@ -33,9 +33,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
-from t5x_lite.checkpoints.items import write_params
+from t5x_lite.checkpoints.items import write_step
 from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.config import Experiment
 from t5x_lite.config.file import to_json
@@ -449,13 +448,7 @@ def _write(
         },
         **files,
     }
-    for name, content in contents.items():
-        path = directory / "files" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    casted = {path: cast(array, dtype) for path, array in arrays.items()}
-    write_params(directory / "params", casted)
-    checkpoint_manifest.write(directory)
+    write_step(directory, contents, {path: cast(array, dtype) for path, array in arrays.items()})
 
 
 def _vocabulary_of(destination: str | Path) -> Path:

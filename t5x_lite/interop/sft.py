@@ -33,7 +33,7 @@ from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import BASE_FILE, Base
 from t5x_lite.checkpoints.init import Init
-from t5x_lite.checkpoints.items import write_params
+from t5x_lite.checkpoints.items import write_step
 from t5x_lite.config.file import to_json
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import new_directory
@@ -332,12 +332,7 @@ def import_sft(
             checkpointing.CONFIG_FILE: to_json(made).encode(),
             BASE_FILE: dataclasses.replace(empty, arrays=leaves).content(),
         }
-        for file, content in contents.items():
-            path = directory / "files" / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        write_params(directory / "params", {path: _lazy(array) for path, array in arrays.items()})
-        checkpoint_manifest.write(directory)
+        write_step(directory, contents, {path: _lazy(array) for path, array in arrays.items()})
     return Path(destination)
 
 
