@@ -6,7 +6,7 @@ from typing import Literal
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import some_directory
 from t5x_lite.core.files import LONGEST_LINE
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     ALL_MODULES,
     Directories,
     File,
@@ -20,11 +20,11 @@ from t5x_lite.core.options import (
     OptionalNumber,
     OptionalPositive,
     OptionalText,
-    OptionError,
     Positive,
     Step,
     Text,
 )
+from t5x_lite.core.options import OptionError
 from t5x_lite.core.project import trusting_checkpoints
 
 

@@ -10,18 +10,16 @@ from t5x_lite.c4.config import preset as rules_of
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import PROG, before_beam, load_driver
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     Directory,
     Files,
     Number,
     OptionalFile,
     OptionalPositive,
-    OptionError,
     Overrides,
     Text,
-    option_names,
-    parse,
 )
+from t5x_lite.core.options import OptionError, option_names, parse
 
 if TYPE_CHECKING:
     from t5x_lite.c4.output import Kind

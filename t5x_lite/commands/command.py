@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar
 
 from t5x_lite.core.errors import shown
-from t5x_lite.core.options import OVERRIDES, SHARED, AtLeast, OptionError, suggesting
+from t5x_lite.core.option_types import OVERRIDES, SHARED, AtLeast
+from t5x_lite.core.options import OptionError, suggesting
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -21,19 +21,18 @@ import tyro
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     ALL_MODULES,
     Destination,
     Modules,
     Natural,
     Number,
     OptionalDirectory,
-    OptionError,
     Positive,
     Source,
     Step,
-    did_you_mean,
 )
+from t5x_lite.core.options import OptionError, did_you_mean
 from t5x_lite.core.project import trusting_checkpoints
 
 if TYPE_CHECKING:

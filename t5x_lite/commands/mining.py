@@ -35,16 +35,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import locked, naming, write_atomically
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     SHARED,
     File,
     Files,
     OptionalDirectory,
     OptionalFile,
-    OptionError,
     Positive,
     SomeDirectory,
 )
+from t5x_lite.core.options import OptionError
 from t5x_lite.core.project import trusting_checkpoints
 from t5x_lite.retrieval.mining import Candidate, Chosen, Known, Rules, choose
 from t5x_lite.retrieval.queries import EncoderSearch, PairEncoder

@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import LONGEST_LINE, write_atomically
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     SHARED,
     File,
     Files,
     Natural,
     OptionalFile,
     OptionalNumber,
-    OptionError,
     Positive,
     Text,
     Texts,
 )
+from t5x_lite.core.options import OptionError
 from t5x_lite.core.progress import counting, step
 from t5x_lite.retrieval.pair_rules import Filters, Sieve
 from t5x_lite.retrieval.synthesis import (

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     ALL_MODULES,
     Directory,
     File,
@@ -32,7 +32,6 @@ from t5x_lite.core.options import (
     OptionalDirectory,
     OptionalFile,
     OptionalPositive,
-    OptionError,
     Positive,
     Step,
     Text,
@@ -40,6 +39,7 @@ from t5x_lite.core.options import (
     Three,
     Two,
 )
+from t5x_lite.core.options import OptionError
 from t5x_lite.core.progress import counting
 from t5x_lite.core.project import trusting_checkpoints
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import PROG, load_config, some_directory, with_epochs_of
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     ALL_MODULES,
     Config,
     Directories,
@@ -22,15 +22,14 @@ from t5x_lite.core.options import (
     OptionalNumber,
     OptionalPositive,
     OptionalText,
-    OptionError,
     Overrides,
     SomeDirectory,
     Step,
     Text,
     Texts,
     Workdirs,
-    given_options,
 )
+from t5x_lite.core.options import OptionError, given_options
 from t5x_lite.core.project import trusting_checkpoints
 from t5x_lite.core.remote import is_remote
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     SHARED,
     Count,
     Directories,
@@ -27,12 +27,12 @@ from t5x_lite.core.options import (
     OptionalFile,
     OptionalPositive,
     OptionalText,
-    OptionError,
     Positive,
     Positives,
     Text,
     Texts,
 )
+from t5x_lite.core.options import OptionError
 from t5x_lite.retrieval.queries import QueryEncoder
 
 if TYPE_CHECKING:

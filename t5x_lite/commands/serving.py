@@ -8,7 +8,7 @@ import tyro
 from t5x_lite.commands.answers import check_threshold
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import some_directory
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     ALL_MODULES,
     Count,
     Directories,
@@ -23,12 +23,12 @@ from t5x_lite.core.options import (
     OptionalPooling,
     OptionalPositive,
     OptionalText,
-    OptionError,
     Positive,
     Step,
     Text,
     Texts,
 )
+from t5x_lite.core.options import OptionError
 from t5x_lite.core.project import trusting_checkpoints
 
 Counts = Annotated[Sequence[int], tyro.conf.arg(metavar="N [N ...]")]

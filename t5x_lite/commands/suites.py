@@ -32,7 +32,7 @@ import tyro
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import write_atomically
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     ALL_MODULES,
     Directory,
     Files,
@@ -42,10 +42,10 @@ from t5x_lite.core.options import (
     OptionalPooling,
     OptionalPositive,
     OptionalText,
-    OptionError,
     Positive,
     Step,
 )
+from t5x_lite.core.options import OptionError
 from t5x_lite.core.progress import print_result
 from t5x_lite.core.project import trusting_checkpoints
 from t5x_lite.retrieval.queries import QueryEncoder

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import before_beam, load_config, load_driver
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     Config,
     Directory,
     Files,
     Natural,
     OptionalNumber,
-    OptionError,
     Overrides,
     Positive,
     SomeDirectory,
     Text,
     Texts,
 )
+from t5x_lite.core.options import OptionError
 
 if TYPE_CHECKING:
     from t5x_lite.data.formats.documents import Source

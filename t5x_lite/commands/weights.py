@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     AnyDirectory,
     AnyFile,
     Destination,

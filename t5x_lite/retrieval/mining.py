@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Natural, OptionalNumber, Positive
+from t5x_lite.core.option_types import Natural, OptionalNumber, Positive
 
 if TYPE_CHECKING:
     from t5x_lite.retrieval.mining_inputs import Pool

@@ -48,7 +48,7 @@ from typing import Any, Literal, NamedTuple
 
 from t5x_lite.c4.cleaning import identifier
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import OptionalFile, Positive
+from t5x_lite.core.option_types import OptionalFile, Positive
 from t5x_lite.retrieval.analyzers import words
 
 _BODIES = ("text", "body", "contents", "document")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import write_atomically
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     ALL_MODULES,
     Modules,
     OptionalDirectory,

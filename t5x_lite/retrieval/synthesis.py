@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Count, OptionalPositive, Positive
+from t5x_lite.core.option_types import Count, OptionalPositive, Positive
 from t5x_lite.data.formats.lines import read_examples
 from t5x_lite.data.formats.passages import of_object
 from t5x_lite.retrieval.analyzers import words

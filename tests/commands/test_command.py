@@ -9,17 +9,16 @@ import pytest
 from t5x_lite.cli import main
 from t5x_lite.commands import COMMANDS, summaries
 from t5x_lite.commands.command import command
-from t5x_lite.core.options import (
+from t5x_lite.core.option_types import (
     SHARED,
     Files,
     Natural,
     OptionalPositive,
-    OptionError,
     Overrides,
     Positive,
     Positives,
-    parse,
 )
+from t5x_lite.core.options import OptionError, parse
 
 calls: list[tuple] = []
 

@@ -17,7 +17,7 @@ from t5x_lite.commands.deltas import merge
 from t5x_lite.config import Checkpoints
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Modules
+from t5x_lite.core.option_types import Modules
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.inference.modules import ModulesOf
 from t5x_lite.inference.text_encoder import TextEncoder

@@ -1,0 +1,155 @@
+"""Types of command-line options: what an option takes, and what the help shows for it.
+
+    depth: Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(1)] = 1000       # Positive
+    encoder: Annotated[QueryEncoder, SHARED] = QueryEncoder()
+
+Commands declare their parameters by them, and so do dataclasses that several commands share
+(`SHARED`), which are below the commands.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import tyro
+
+
+class AtLeast(NamedTuple):
+    """The smallest value of a number; stands in an option's annotation."""
+
+    minimum: int
+
+
+SHARED = object()
+"""Stands in the annotation of a parameter whose dataclass has its fields among the options."""
+
+
+OVERRIDES = object()
+"""Stands in the annotation of a parameter that gets the options which are fields of a config."""
+
+
+Overrides = Annotated[Sequence[str], OVERRIDES]
+
+
+Config = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
+
+
+Workdirs = Annotated[
+    Sequence[str], tyro.conf.Positional, tyro.conf.arg(metavar="WORKDIR [WORKDIR ...]")
+]
+
+
+Source = Annotated[str | Path, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
+
+
+Destination = Annotated[str | Path, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
+
+
+AnyDirectory = Annotated[str | Path, tyro.conf.arg(metavar="DIR")]
+
+
+AnyFile = Annotated[str | Path, tyro.conf.arg(metavar="FILE")]
+
+
+SomeDirectory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+
+
+Repository = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ORG/NAME")]
+
+
+Directory = Annotated[str, tyro.conf.arg(metavar="DIR")]
+
+
+Directories = Annotated[Sequence[str], tyro.conf.arg(metavar="DIR [DIR ...]")]
+
+
+OptionalDirectory = Annotated[str | None, tyro.conf.arg(metavar="DIR")]
+
+
+File = Annotated[str, tyro.conf.arg(metavar="FILE")]
+
+
+Files = Annotated[Sequence[str], tyro.conf.arg(metavar="FILE [FILE ...]")]
+
+
+OptionalFile = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
+
+
+Count = Annotated[int, tyro.conf.arg(metavar="N")]
+
+
+OptionalCount = Annotated[int | None, tyro.conf.arg(metavar="N")]
+
+
+Number = Annotated[float, tyro.conf.arg(metavar="X")]
+
+
+OptionalNumber = Annotated[float | None, tyro.conf.arg(metavar="X")]
+
+
+Text = Annotated[str, tyro.conf.arg(metavar="TEXT")]
+
+
+Two = Annotated[tuple[float, float], tyro.conf.arg(metavar="X X")]
+
+
+Three = Annotated[tuple[float, float, float], tyro.conf.arg(metavar="X X X")]
+
+
+Texts = Annotated[Sequence[str], tyro.conf.arg(metavar="TEXT [TEXT ...]")]
+
+
+OptionalText = Annotated[str | None, tyro.conf.arg(metavar="TEXT")]
+
+
+LongInputs = Literal["cut", "refuse"]
+
+
+Dtype = Literal["keep", "float32", "bfloat16"]
+
+
+OptionalPooling = Literal["cls", "mean"] | None
+
+
+OptionalFeedForward = (
+    Literal["relu", "gelu", "silu", "gated-relu", "gated-gelu", "gated-silu"] | None
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Modules:
+    """Modules of a checkpoint.
+
+    Attributes:
+      use: the names of those that are in use, with commas between; "" is the base alone. If not
+        given, all that the checkpoint has, or of evaluate those that its config's adapters.use
+        names.
+    """
+
+    use: OptionalText = None
+
+
+ALL_MODULES = Modules()
+"""All that the checkpoint has."""
+
+
+Positive = Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(1)]
+
+
+OptionalPositive = Annotated[int | None, tyro.conf.arg(metavar="N"), AtLeast(1)]
+
+
+Natural = Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(0)]
+
+
+OptionalNatural = Annotated[int | None, tyro.conf.arg(metavar="N"), AtLeast(0)]
+
+
+Step = Annotated[int | Literal["best"] | None, tyro.conf.arg(metavar="N|best"), AtLeast(0)]
+
+
+Numbers = Annotated[Sequence[float], tyro.conf.arg(metavar="X [X ...]")]
+
+
+Positives = Annotated[Sequence[int], tyro.conf.arg(metavar="N [N ...]"), AtLeast(1)]
