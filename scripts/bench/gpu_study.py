@@ -48,6 +48,8 @@ RATES = (3e-4, 1e-3, 1e-4)
 TASKS = ("descriptions", "terms")
 PAIRS = {1000: 100, 20_000: 600}
 TUNING_RATE = 3e-4
+MAIN = ("MLM", "RetroMAE", "Condenser", "SimCSE", "Condenser, other rows' [CLS]")
+"""Objectives that each seed pretrains; the others are ablations, of one seed."""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -74,6 +76,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         study.add_argument("--pairs", type=int, nargs="+", default=list(PAIRS))
         study.add_argument(
             "--arms", nargs="+", help="objectives of retrieval, or none; all if not given"
+        )
+        study.add_argument(
+            "--ablations", action="store_true", help="RetroMAE's shares of masks and decoders, too"
         )
         study.add_argument("--steps-per-call", type=int, default=100)
         study.add_argument("--dry-run", action="store_true", help="tiny, on CPU")
@@ -167,12 +172,12 @@ class Runner:
     Args:
       study: the data, the model and the options.
       objective: what is trained.
-      batch: makes a batch of the arrays and the numbers of rows.
+      batch: makes a batch of the arrays, the numbers of rows and a key.
       rows: of a batch.
     """
 
     def __init__(
-        self, study: "Study", objective: Any, batch: Callable[[Any, Any], Any], *, rows: int
+        self, study: Any, objective: Any, batch: Callable[[Any, Any, Any], Any], *, rows: int
     ):
         import jax
 
@@ -226,9 +231,11 @@ class Runner:
         learner = self.learner_of(optimizer=self._optimizer(peak, total))
         layout = state_shardings(self.study.mesh, learner.axes, learner.optimizer_axes())
         train = make_train_step(learner.updates(), mesh=self.study.mesh, layout=layout, seed=seed)
+        key = jax.random.fold_in(jax.random.key(seed), 2)
 
         def step(state: Any, rows: Any) -> tuple[Any, Any]:
-            state, metrics = train(state, self._batch(arrays, rows))
+            batch = self._batch(arrays, rows, jax.random.fold_in(key, state.step))
+            state, metrics = train(state, batch)
             return state, metrics["loss"]
 
         return jax.lax.scan(step, state, index)
@@ -270,10 +277,46 @@ class Runner:
             index = pool[np.stack([next(order) for _ in range(each)])].astype(np.int32)
             given = (np.float32(peak), np.float32(calls * each), np.int32(seed))
             state, losses = self.compiled(state, arrays, index, *given)
-        return state.params, float(np.mean(losses[-10:]))
+        return state.params, float(np.mean(losses[-10:])) if calls else float("nan")
 
 
-class Study:
+class Record:
+    """The lines of a study's file, and its time."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.begun = options, time.perf_counter()
+        self._done: dict[str, dict[str, Any]] = {}
+        if options.output and os.path.exists(options.output):
+            self._done = {line["run"]: line for line in lines_of(Path(options.output))}
+
+    @property
+    def left(self) -> float:
+        """Seconds of the budget."""
+        return self.options.budget - (time.perf_counter() - self.begun)
+
+    def has(self, run: str) -> bool:
+        """Whether the file has a run."""
+        return run in self._done
+
+    def record(self, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """The line of a run, made unless it is in the file; None if the time is over."""
+        if run in self._done:
+            return self._done[run]
+        if self.left <= 0:
+            return None
+        began = time.perf_counter()
+        line = {"run": run, **make()}
+        line["seconds"] = round(time.perf_counter() - began, 2)
+        shown = {name: value for name, value in line.items() if not isinstance(value, str | dict)}
+        print(json.dumps({"run": run, **shown}), flush=True)
+        if self.options.output:
+            Path(self.options.output).parent.mkdir(parents=True, exist_ok=True)
+            with open(self.options.output, "a") as file:
+                file.write(json.dumps(line) + "\n")
+        return line
+
+
+class Study(Record):
     """Data, model, pretrained parameters and results."""
 
     def __init__(self, options: argparse.Namespace):
@@ -282,7 +325,7 @@ class Study:
 
         from t5x_lite.core.sharding import MeshConfig, make_mesh
 
-        self.options, self.begun = options, time.perf_counter()
+        super().__init__(options)
         if options.dry_run:
             self.data, size = random_data(), "tiny"
             self.start: dict[str, Any] = {}
@@ -302,36 +345,11 @@ class Study:
                 self.data[name] = rows[:, : options.length]
             if "/validation" in name or "/test" in name:
                 self.data[name] = self.data[name][: options.tests]
-        self._done: dict[str, dict[str, Any]] = {}
-        if options.output and os.path.exists(options.output):
-            self._done = {line["run"]: line for line in lines_of(Path(options.output))}
 
     def device(self, name: str) -> Any:
         import jax
 
         return jax.device_put(self.data[name])
-
-    @property
-    def left(self) -> float:
-        """Seconds of the budget."""
-        return self.options.budget - (time.perf_counter() - self.begun)
-
-    def record(self, run: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """The line of a run, made unless it is in the file; None if the time is over."""
-        if run in self._done:
-            return self._done[run]
-        if self.left <= 0:
-            return None
-        began = time.perf_counter()
-        line = {"run": run, **make()}
-        line["seconds"] = round(time.perf_counter() - began, 2)
-        shown = {name: value for name, value in line.items() if not isinstance(value, str | dict)}
-        print(json.dumps({"run": run, **shown}), flush=True)
-        if self.options.output:
-            Path(self.options.output).parent.mkdir(parents=True, exist_ok=True)
-            with open(self.options.output, "a") as file:
-                file.write(json.dumps(line) + "\n")
-        return line
 
 
 def padded(rows: Any, *, pad: int) -> tuple[Any, Any]:
@@ -365,7 +383,8 @@ def labels(study: Study) -> None:
     classes = {split: study.data[f"labels/{split}"].astype(np.int32) for split in SPLITS}
     given = (arrays["train"], jax.device_put(classes["train"]))
 
-    def batch(given: Any, rows: Any) -> Any:
+    def batch(given: Any, rows: Any, key: Any) -> Any:
+        del key
         tokens, segments = padded(given[0][rows], pad=pad)
         label = given[1][rows] + 1
         both = jnp.stack([label, jnp.zeros_like(label)], axis=1)
@@ -455,12 +474,20 @@ def arms(mask: int) -> dict[str, Any]:
         def build(self, model: Any, *, rngs: Any) -> Any:
             return OtherRowsLoss(self, self.checked(model), rngs=rngs)
 
+    retromae = functools.partial(RetroMAE, mask_id=mask, query="normalised")
     return {
         "MLM": MaskedLM(mask_id=mask, whole_word=True),
-        "RetroMAE": RetroMAE(mask_id=mask, query="normalised"),
+        "RetroMAE": retromae(),
         "Condenser": Condenser(mask_id=mask),
         "SimCSE": Contrastive(temperature=0.05, pooling="cls"),
         "Condenser, other rows' [CLS]": OtherRows(mask_id=mask),
+        "MLM, 30 %": MaskedLM(mask_id=mask, whole_word=True, ratio=0.3),
+        "RetroMAE, basic decoder": retromae(decoder="basic", query="raw"),
+        "RetroMAE, encoder 15 %": retromae(ratio=0.15),
+        "RetroMAE, encoder 50 %": retromae(ratio=0.5),
+        "RetroMAE, decoder 15 %": retromae(decoder_ratio=0.15),
+        "RetroMAE, decoder 90 %": retromae(decoder_ratio=0.9),
+        "DupMAE": retromae(bag_of_words=0.1),
     }
 
 
@@ -476,10 +503,12 @@ def retrieval(study: Study) -> None:
     documents = np.concatenate([study.data[f"{task}/train/passage"] for task in TASKS])
     domain = jax.device_put(documents)
 
-    def of_texts(domain: Any, rows: Any) -> Any:
+    def of_texts(domain: Any, rows: Any, key: Any = None) -> Any:
+        del key  # The objectives draw their masks.
         return gpu_pretrain.bert_batch(domain[rows], info=study.info, kinds=study.kinds)
 
-    def of_pairs(given: Any, rows: Any) -> Any:
+    def of_pairs(given: Any, rows: Any, key: Any = None) -> Any:
+        del key
         (query, queries), (passage, passages) = (padded(x[rows], pad=pad) for x in given)
         return {
             "query_tokens": query,
@@ -488,7 +517,8 @@ def retrieval(study: Study) -> None:
             "passage_segment_ids": passages[:, None],
         }
 
-    def itself(domain: Any, rows: Any) -> Any:
+    def itself(domain: Any, rows: Any, key: Any) -> Any:
+        del key
         return of_pairs((domain, domain), rows)
 
     learner = None
@@ -534,7 +564,7 @@ def retrieval(study: Study) -> None:
     learner = tuning.learner
     sides = [study.device(f"descriptions/train/{side}") for side in ("query", "passage")]
     only_model = {p: x for p, x in study.start.items() if p.startswith("model/")}
-    bases: dict[str, dict[str, Any]] = {}
+    numbers = () if not study.options.seeds else (16,) if dry else tuple(study.options.pairs)
 
     def summaries_of(params: Any, runners: Mapping[str, Runner]) -> dict[str, float]:
         """Metrics of a Condenser with its own [CLS] states and with another row's."""
@@ -547,27 +577,49 @@ def retrieval(study: Study) -> None:
             found |= {f"{name}: {n}": float(total / weight) for n, (total, weight) in sums.items()}
         return found
 
-    def zero_shot(name: str, params: Mapping[str, Any], more: dict[str, Any]) -> None:
-        bases[name] = {p: jnp.array(x) for p, x in params.items() if p.startswith("model/")}
-        tree = trees.unflatten(dict(bases[name]))
-        study.record(f"retrieval {name} zero-shot", lambda: {**more, **measured(tree, name, TASKS)})
+    def evaluated(name: str, seed: int, params: Mapping[str, Any], more: dict[str, Any]) -> None:
+        """Zero-shot, and tuned on pairs."""
+        start = {p: jnp.array(x) for p, x in params.items() if p.startswith("model/")}
+        tree = trees.unflatten(dict(start))
+        name_of = functools.partial("retrieval {} {} {}".format, name, seed)
+        study.record(
+            name_of("zero-shot"), lambda: {"seed": seed, **more, **measured(tree, name, TASKS)}
+        )
+        for number in numbers:
+            study.record(name_of(number), lambda number=number: tuned(start, name, number, seed))
 
-    def tuned(name: str, number: int, seed: int) -> dict[str, Any]:
+    def tuned(start: Mapping[str, Any], name: str, number: int, seed: int) -> dict[str, Any]:
         pool_of = np.random.default_rng(seed).permutation(len(sides[0]))[:number]
         steps = 8 if dry else PAIRS[number]
         options: dict[str, Any] = {"steps": steps, "peak": TUNING_RATE, "seed": seed}
-        params, loss = tuning.train(bases[name], pool_of, tuple(sides), **options)
+        params, loss = tuning.train(start, pool_of, tuple(sides), **options)
         more = {"pairs": number, "seed": seed, "loss": round(loss, 4)}
         return {**more, **measured(params, name, TASKS)}
 
+    def pretrained(name: str, seed: int) -> None:
+        """Pretrain an arm, unless all its runs are in the file."""
+        runs = [f"retrieval {name} {seed} {what}" for what in ("zero-shot", *numbers)]
+        if study.left <= 0 or all(study.has(run) for run in runs):
+            return
+        # As many tokens as the others: each text is encoded twice.
+        of_arm = steps // 2 if name == "SimCSE" else steps
+        began = time.perf_counter()
+        rate = 5e-5 if name == "SimCSE" else TUNING_RATE
+        everything = np.arange(len(documents))
+        given: dict[str, Any] = {"steps": of_arm, "peak": rate, "seed": seed}
+        params, loss = runners[name].train(study.start, everything, domain, **given)
+        seconds = round(time.perf_counter() - began, 1)
+        more: dict[str, Any] = {"loss": round(loss, 4), "train_seconds": seconds}
+        if name == "Condenser" and "Condenser, other rows' [CLS]" in runners:
+            more["mechanism"] = summaries_of(params, runners)
+        evaluated(name, seed, trees.flatten(params), more)
+
     key = jax.random.key(0)
     fresh = trees.flatten(tuning.learner.init(key))
-    zero_shot("random weights", fresh, {})
-    zero_shot("pretrained", only_model or fresh, {})
     runners = {
         name: Runner(study, objective, itself if name == "SimCSE" else of_texts, rows=rows)
         for name, objective in arms(study.info["mask"]).items()
-        if name in (study.options.arms or [name])
+        if name in (study.options.arms or [name]) and (name in MAIN or study.options.ablations)
     }
     programs = [(runner, runner.lower(domain)) for runner in runners.values()]
     if study.options.seeds:
@@ -577,29 +629,13 @@ def retrieval(study: Study) -> None:
         for (runner, _), program in zip(programs, compiled, strict=True):
             runner.compiled = program
     print(json.dumps({"compiled": len(programs), "left": round(study.left, 1)}), flush=True)
-    for name, runner in runners.items():
-        if study.left <= 0:
-            break
-        # As many tokens as the others: each text is encoded twice.
-        of_arm = steps // 2 if name == "SimCSE" else steps
-        began = time.perf_counter()
-        rate = 5e-5 if name == "SimCSE" else TUNING_RATE
-        everything = np.arange(len(documents))
-        params, loss = runner.train(
-            study.start, everything, domain, steps=of_arm, peak=rate, seed=0
-        )
-        seconds = round(time.perf_counter() - began, 1)
-        more: dict[str, Any] = {"loss": round(loss, 4), "train_seconds": seconds}
-        if name == "Condenser" and "Condenser, other rows' [CLS]" in runners:
-            more["mechanism"] = summaries_of(params, runners)
-        zero_shot(name, trees.flatten(params), more)
-    for number in (16,) if dry else study.options.pairs:
-        for seed in range(study.options.seeds):
-            for name in bases:
-                study.record(
-                    f"retrieval {name} {number} {seed}",
-                    functools.partial(tuned, name, number, seed),
-                )
+    bases = {"random weights": fresh, "pretrained": only_model or fresh}
+    for seed in range(max(1, study.options.seeds)):
+        for name, start in bases.items():
+            evaluated(name, seed, start, {})
+        for name in runners:
+            if name in MAIN or (seed == 0 and study.options.ablations):
+                pretrained(name, seed)
 
 
 # Tables.
