@@ -4,6 +4,7 @@
     scripts/bench/gpu.sh study labels --data FILE --init PIECES --output RESULTS --budget 150
     scripts/bench/gpu.sh study retrieval --data FILE --init PIECES --output RESULTS --budget 300
     python scripts/bench/gpu_study.py report --results RESULTS
+    python scripts/bench/gpu_study.py plot --results RESULTS --output FOLDER
     python scripts/bench/gpu_study.py probe --texts TEXTS.jsonl --vectors A.npy B.npy
 
 PIECES is what `gpu_pretrain.py train` wrote, CORPUS what corpus.py made. The studies need jax,
@@ -84,6 +85,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         study.add_argument("--dry-run", action="store_true", help="tiny, on CPU")
     report = commands.add_parser("report", help="print the tables")
     report.add_argument("--results", required=True, nargs="+", help="files of JSON lines")
+    plot = commands.add_parser("plot", help="draw two pictures (matplotlib)")
+    plot.add_argument("--results", required=True, nargs="+", help="files of JSON lines")
+    plot.add_argument("--output", required=True, help="folder of the pictures")
     probe = commands.add_parser("probe", help="compare vectors by a linear classifier")
     probe.add_argument("--texts", required=True, help='JSON lines {"text", "label"}')
     probe.add_argument("--vectors", required=True, nargs=2, metavar="FILE", help="of the texts")
@@ -772,12 +776,62 @@ def report(options: argparse.Namespace) -> None:
             print(f"| {name} | " + " | ".join(cells) + " |")
 
 
+def plot(options: argparse.Namespace) -> None:
+    """Draw accuracy over labels, and MRR@10 of each arm; the same results make the same files."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "study", "svg.fonttype": "none", "font.size": 9})
+    lines = [line for path in options.results for line in lines_of(Path(path))]
+    few = [line for line in lines if line["study"] == "labels"]
+    figure, axis = plt.subplots(figsize=(5, 3.4), layout="constrained")
+    for init in ("pretrained", "random"):
+        numbers = sorted({line["labels"] for line in few})
+        found = []
+        for number in numbers:
+            those = [x for x in few if x["labels"] == number and x["init"] == init]
+            first = max((x for x in those if x["seed"] == 0), key=lambda x: x["validation"])
+            found.append([100 * x["test"] for x in those if x["rate"] == first["rate"]])
+        means = [float(np.mean(values)) for values in found]
+        spread = [float(np.std(values)) for values in found]
+        name = {"pretrained": "pretrained base", "random": "random weights"}[init]
+        axis.errorbar(numbers, means, yerr=spread, marker="o", capsize=3, label=name)
+    axis.set(xscale="log", xlabel="labels", ylabel="test accuracy, %", ylim=(0, 100))
+    axis.grid(alpha=0.3)
+    axis.legend(loc="lower right")
+    metadata = {"Date": None, "Creator": None}
+    figure.savefig(Path(options.output) / "few-labels.svg", metadata=metadata)
+    found = [line for line in lines if line["study"] == "retrieval"]
+    names = list(dict.fromkeys(line["arm"] for line in found))
+    figure, axes = plt.subplots(1, len(TASKS), figsize=(10, 3.4), layout="constrained")
+    for task, axis in zip(TASKS, axes, strict=True):
+        for place, pairs in enumerate(sorted({line.get("pairs", 0) for line in found})):
+            label = f"tuned on {pairs:,} pairs" if pairs else "zero-shot"
+            means = []
+            for name in names:
+                those = [x for x in found if x["arm"] == name and x.get("pairs", 0) == pairs]
+                means.append(100 * float(np.mean([x[f"{task}_cls_mrr"] for x in those])))
+            axis.barh(np.arange(len(names)) + 0.27 * place, means, height=0.25, label=label)
+        axis.set(yticks=np.arange(len(names)) + 0.27, xlabel="MRR@10, [CLS]")
+        axis.set_yticklabels(names if task == TASKS[0] else [])
+        axis.set_title(
+            {"descriptions": "short to long description", "terms": "term to gloss"}[task]
+        )
+        axis.invert_yaxis()
+        axis.grid(alpha=0.3, axis="x")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    figure.savefig(Path(options.output) / "retrieval-pretraining.svg", metadata=metadata)
+
+
 def main() -> None:
     options = parse()
     if options.command == "tokens":
         return write_tokens(options)
-    if options.command in ("report", "probe"):
-        return {"report": report, "probe": probe}[options.command](options)
+    if options.command in ("report", "probe", "plot"):
+        return {"report": report, "probe": probe, "plot": plot}[options.command](options)
     if options.dry_run:
         gpu.quick_cpu()
         options.dtype = "float32"
