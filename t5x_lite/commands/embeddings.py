@@ -1,7 +1,8 @@
 """embed: the texts of a file as vectors, without TensorFlow.
 
 A file of any size streams through in constant memory, a chunk of batches at a time, whose texts are
-sorted by length. All devices share a batch. The output appears when it is whole.
+sorted by length. All devices share a batch. The output appears when it is whole, and a killed
+command goes on behind the last whole chunk.
 """
 
 import contextlib
@@ -9,9 +10,10 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     from t5x_lite.core.trees import Params
     from t5x_lite.data.formats.passages import PassageFormat, TextRecord
-    from t5x_lite.data.formats.vectors import Numbers
+    from t5x_lite.data.formats.vectors import VectorWriter, Writer
     from t5x_lite.inference.text_encoder import TextEncoder
     from t5x_lite.inference.vectors import HeadEmbedder
     from t5x_lite.models.vector_heads import Role
@@ -88,7 +90,8 @@ def embed(
 ) -> Path:
     """Turn texts into vectors by an encoder: text, JSON lines or tables to .npy or .parquet.
 
-    All devices share a batch. The output appears when it is whole.
+    All devices share a batch. The output appears when it is whole; a killed command goes on, but
+    with standard input or .parquet it begins again.
 
     Args:
       checkpoint: a work directory or a step directory.
@@ -141,11 +144,14 @@ def embed(
         is not finite; the output is as it was then.
     """
     from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.core.jobs import resumable_directory
     from t5x_lite.core.sharding import MeshConfig, make_mesh
     from t5x_lite.core.workers import Prefetch
     from t5x_lite.data.formats.documents import as_template
     from t5x_lite.data.formats.passages import Share
-    from t5x_lite.data.formats.vectors import vector_writer
+    from t5x_lite.data.formats.vectors import Writer, vector_writer
+    from t5x_lite.inference.json_answers import identity_of_step
     from t5x_lite.inference.loading import find_step
     from t5x_lite.inference.text_encoder import TextEncoder
 
@@ -166,58 +172,88 @@ def embed(
                 raise InputError("--part goes with a file of texts, and with one file of vectors")
             bounds = share.bounds(sum(1 for _ in read()), whole=size, what="texts")
             records, total = itertools.islice(records, *bounds), bounds[1] - bounds[0]
-        first = next(records, None)  # a wrong input is seen before a large model is loaded
-        if first is None:
-            raise InputError(f"{input}: no text to read")
-        encoder = TextEncoder.load(
-            str(directory),
-            use=adapters.use,
-            mesh=make_mesh(MeshConfig()),
-            length=inputs_length,
-            pooling=pooling,
-            normalize=normalize,
-            compute_dtype=compute_dtype,
-        )
-        begins = encoder.begins_with(prefix, prompt)
-        cut = Cutter(encoder, long_inputs, mcls=mcls)
-        chunks = _chunks(itertools.chain([first], records), cut, prefix=begins, size=size)
-        if several:
-            by_heads = encoder.head_embedder(heads, batch_size=batch_size)
-            total = _num_lines(input)
-            done = _write_heads(
-                *(output, chunks, by_heads, encoder.params),
-                numbers=vector_numbers,
-                mcls=mcls is not None,
-                total=total,
+        identity = {
+            "command": "embed",
+            "inputs": _identity_of_place(input),
+            "checkpoint": identity_of_step(directory),
+            "base": base,
+            "adapters": asdict(adapters),
+            "texts": [format, text, prefix, prompt, part, inputs_length, long_inputs],
+            "vectors": [pooling, normalize, role, bag_top, [*heads], mcls, vector_numbers],
+            "compute": [compute_dtype, batch_size],
+        }
+        known = None if input == "-" or Path(input).is_fifo() else identity
+        with contextlib.ExitStack() as stack:
+            file: VectorWriter | Writer
+            if several:
+                made = (
+                    new_directory(output)
+                    if known is None
+                    else resumable_directory(output, identity=known, content="vectors")
+                )
+                file = stack.enter_context(
+                    Writer(stack.enter_context(made), numbers=vector_numbers)
+                )
+                total = _num_lines(input)
+            else:
+                file = stack.enter_context(vector_writer(output, identity=known, chunk=size))
+            records = itertools.islice(records, file.done, None)
+            first = next(records, None)  # a wrong input is seen before a large model is loaded
+            if first is None and not file.done:
+                raise InputError(f"{input}: no text to read")
+            encoder = TextEncoder.load(
+                str(directory),
+                use=adapters.use,
+                mesh=make_mesh(MeshConfig()),
+                length=inputs_length,
+                pooling=pooling,
+                normalize=normalize,
+                compute_dtype=compute_dtype,
             )
-            cut.report()
-            _logger.info("%s: %d texts by the heads %s", output, done, ", ".join(heads))
-            return Path(output)
-        vectors_of = _vectors_of(
-            encoder, batch_size=batch_size, bag_top=bag_top, mcls=mcls, role=role
-        )
-        done = 0
-        with (
-            vector_writer(output) as file,
-            contextlib.closing(Prefetch(chunks, depth=2)) as ahead,
-            counting("embedding", unit="texts", total=total or _num_lines(input)) as advance,
-        ):
-            for chunk in ahead:
-                vectors = vectors_of(chunk.rows)
-                _check_finite(vectors, chunk.records)
-                file.write([record.id for record in chunk.records], vectors)
-                done += len(vectors)
-                advance(len(vectors))
+            cut = Cutter(encoder, long_inputs, mcls=mcls)
+            left = records if first is None else itertools.chain([first], records)
+            chunks = _chunks(left, cut, prefix=encoder.begins_with(prefix, prompt), size=size)
+            ahead = stack.enter_context(contextlib.closing(Prefetch(chunks, depth=2)))
+            progress = counting(
+                "embedding", unit="texts", total=total or _num_lines(input), done=file.done
+            )
+            advance = stack.enter_context(progress)
+            if isinstance(file, Writer):
+                embedder = encoder.head_embedder(heads, batch_size=batch_size)
+                _write_heads(file, ahead, embedder, encoder.params, advance, mcls=mcls is not None)
+            else:
+                vectors_of = _vectors_of(
+                    encoder, batch_size=batch_size, bag_top=bag_top, mcls=mcls, role=role
+                )
+                for chunk in ahead:
+                    vectors = vectors_of(chunk.rows)
+                    _check_finite(vectors, chunk.records)
+                    file.write([record.id for record in chunk.records], vectors)
+                    advance(len(vectors))
+            done = file.done
     cut.report()
+    if several:
+        _logger.info("%s: %d texts by the heads %s", output, done, ", ".join(heads))
+        return Path(output)
     _logger.info(
-        "%s: %d vectors of %d numbers (pooling %s, %s)",
+        "%s: %d vectors (pooling %s, %s)",
         output,
         done,
-        vectors.shape[1],
         encoder.vectors.pooling,
         "of length 1" if encoder.vectors.normalize else "not normalised",
     )
     return Path(output)
+
+
+def _identity_of_place(place: str) -> list[Any]:
+    """What tells the texts of a place from others."""
+    from t5x_lite.core.jobs import identity_of_file
+    from t5x_lite.data.formats.documents import TFDS
+    from t5x_lite.data.tasks.text_files import shards_of
+
+    if place == "-" or place.startswith(TFDS):
+        return [place]
+    return [identity_of_file(str(shard)) for shard in shards_of(place)]
 
 
 def _read_place(
@@ -275,37 +311,23 @@ def _vectors_of(
 
 
 def _write_heads(
-    output: str,
-    chunks: Iterator[Chunk],
+    file: "Writer",
+    chunks: Iterable[Chunk],
     embedder: "HeadEmbedder",
     params: "Params",
+    advance: Callable[[int], None],
     *,
-    numbers: "Numbers",
     mcls: bool,
-    total: int | None,
-) -> int:
-    """Write the directory of several heads; return the number of texts."""
-    from t5x_lite.core.files import new_directory
-    from t5x_lite.core.workers import Prefetch
-    from t5x_lite.data.formats.vectors import Writer
-
-    done = 0
-    with (
-        new_directory(output) as directory,
-        contextlib.closing(Writer(directory, numbers=numbers)) as file,
-        contextlib.closing(Prefetch(chunks, depth=2)) as ahead,
-        counting("embedding", unit="texts", total=total) as advance,
-    ):
-        for chunk in ahead:
-            found = embedder.several(params, chunk.rows, mcls=mcls)
-            for vectors in (found.dense, *(found.vectors or ())):
-                if vectors is not None:
-                    _check_finite(vectors, chunk.records)
-            ids = [record.id for record in chunk.records]
-            file.write(ids, dense=found.dense, terms=found.terms, vectors=found.vectors)
-            done += len(ids)
-            advance(len(ids))
-    return done
+) -> None:
+    """Write the directory of several heads."""
+    for chunk in chunks:
+        found = embedder.several(params, chunk.rows, mcls=mcls)
+        for vectors in (found.dense, *(found.vectors or ())):
+            if vectors is not None:
+                _check_finite(vectors, chunk.records)
+        ids = [record.id for record in chunk.records]
+        file.write(ids, dense=found.dense, terms=found.terms, vectors=found.vectors)
+        advance(len(ids))
 
 
 class Cutter:
@@ -374,7 +396,7 @@ def _check_files(input: str, output: str, *, is_directory: bool = False) -> None
       InputError: the output is no file of vectors, has no directory, or is the input.
     """
     if is_directory:
-        return  # `new_directory` checks it
+        return  # the directory's job checks it
     from t5x_lite.data.formats.vectors import check_vector_file
 
     check_vector_file(output)

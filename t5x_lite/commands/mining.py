@@ -24,7 +24,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -34,7 +33,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.files import locked, naming, write_atomically
+from t5x_lite.core.files import write_atomically
+from t5x_lite.core.jobs import resumable_directory
 from t5x_lite.core.option_types import (
     SHARED,
     File,
@@ -118,14 +118,16 @@ def mine(
     ):
         inputs = read_inputs(input, passages=passages, split=split)
         made_of: dict[str, Any] = {"input": inputs.digest, "pool": inputs.pool.identity()}
-        folder = None
         if checkpoint is None:
             assert rankings is not None
             made_of["source"] = {"run": _digest_of(rankings)}
             found = _of_run(rankings, inputs, rules)
         else:
             made_of["source"] = encoder.identity(checkpoint, vectors)
-            folder = _folder(output, {**made_of, "last": rules.last}, held)
+            identity = {**made_of, "last": rules.last}
+            folder = held.enter_context(
+                resumable_directory(output, identity=identity, content="the vectors", scratch=True)
+            )
             search = EncoderSearch(checkpoint, inputs, encoder, vectors=vectors, folder=folder)
             found = _of_search(search, inputs, rules)
         report = _Report()
@@ -141,8 +143,6 @@ def mine(
             }
             header = json.dumps(settings, indent=1)
             write_atomically(Path(f"{output}.settings.json"), header.encode() + b"\n")
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
         report.tell(output)
 
 
@@ -152,30 +152,6 @@ def _digest_of(path: str) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _folder(output: str, identity: dict[str, Any], held: contextlib.ExitStack) -> Path:
-    """OUTPUT.partial, which is this process's until `held` ends.
-
-    Raises:
-      InputError: it is another command's, or another process uses it.
-    """
-    folder = Path(f"{output}.partial")
-    path = folder / "identity.json"
-    identity = json.loads(json.dumps(identity))
-    with naming(output):
-        folder.mkdir(exist_ok=True)
-        held.enter_context(locked(folder, output=output))
-    if path.exists():
-        known = json.loads(path.read_text())
-        if known != identity:
-            other = [key for key in identity if known.get(key) != identity[key]]
-            raise InputError(
-                f"{folder} is of another command (other {', '.join(other)}): give that one again, "
-                f"delete the directory, or give another output than {output}"
-            )
-    write_atomically(path, json.dumps(identity, indent=1).encode() + b"\n")
-    return folder
 
 
 def _of_run(path: str, inputs: "Inputs", rules: Rules) -> Iterator[_Ranked]:

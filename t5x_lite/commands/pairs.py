@@ -104,8 +104,8 @@ def pairs(
       InputError: a file or a line is wrong, there is no such rule, or what is there of the output
         is of another command.
     """
+    from t5x_lite.core.jobs import resumable_writer
     from t5x_lite.data.formats.documents import TEXT, as_template
-    from t5x_lite.data.formats.resumable import resumable_writer
     from t5x_lite.retrieval.pair_documents import PairReader
 
     if not input:

@@ -280,9 +280,9 @@ def score_pairs(
       InputError: if the checkpoint or a line is wrong.
     """
     from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.core.jobs import is_resumable, resumable_writer
     from t5x_lite.core.sharding import MeshConfig, make_mesh
     from t5x_lite.data.formats.lines import count_lines, writer
-    from t5x_lite.data.formats.resumable import is_resumable, resumable_writer
     from t5x_lite.inference.checkpoint import Checkpoint
     from t5x_lite.inference.loading import find_step
 

@@ -108,10 +108,10 @@ def search(
     Raises:
       InputError: a file is wrong, or what is there of the output is of another command.
     """
+    from t5x_lite.core.jobs import is_resumable
     from t5x_lite.core.sharding import MeshConfig, make_mesh
     from t5x_lite.data.formats.passages import Share
     from t5x_lite.data.formats.rankings import check_tag, write_run
-    from t5x_lite.data.formats.resumable import is_resumable
     from t5x_lite.data.formats.vectors import VectorShards, identity_of
     from t5x_lite.retrieval.exact import rankings_of, search_shards
 
@@ -627,7 +627,7 @@ def _write_results(
 ) -> None:
     """Writes metrics.json, the values of each query, and the page."""
     from t5x_lite.core.files import made_directory, write_atomically
-    from t5x_lite.data.formats.lines import encode
+    from t5x_lite.core.jobs import encode
     from t5x_lite.report.retrieval import write_page
 
     directory = Path(output)

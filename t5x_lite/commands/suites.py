@@ -32,6 +32,7 @@ import tyro
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import write_atomically
+from t5x_lite.core.jobs import check_same
 from t5x_lite.core.option_types import (
     ALL_MODULES,
     Directory,
@@ -178,12 +179,9 @@ def _check_same(path: Path, how: Mapping[str, Any]) -> None:
     """Raise InputError if a directory holds the runs of another command."""
     try:
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else how
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: give another --output") from error
-    if before != how:
-        raise InputError(
-            f"{path.parent} holds the runs of another command ({path.name}): give another --output"
-        )
+    except ValueError:
+        before = None
+    check_same(before, how, place=path.parent, content="the runs", output=path.parent)
     write_atomically(path, json.dumps(how, indent=1).encode() + b"\n")
 
 

@@ -243,6 +243,21 @@ def remove_unfinished() -> None:
 
 
 @contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Around what writes an output: says which one it was, of which a full disk says nothing.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # the reader has gone, as head does
+        raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+@contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Gives the system's errors that name no file, as those of writing, the name of this one."""
     try:

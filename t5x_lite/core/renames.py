@@ -140,7 +140,7 @@ _FORMER = {
     ),
     "data.formats.rankings": "records.answer_files records.run_files records.run_writer",
     "data.formats.released_files": "records.released_files",
-    "data.formats.resumable": "data.resumable records.resumable",
+    "core.jobs": "data.resumable records.resumable data.formats.resumable",
     "data.formats.retrieval_sets": (
         "data.beir_files records.beir_files records.dpr_files records.marco_files "
         "records.miracl_files"

@@ -4,7 +4,7 @@
 
 Files of any size stream through in constant memory, a chunk of batches at a time. Between two
 ordinary files a command that was killed goes on where it stopped
-(`t5x_lite.data.formats.resumable`).
+(`t5x_lite.core.jobs`).
 
 Inputs and targets that are longer than a command allows: cut with a warning, or refused.
 
@@ -24,11 +24,11 @@ import numpy as np
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.jobs import ResumableWriter, is_resumable, resumable_writer
 from t5x_lite.core.progress import counting, waiting
 from t5x_lite.core.remote import AnyPath
 from t5x_lite.data.formats import lines as json_lines
 from t5x_lite.data.formats.lines import Line, count_lines, read_lines
-from t5x_lite.data.formats.resumable import ResumableWriter, is_resumable, resumable_writer
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.inference.answers import Asked, head_for
 from t5x_lite.inference.checkpoint import Checkpoint, check_finite
@@ -314,12 +314,12 @@ def identity_of(
         "input": os.path.realpath(input),
         "size": known and known.st_size,
         "modified": known and known.st_mtime_ns,
-        "checkpoints": [_identity_of_step(step) for step in steps],
+        "checkpoints": [identity_of_step(step) for step in steps],
         **options,
     }
 
 
-def _identity_of_step(step: AnyPath) -> list[Any]:
+def identity_of_step(step: AnyPath) -> list[Any]:
     if isinstance(step, Path):
         return [os.path.realpath(step), (step / "params").stat().st_mtime_ns]
     return [str(step), None]  # a bucket's folders have no time

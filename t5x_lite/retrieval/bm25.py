@@ -33,11 +33,8 @@ behind its last block.
 
 import array
 import collections
-import contextlib
 import json
 import logging
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -45,7 +42,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.files import locked, open_atomically, reason, write_atomically
+from t5x_lite.core.files import open_atomically, write_atomically
+from t5x_lite.core.jobs import resumable_directory
 from t5x_lite.core.progress import counting, waiting
 from t5x_lite.data.formats.string_table import (
     StringTable,
@@ -184,59 +182,9 @@ def build(
       InputError: the directory is there, or cannot be written; what is there of a build is of
         another one; an id comes twice; or there is no document.
     """
-    target = Path(directory)
-    if target.exists():
-        raise InputError(f"{target}: is there already; delete it, or give another --output")
-    part = target.with_name(f"{target.name}.partial")
-    try:
-        with _kept_if_resumable(part, target):
-            _check_identity(part, {**identity, "analyzer": analyzer})
-            _Builder(part, analyzer).run(texts)
-            os.replace(part, target)
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written ({reason(error)})") from error
-
-
-@contextlib.contextmanager
-def _kept_if_resumable(part: Path, target: Path) -> Iterator[None]:
-    """Makes the unfinished directory, and removes it after a failure that leaves nothing to resume.
-
-    It stays after an interruption, and if it has blocks, unless the input is what was wrong and all
-    blocks are this process's. It is this process's alone.
-    """
-    made = [parent for parent in part.parents if not parent.exists()]
-    resumed = part.exists()
-    part.mkdir(parents=True, exist_ok=True)
-    with locked(part, output=target):
-        yield from _keeping(part, resumed=resumed, made=made)
-
-
-def _keeping(part: Path, *, resumed: bool, made: list[Path]) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
-        empty = not interrupted and not any(part.glob("block-*.npz"))
-        if not resumed and (isinstance(error, InputError) or empty):
-            shutil.rmtree(part, ignore_errors=True)
-            for parent in made:
-                with contextlib.suppress(OSError):
-                    parent.rmdir()
-        raise
-
-
-def _check_identity(part: Path, identity: Mapping[str, Any]) -> None:
-    path, asked = part / "identity.json", json.loads(json.dumps(identity))
-    if path.exists():
-        known = json.loads(path.read_text(encoding="utf-8"))
-        if known != asked:
-            other = [key for key in {**known, **asked} if known.get(key) != asked.get(key)]
-            raise InputError(
-                f"{part} holds a part of another index (other {', '.join(other)}): give that "
-                "command again, delete the directory, or give another --output"
-            )
-    else:
-        write_atomically(path, json.dumps(asked).encode())
+    asked = {**identity, "analyzer": analyzer}
+    with resumable_directory(directory, identity=asked, content="a part") as part:
+        _Builder(part, analyzer).run(texts)
 
 
 class _Builder:

@@ -53,6 +53,7 @@ from jaxtyping import Float, Int
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import open_atomically
+from t5x_lite.core.jobs import check_same
 from t5x_lite.core.progress import counting
 from t5x_lite.core.sharding import data_parallelism, jit_rows
 from t5x_lite.core.trees import Array
@@ -544,11 +545,7 @@ def _saved(path: str, identity: Mapping[str, Any]) -> Best | None:
             best = Best(saved["scores"], saved["rows"], int(saved["seen"]))
     except Exception as error:
         raise InputError(f"{path}: not the state of a search: delete it") from error
-    asked = json.loads(json.dumps(identity))
-    if known != asked:
-        other = [key for key in {**known, **asked} if known.get(key) != asked.get(key)]
-        raise InputError(
-            f"{path} holds the state of another search (other {', '.join(other)}): give that one "
-            "again, delete the file, or give another output"
-        )
+    check_same(
+        known, identity, place=path, content="the state", output=path.removesuffix(".partial.npz")
+    )
     return best

@@ -18,6 +18,7 @@ from t5x_lite.c4.pages import Tally
 from t5x_lite.c4.reading import expand_inputs, read_pages
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.jobs import identity_of_file
 from t5x_lite.core.object_store import data_path
 from t5x_lite.core.remote import is_remote
 from t5x_lite.data.formats.documents import (
@@ -111,7 +112,7 @@ class PairReader:
             else:
                 paths += [(kind, shard) for shard in shards_of(name)]
         self._paths, self._tally = paths, Tally()
-        self.files = [_identity(str(path)) for _, path in paths]
+        self.files = [identity_of_file(str(path)) for _, path in paths]
         self.num = self.empty = 0
         self._fields: list[str] = []
 
@@ -197,16 +198,6 @@ def _is_several(name: str) -> bool:
         or (glob.has_magic(name) and not os.path.exists(name))
         or (is_remote(name) and not data_path(name).is_file())
     )
-
-
-def _identity(path: str) -> list[Any]:
-    if "://" in path:
-        return [path]
-    try:
-        stat = os.stat(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    return [os.path.abspath(path), stat.st_size, stat.st_mtime_ns]
 
 
 def _aligned(one: str, other: str, *, languages: tuple[str, ...]) -> Iterator[Document]:

@@ -10,12 +10,12 @@ The search of `t5x-lite mine` with a checkpoint: vectors of the pool, then the n
 
 import dataclasses
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.files import write_atomically
 from t5x_lite.core.option_types import (
     ALL_MODULES,
     Modules,
@@ -309,25 +309,32 @@ class EncoderSearch:
         return shards
 
     def _embed(self) -> None:
-        """Writes passages.npy; a chunk that is whole is not made again."""
-        import numpy as np
-
-        from t5x_lite.data.formats.string_table import create_array
+        """Write passages.npy; a chunk that is whole is not made again."""
+        from t5x_lite.core.jobs import ResumableArray
 
         pool, chunk = self._inputs.pool, _CHUNK_BATCHES * self._options.batch_size
-        path, count = self._folder / "passages.npy", self._folder / "passages.done"
-        done = int(count.read_text()) if count.exists() and path.exists() else 0
-        size = self._queries.shape[1]
-        if done:
-            file = np.lib.format.open_memmap(path, mode="r+")
-        else:
-            file = create_array(path, np.float32, (len(pool), size))
-        if done:
-            _logger.info("going on after %d of %d passages", done, len(pool))
-        with counting("embedding", unit="passages", total=len(pool), done=done, steps=True):
-            for start in range(done, len(pool), chunk):
-                end = min(start + chunk, len(pool))
-                texts = [pool.text(k) for k in range(start, end)]
-                file[start:end] = self._encoded(texts, "passage")
-                file.flush()
-                write_atomically(count, str(end).encode())
+        path = self._folder / "passages.npy"
+        _cut_former(path)
+        path.touch()
+        with open(path, "r+b") as opened:
+            file = ResumableArray(opened, chunk=chunk, path=str(path))
+            if file.done:
+                _logger.info("going on after %d of %d passages", file.done, len(pool))
+            with counting(
+                "embedding", unit="passages", total=len(pool), done=file.done, steps=True
+            ):
+                for start in range(file.done, len(pool), chunk):
+                    texts = [pool.text(k) for k in range(start, min(start + chunk, len(pool)))]
+                    file.write(self._encoded(texts, "passage"))
+            file.finish()
+
+
+def _cut_former(path: Path) -> None:
+    """Cut the file of an earlier version, which had its whole size and passages.done beside it."""
+    import numpy as np
+
+    count = path.with_suffix(".done")
+    if count.exists() and path.exists():
+        rows = np.lib.format.open_memmap(path, mode="r")
+        os.truncate(path, rows.offset + int(count.read_text()) * rows.strides[0])
+    count.unlink(missing_ok=True)

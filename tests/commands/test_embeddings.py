@@ -88,6 +88,27 @@ def test_activations_in_bfloat16(embed):
     assert np.sum(exact * rounded, axis=1).min() > 0.999
 
 
+def test_a_killed_command_goes_on(embed, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
+    whole, seen, run = embed(), [], Embedder.run
+
+    def dying(self, params, rows, **options):
+        seen.append(len(rows))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return run(self, params, rows, **options)
+
+    monkeypatch.setattr(Embedder, "run", dying)
+    with pytest.raises(KeyboardInterrupt):
+        embed()
+    assert (tmp_path / "out.npy").exists()  # the old one
+    with pytest.raises(InputError, match=r"out.npy.partial holds rows of another command \(other "):
+        embed(prefix="query: ")
+    assert embed().tobytes() == whole.tobytes()
+    assert seen == [2, 2, 2, 1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.npy"]
+
+
 def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch):
     monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
     whole = embed()
@@ -145,7 +166,7 @@ def test_files_that_cannot_be(embed, tmp_path):
             r"cannot be written \(.*none is not a directory",
         ),
         ({"output": str(tmp_path / "link.npy")}, r"--input and --output are one file"),
-        ({"input": str(tmp_path / "none.txt")}, r"none\.txt: No such file"),
+        ({"input": str(tmp_path / "none.txt")}, r"none\.txt: cannot be read \(No such file"),
         ({"checkpoint": str(tmp_path / "none")}, r"none: no such directory"),
     ):
         with pytest.raises(InputError, match=message):

@@ -131,7 +131,8 @@ def _make_jsonl(base: Path) -> None:
 
 
 def _read_jsonl(base: Path) -> None:
-    from t5x_lite.data.formats.lines import encode, read_examples
+    from t5x_lite.core.jobs import encode
+    from t5x_lite.data.formats.lines import read_examples
     from t5x_lite.data.formats.passages import read_texts
 
     path = str(base / "a.jsonl")

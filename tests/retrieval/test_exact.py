@@ -76,7 +76,7 @@ def test_a_killed_search_goes_on(shards, small_blocks, tmp_path, monkeypatch, ki
     with pytest.raises(KeyboardInterrupt):
         search_shards(shards, QUERIES, depth=9, state=state, identity={"a": 1})
     if kills:
-        with pytest.raises(InputError, match=r"another search \(other a, b\)"):
+        with pytest.raises(InputError, match=r"another command \(other a, b\)"):
             search_shards(shards, QUERIES, depth=9, state=state, identity={"a": 2, "b": 1})
     again = search_shards(shards, QUERIES, depth=9, state=state, identity={"a": 1})
     assert seen == [*range(0, 1024 * kills + 1, 1024), *range(1024 * kills, 2500, 1024)]

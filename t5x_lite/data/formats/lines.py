@@ -32,12 +32,13 @@ import math
 import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from t5x_lite.core.errors import InputError, install_command
-from t5x_lite.core.files import LONGEST_LINE, open_atomically, reason, without_bom
+from t5x_lite.core.files import LONGEST_LINE, open_atomically, reason, without_bom, writing
+from t5x_lite.core.jobs import encode
 from t5x_lite.core.object_store import data_path, open_stream
 from t5x_lite.core.remote import is_remote
 
@@ -440,21 +441,6 @@ def writer(path: str) -> Iterator["Writer"]:
             stack.close()
 
 
-@contextlib.contextmanager
-def writing(path: str) -> Iterator[None]:
-    """Around what writes an output: says which one it was, of which a full disk says nothing.
-
-    Raises:
-      InputError: it cannot be written.
-    """
-    try:
-        yield
-    except BrokenPipeError:  # the reader has gone, as head does
-        raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
-
-
 class Writer:
     """Writes objects, one a line, non-ASCII characters as they are.
 
@@ -479,17 +465,6 @@ class Writer:
         """Writes text as it is; what was written may be seen later only."""
         with writing(self._path):
             self._file.write(text.encode())
-
-
-def encode(records: Iterable[Mapping[str, Any]]) -> bytes:
-    """The lines of objects.
-
-    Raises:
-      ValueError: a number is NaN or infinite, which JSON does not have.
-    """
-    return "".join(
-        json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records
-    ).encode()
 
 
 LONGEST_COLUMNS = 1 << 20

@@ -58,6 +58,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.jobs import ResumableWriter, is_resumable, resumable_writer
 from t5x_lite.data.formats import lines
 from t5x_lite.data.formats.lines import (
     LONGEST_COLUMNS,
@@ -67,7 +68,6 @@ from t5x_lite.data.formats.lines import (
     read_lines,
     writer,
 )
-from t5x_lite.data.formats.resumable import ResumableWriter, is_resumable, resumable_writer
 
 _logger = logging.getLogger(__name__)
 

@@ -37,9 +37,7 @@ float32. A file is there for each head that was asked.
 import abc
 import contextlib
 import importlib
-import io
 import json
-import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
@@ -48,14 +46,26 @@ import numpy as np
 from jaxtyping import Float
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.files import open_atomically, reason
-from t5x_lite.data.formats.lines import parse_json, read_lines, writing
+from t5x_lite.core.files import open_atomically, reason, writing
+from t5x_lite.core.jobs import (
+    AppendedFiles,
+    ResumableArray,
+    identity_of_file,
+    is_resumable,
+    resumable_array,
+)
+from t5x_lite.data.formats.lines import parse_json, read_lines
 from t5x_lite.data.formats.passages import read_passages
 from t5x_lite.data.formats.string_table import StringTable, check_ends, open_array
 
 
 class VectorWriter(Protocol):
     """Appends vectors to a file."""
+
+    @property
+    def done(self) -> int:
+        """Vectors that are written, those of an earlier process included."""
+        ...
 
     def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
         """Writes some, all of one size."""
@@ -73,31 +83,44 @@ def check_vector_file(path: str) -> None:
       InputError: it has another suffix, or the package that writes it is missing.
     """
     suffix = Path(path).suffix
-    if suffix not in _WRITERS:
+    if suffix not in _SUFFIXES:
         raise InputError(
-            f"--output {path}: must end in {' or '.join(_WRITERS)}, which say what is written"
+            f"--output {path}: must end in {' or '.join(_SUFFIXES)}, which say what is written"
         )
     if suffix == ".parquet":
         _pyarrow()
 
 
 @contextlib.contextmanager
-def vector_writer(path: str) -> Iterator[VectorWriter]:
+def vector_writer(
+    path: str, *, identity: Mapping[str, Any] | None = None, chunk: int = 1
+) -> Iterator[VectorWriter]:
     """Opens a file of vectors, which takes its name at the end of the block if that ends well.
 
     Args:
       path: ends in .npy or .parquet; what is there is replaced at the end.
+      identity: what makes two commands the same, as JSON: a .npy file goes on where the same
+        command was killed. None, and .parquet files, begin again.
+      chunk: vectors that are written at a time.
 
     Raises:
       InputError: it cannot be written; what was there is unchanged.
     """
     check_vector_file(path)
+    if identity is not None and Path(path).suffix == ".npy" and is_resumable(path):
+        with resumable_array(path, identity=identity, chunk=chunk) as array:
+            yield NpyWriter(array)
+        return
     with contextlib.ExitStack() as stack:
         with writing(path):
             file = stack.enter_context(open_atomically(path))
         if not file.seekable():
             raise InputError(f"{path}: cannot be written (not an ordinary file)")
-        writer = _WRITERS[Path(path).suffix](file, path)
+        writer: VectorWriter
+        if Path(path).suffix == ".npy":
+            writer = NpyWriter(ResumableArray(file, path=path))
+        else:
+            writer = ParquetWriter(file, path)
         try:
             yield writer
         except BaseException:
@@ -110,38 +133,24 @@ def vector_writer(path: str) -> Iterator[VectorWriter]:
 
 
 class NpyWriter:
-    """Vectors as one array of NumPy.
+    """Vectors as one array of NumPy, in which a row's number is all that there is of an id."""
 
-    Args:
-      file: open for writing, at its beginning.
-      path: its name, for messages.
-    """
+    def __init__(self, array: ResumableArray):
+        self._array = array
 
-    def __init__(self, file: BinaryIO, path: str):
-        self._file, self._path = file, path
-        self._shape: tuple[int, int] | None = None
+    @property
+    def done(self) -> int:
+        """Vectors that are written, those of an earlier process included."""
+        return self._array.done
 
     def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
-        del ids  # a row's number is all that there is
-        with writing(self._path):
-            if self._shape is None:
-                self._shape = (0, vectors.shape[1])
-                self._file.write(_header(self._shape))
-            self._shape = (self._shape[0] + len(vectors), self._shape[1])
-            self._file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
+        """See `VectorWriter.write`."""
+        del ids
+        self._array.write(np.ascontiguousarray(vectors, "<f4"))
 
     def close(self) -> None:
-        if self._shape is not None:
-            self._file.seek(0)
-            self._file.write(_header(self._shape))
-
-
-def _header(shape: tuple[int, int]) -> bytes:
-    """The first bytes of a .npy file; as many of them whatever the number of rows."""
-    file = io.BytesIO()
-    entries = {"descr": "<f4", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, entries)
-    return file.getvalue()
+        """See `VectorWriter.close`."""
+        self._array.finish()
 
 
 class ParquetWriter:
@@ -150,9 +159,13 @@ class ParquetWriter:
     Args:
       file: open for writing, at its beginning.
       path: its name, for messages.
+
+    Attributes:
+      done: vectors that are written.
     """
 
     def __init__(self, file: BinaryIO, path: str):
+        self.done = 0
         self._file, self._path, self._arrow = file, path, _pyarrow()
         self._writer: Any = None
 
@@ -168,6 +181,7 @@ class ParquetWriter:
         names = arrow.array(list(ids), arrow.string())
         with writing(self._path):
             self._writer.write_table(arrow.Table.from_arrays([names, lists], schema=schema))
+        self.done += len(ids)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -183,9 +197,7 @@ def _pyarrow() -> Any:
         ) from error
 
 
-_WRITERS = {".npy": NpyWriter, ".parquet": ParquetWriter}
-
-
+_SUFFIXES = (".npy", ".parquet")
 _DTYPES = (np.float16, np.float32, np.float64)
 
 
@@ -214,12 +226,8 @@ class _Shard(abc.ABC):
 
 def identity_of(files: Sequence[str]) -> dict[str, Any]:
     """What tells the files of a corpus from others: paths, sizes, times of the last change."""
-    stats = [os.stat(file) for file in files]
-    return {
-        "vectors": [os.path.abspath(file) for file in files],
-        "sizes": [stat.st_size for stat in stats],
-        "changed": [stat.st_mtime_ns for stat in stats],
-    }
+    names, sizes, changed = zip(*map(identity_of_file, files), strict=True)
+    return {"vectors": [*names], "sizes": [*sizes], "changed": [*changed]}
 
 
 class VectorShards:
@@ -462,20 +470,32 @@ VECTORS, ENDS, SCALES = "multi_vector.npy", "multi_vector_ends.npy", "multi_vect
 
 
 class Writer:
-    """Writes texts' parts into a directory.
+    """Writes texts' parts into a directory, and goes on behind those that are there.
+
+    A context manager; the directory is whole when the block ends well.
 
     Args:
-      directory: there is nothing in it.
+      directory: of `jobs.resumable_directory`, or empty.
       numbers: of the vectors of tokens.
+
+    Attributes:
+      done: texts that are written, those of an earlier process included.
     """
 
     def __init__(self, directory: Path, *, numbers: Numbers = "float16"):
         self._directory, self._numbers = directory, numbers
-        self._stack = contextlib.ExitStack()
-        self._files: dict[str, BinaryIO] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._dtypes: dict[str, np.dtype[Any]] = {}
-        self._ends: list[int] = []
+        self._files = AppendedFiles(directory)
+        self._arrays: dict[str, ResumableArray] = {}
+        self.done = self._files.done
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._files.close(whole=False)
 
     def write(
         self,
@@ -485,26 +505,24 @@ class Writer:
         terms: Sequence[Mapping[int, float]] | None = None,
         vectors: Sequence[np.ndarray] | None = None,
     ) -> None:
-        """Writes some texts, with the same heads each time."""
+        """Writes some texts, with the same heads each time; they are on the disk at the end."""
         self._lines(IDS, map(json.dumps, ids))
         if dense is not None:
             self._rows(DENSE, np.ascontiguousarray(dense, "<f4"))
         if terms is not None:
             self._lines(LEXICAL, (json.dumps({str(t): w for t, w in one.items()}) for one in terms))
         if vectors is not None:
-            for one in vectors:
-                self._ends.append((self._ends[-1] if self._ends else 0) + len(one))
+            before = self._array(VECTORS).done
             self._tokens(np.concatenate(vectors))
+            self._rows(ENDS, before + np.cumsum([len(one) for one in vectors], dtype=np.int64))
+        self.done += len(ids)
+        self._files.commit(self.done)
 
     def close(self) -> None:
         """Writes how many there are."""
-        for name, shape in self._shapes.items():
-            file = self._open(name)
-            file.seek(0)
-            file.write(_array_header(shape, self._dtypes[name]))
-        self._stack.close()
-        if VECTORS in self._shapes:
-            np.save(self._directory / ENDS, np.array(self._ends, np.int64))
+        for array in self._arrays.values():
+            array.finish()
+        self._files.close(whole=True)
 
     def _tokens(self, vectors: np.ndarray) -> None:
         if self._numbers != "int8":
@@ -515,29 +533,17 @@ class Writer:
         self._rows(VECTORS, np.round(vectors / safe[:, None]).astype("i1"))
         self._rows(SCALES, scale.astype("<f4"))
 
-    def _open(self, name: str) -> BinaryIO:
-        if name not in self._files:
-            self._files[name] = self._stack.enter_context((self._directory / name).open("w+b"))
-        return self._files[name]
-
     def _lines(self, name: str, lines: Iterable[str]) -> None:
-        self._open(name).write("".join(line + "\n" for line in lines).encode())
+        self._files.open(name).write("".join(line + "\n" for line in lines).encode())
+
+    def _array(self, name: str) -> ResumableArray:
+        if name not in self._arrays:
+            path = str(self._directory / name)
+            self._arrays[name] = ResumableArray(self._files.open(name), path=path)
+        return self._arrays[name]
 
     def _rows(self, name: str, rows: np.ndarray) -> None:
-        file = self._open(name)
-        if name not in self._shapes:
-            self._shapes[name], self._dtypes[name] = (0, *rows.shape[1:]), rows.dtype
-            file.write(_array_header(self._shapes[name], rows.dtype))
-        self._shapes[name] = (self._shapes[name][0] + len(rows), *rows.shape[1:])
-        file.write(np.ascontiguousarray(rows).tobytes())
-
-
-def _array_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """The first bytes of a .npy file; as many of them whatever the number of rows."""
-    file = io.BytesIO()
-    entries = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, entries)
-    return file.getvalue()
+        self._array(name).write(rows, sync=False)
 
 
 class M3Texts:

@@ -9,17 +9,39 @@ from t5x_lite.data.formats.vectors import M3Texts, Writer
 TERMS = [{5: 0.5, 9: 0.25}, {}, {7: 1.0}]
 
 
-def write(directory, *, numbers="float16"):
+class Killed(BaseException):
+    pass
+
+
+def write(directory, *, numbers="float16", killed=False):
     rng = np.random.default_rng(0)
     dense = rng.normal(size=(3, 4)).astype(np.float32)
     vectors = [rng.normal(size=(n, 5)).astype(np.float32) for n in (2, 0, 3)]
-    directory.mkdir()
-    writer = Writer(directory, numbers=numbers)
-    for some in (slice(0, 2), slice(2, 3)):
-        parts = {"dense": dense[some], "terms": TERMS[some], "vectors": vectors[some]}
-        writer.write(["a", 'b"', "c"][some], **parts)
-    writer.close()
+    directory.mkdir(exist_ok=True)
+    with Writer(directory, numbers=numbers) as writer:
+        for some in (slice(0, 2), slice(2, 3))[writer.done // 2 :]:
+            if killed and writer.done:
+                raise Killed
+            parts = {"dense": dense[some], "terms": TERMS[some], "vectors": vectors[some]}
+            writer.write(["a", 'b"', "c"][some], **parts)
     return dense, vectors
+
+
+@pytest.mark.parametrize("numbers", ["float16", "int8"])
+def test_what_was_killed_is_gone_on_with(tmp_path, numbers):
+    write(tmp_path / "whole", numbers=numbers)
+    with pytest.raises(Killed):
+        write(tmp_path / "m", numbers=numbers, killed=True)
+    for path in (tmp_path / "m").iterdir():
+        if path.name != "progress.json":
+            path.write_bytes(path.read_bytes() + b"torn")
+    (tmp_path / "m" / "torn").write_text("x")
+    write(tmp_path / "m", numbers=numbers)
+    alone, found = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        for name in ("whole", "m")
+    )
+    assert found == alone
 
 
 @pytest.mark.parametrize(

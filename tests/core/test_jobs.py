@@ -1,13 +1,20 @@
-"""A file that is gone on with: after a kill, a torn line, by another command, by two at once."""
+"""Outputs that are gone on with: after a kill, torn ones, by another command, by two at once."""
 
 import json
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.resumable import is_resumable, resumable_writer
+from t5x_lite.core.jobs import (
+    AppendedFiles,
+    is_resumable,
+    resumable_array,
+    resumable_directory,
+    resumable_writer,
+)
 from tests.full_disk import MESSAGE, full_disk
 
 LINES = [{"n": number, "é": "漢"} for number in range(7)]
@@ -95,7 +102,7 @@ def test_another_command_leaves_the_lines_as_they_are(options, what):
         write(**options)
     assert str(raised.value) == (
         f"{Path('out.partial').resolve()} holds lines of another command (other {what}); give that "
-        "one again, delete the file, or give another output than out"
+        "one again, delete it, or give another output than out"
     )
     assert (Path("out.partial").read_bytes(), Path("out.partial.json").read_bytes()) == before
     assert write(seed=1) == 4
@@ -181,3 +188,120 @@ def test_on_a_full_disk_whole_chunks_are_kept():
     with pytest.raises(InputError) as raised, full_disk(10):
         write(path="new")
     assert str(raised.value) == f"new: cannot be written ({MESSAGE})"
+
+
+ROWS = np.arange(28, dtype=np.float32).reshape(7, 4)
+
+
+def write_rows(*, until=7, error=Killed, path="a.npy", rows=ROWS, **identity):
+    with resumable_array(path, identity=identity, chunk=2) as file:
+        begin = file.done
+        for start in range(begin, 7, 2):
+            if start >= until:
+                raise error
+            file.write(rows[start : start + 2])
+    return begin
+
+
+def test_rows_of_an_array_are_gone_on_with(caplog):
+    caplog.set_level(logging.INFO)
+    with pytest.raises(Killed):
+        write_rows(until=4, seed=1)
+    assert names() == ["a.npy.partial", "a.npy.partial.json"]
+    with pytest.raises(InputError, match=r"holds rows of another command \(other seed\)"):
+        write_rows(seed=2)
+    assert write_rows(seed=1) == 4
+    np.testing.assert_array_equal(np.load("a.npy"), ROWS)
+    assert names() == ["a.npy"]
+    assert caplog.messages[1].startswith("resuming after 4 rows of")
+    whole = Path("a.npy").read_bytes()
+    write_rows(path="b.npy")
+    assert Path("b.npy").read_bytes() == whole
+
+
+def test_an_array_that_was_killed_at_any_byte():
+    write_rows()
+    whole = Path("a.npy").read_bytes()
+    start = len(whole) - ROWS.nbytes
+    for size in [0, 1, 9, start - 1, *range(start, len(whole) + 1, 3)]:
+        Path("a.npy.partial").write_bytes(whole[:size])
+        Path("a.npy.partial.json").write_text("{}")
+        assert write_rows() == max(0, size - start) // 32 * 2
+        assert Path("a.npy").read_bytes() == whole
+
+
+def test_rows_of_another_shape_are_refused():
+    with pytest.raises(Killed):
+        write_rows(until=2)
+    with pytest.raises(InputError, match=r"rows float32\[4\], and these are float32\[2\]; delete"):
+        write_rows(rows=ROWS[:, :2])
+    assert write_rows() == 2
+    np.testing.assert_array_equal(np.load("a.npy"), ROWS)
+
+
+def grow(*, until=4, error=Killed, torn=b"", **options):
+    """Write entries into a directory, and fail after `until`."""
+    with resumable_directory("d", identity={"a": options.pop("a", 1)}, **options) as folder:
+        files = AppendedFiles(folder)
+        begin = files.done
+        for number in range(begin, 4):
+            if number >= until:
+                files.open("x").write(torn)
+                files.open("y").write(torn)
+                files.open("z").write(torn)
+                files.close(whole=False)
+                raise error
+            files.open("x").write(b"%d" % number)
+            files.open("y").write(b"%d\n" % number)
+            files.commit(number + 1)
+        files.close(whole=True)
+    return begin
+
+
+@pytest.mark.parametrize("torn", [b"", b"torn"])
+def test_files_of_a_directory_are_gone_on_with(torn):
+    with pytest.raises(Killed):
+        grow(until=2, torn=torn)
+    assert names() == ["d.partial"]
+    with pytest.raises(InputError, match=r"holds a part of another command \(other a\); give that"):
+        grow(a=2)
+    with pytest.raises(Killed):
+        grow(until=3, torn=torn)
+    assert grow() == 3
+    assert names() == ["d"]
+    found = {path.name: path.read_text() for path in Path("d").iterdir()}
+    assert found == {"x": "0123", "y": "0\n1\n2\n3\n"}
+    with pytest.raises(InputError, match="d: is there already; delete it"):
+        grow()
+
+
+def test_nothing_stays_of_a_directory_without_files():
+    with (
+        pytest.raises(Killed),
+        resumable_directory("new/d", identity={}),
+    ):
+        raise Killed
+    assert names() == []
+
+
+def test_bad_input_leaves_a_directory_of_an_earlier_process_only():
+    with pytest.raises(InputError):
+        grow(until=2, error=InputError)
+    assert names() == []
+    with pytest.raises(Killed):
+        grow(until=2)
+    with pytest.raises(InputError):
+        grow(until=3, error=InputError)
+    assert names() == ["d.partial"]
+
+
+def test_a_scratch_directory_is_removed_at_the_end():
+    Path("d").write_text("the output")
+    with resumable_directory("d", identity={}, scratch=True) as folder:
+        (folder / "x").write_text("x")
+        with (
+            pytest.raises(InputError, match="d: another process is writing it"),
+            resumable_directory("d", identity={}, scratch=True),
+        ):
+            raise AssertionError
+    assert names() == ["d"]

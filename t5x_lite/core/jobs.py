@@ -1,0 +1,479 @@
+"""Output that a killed command goes on with: lines, rows of an array, or a directory.
+
+    with resumable_writer("out.jsonl", identity={"input": "in.jsonl", "seed": 0}, chunk=64) as file:
+        for records in answers_after(file.done):    # 64 at a time, the last time perhaps fewer
+            file.write(*records)
+
+The output is written as OUTPUT.partial and takes its own name when it is whole, so nothing
+half-written ever has that name. The identity is stored beside it. The same command cuts what is
+behind the last whole chunk and goes on there, so its batches are those of a command that was not
+killed. Another command leaves both as they are and says what differs.
+
+| | OUTPUT.partial | its identity |
+|---|---|---|
+| `resumable_writer` | JSON lines | OUTPUT.partial.json |
+| `resumable_array` | rows of a .npy file | OUTPUT.partial.json |
+| `resumable_directory` | a directory; `AppendedFiles` grow together in it | its identity.json |
+"""
+
+import contextlib
+import fcntl
+import io
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.files import locked, naming, reason, write_atomically, writing
+
+if TYPE_CHECKING:  # commands' options are shown without NumPy
+    import numpy as np
+
+IDENTITY, PROGRESS = "identity.json", "progress.json"
+
+_logger = logging.getLogger(__name__)
+
+
+def encode(records: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the JSON lines of objects.
+
+    Raises:
+      ValueError: a number is NaN or infinite, which JSON does not have.
+    """
+    return "".join(
+        json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records
+    ).encode()
+
+
+def identity_of_file(path: str | os.PathLike[str]) -> list[Any]:
+    """Return the absolute path, size and time of the last change; the name alone of an address.
+
+    Raises:
+      InputError: the file cannot be read.
+    """
+    name = os.fspath(path)
+    if "://" in name:
+        return [name]
+    try:
+        stat = os.stat(name)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read ({reason(error)})") from error
+    return [os.path.abspath(name), stat.st_size, stat.st_mtime_ns]
+
+
+def check_same(
+    known: Any, identity: Mapping[str, Any], *, place: object, content: str, output: object
+) -> None:
+    """Raise InputError, naming what differs, unless a place is of the same command.
+
+    Args:
+      known: the identity that was stored; None if there is none that can be read.
+      identity: of this command.
+      place: what was written.
+      content: what it holds, such as "lines".
+      output: what was asked for.
+    """
+    asked = json.loads(json.dumps(identity))
+    if known == asked:
+        return
+    what = "what no command that is known here wrote"
+    if isinstance(known, dict):
+        names = [name for name in {**known, **asked} if known.get(name) != asked.get(name)]
+        what = f"{content} of another command (other {', '.join(names)})"
+    raise InputError(
+        f"{place} holds {what}; give that one again, delete it, or give another output than "
+        f"{output}"
+    )
+
+
+# Files.
+
+
+class Sink(Protocol):
+    """What a file that is gone on with is written by.
+
+    Attributes:
+      done: entries that are written, those of an earlier process included.
+      failed: whether the file could not be written, as on a full disk.
+    """
+
+    done: int
+    failed: bool
+
+    def finish(self) -> None:
+        """Write what is known at the end only."""
+        ...
+
+
+_Sink = TypeVar("_Sink", bound=Sink)
+
+
+class ResumableWriter:
+    """Writes objects, one a line, behind those that are there.
+
+    Attributes:
+      done: objects that are written, those of an earlier process included.
+      failed: whether the file could not be written, as on a full disk.
+    """
+
+    def __init__(self, file: BinaryIO, *, chunk: int, path: str):
+        self._descriptor, self._path, self.failed = file.fileno(), path, False
+        self.done, self._size = _whole_lines(file, chunk)
+
+    def write(self, *records: Mapping[str, Any]) -> None:
+        """Write a chunk of objects; they are on the disk when it returns.
+
+        Raises:
+          InputError: they cannot be written.
+        """
+        content, self.failed = encode(records), True
+        with writing(self._path):
+            self._size = _append(self._descriptor, content, self._size)
+            os.fsync(self._descriptor)
+        self.failed = False
+        self.done += len(records)
+
+    def finish(self) -> None:
+        """See `Sink.finish`."""
+
+
+class ResumableArray:
+    """Writes rows of one shape behind those that are there, as a .npy file.
+
+    Attributes:
+      done: rows that are written, those of an earlier process included.
+      failed: whether the file could not be written, as on a full disk.
+      shape: of a row; None before the first.
+    """
+
+    def __init__(self, file: BinaryIO, *, chunk: int = 1, path: str):
+        self._descriptor, self._path, self.failed = file.fileno(), path, False
+        self.done, self._size = 0, 0
+        self.shape: tuple[int, ...] | None = None
+        self._dtype: Any = None
+        if os.fstat(self._descriptor).st_size:
+            self._resume(file, chunk)
+
+    def _resume(self, file: BinaryIO, chunk: int) -> None:
+        """Cut what is behind the last whole chunk."""
+        import numpy as np
+
+        file.seek(0)
+        with contextlib.suppress(ValueError, EOFError):
+            np.lib.format.read_magic(file)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            row = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+            start = file.tell()
+            rows = (os.fstat(self._descriptor).st_size - start) // max(1, row)
+            self.done, self.shape, self._dtype = rows // chunk * chunk, shape[1:], dtype
+            self._size = start + self.done * row
+        if not self.done:
+            self._size, self.shape = 0, None
+        os.ftruncate(self._descriptor, self._size)
+
+    def write(self, rows: "np.ndarray", *, sync: bool = True) -> None:
+        """Write a chunk of rows, which are on the disk when it returns.
+
+        Raises:
+          InputError: they cannot be written, or have another shape than those that are there.
+        """
+        import numpy as np
+
+        self.failed = True
+        if self.shape is None:
+            self.shape, self._dtype = rows.shape[1:], rows.dtype
+            with writing(self._path):
+                self._size = _append(self._descriptor, self._header(), 0)
+        if rows.shape[1:] != self.shape or rows.dtype != self._dtype:
+            raise InputError(
+                f"{self._path}: what is there has rows {self._dtype}{list(self.shape)}, and these "
+                f"are {rows.dtype}{list(rows.shape[1:])}; delete it"
+            )
+        with writing(self._path):
+            content = np.ascontiguousarray(rows).tobytes()
+            self._size = _append(self._descriptor, content, self._size)
+            if sync:
+                os.fsync(self._descriptor)
+        self.failed = False
+        self.done += len(rows)
+
+    def finish(self) -> None:
+        """Write the number of rows into the header."""
+        if self.shape is not None:
+            with writing(self._path):
+                _append(self._descriptor, self._header(), 0)
+                os.fsync(self._descriptor)
+
+    def _header(self) -> bytes:
+        """The first bytes of the file; as many of them whatever the number of rows."""
+        import numpy as np
+
+        file = io.BytesIO()
+        entries: dict[str, Any] = {
+            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+        }
+        entries["shape"] = (self.done, *(self.shape or ()))
+        np.lib.format.write_array_header_1_0(file, entries)
+        return file.getvalue()
+
+
+def _append(descriptor: int, content: bytes, size: int) -> int:
+    """Write at the end; return the new size."""
+    while content:  # not by the file, which would try again when it is closed
+        written = os.pwrite(descriptor, content, size)
+        content, size = content[written:], size + written
+    return size
+
+
+def _whole_lines(file: BinaryIO, chunk: int) -> tuple[int, int]:
+    """Cut what is behind the last whole chunk; return the lines and bytes that are left."""
+    done, end, size = 0, 0, 0
+    file.seek(0)
+    for number, line in enumerate(file, start=1):
+        if not (line.startswith(b"{") and line.endswith(b"}\n")):
+            break
+        size += len(line)
+        if number % chunk == 0:
+            done, end = number, size
+    os.ftruncate(file.fileno(), end)
+    return done, end
+
+
+def is_resumable(path: str) -> bool:
+    """Whether a path leads to an ordinary file, or to none yet: not "-", a pipe or a device."""
+    return path != "-" and (Path(path).is_file() or not os.path.exists(path))
+
+
+def resumable_writer(
+    path: str, *, identity: Mapping[str, Any], chunk: int
+) -> contextlib.AbstractContextManager[ResumableWriter]:
+    """Open JSON lines that go on where the same command was killed.
+
+    After an error or an interruption the lines stay for the next try, unless the input is what was
+    wrong (InputError) and all of them are this process's own.
+
+    Args:
+      path: an ordinary file, or none yet.
+      identity: what makes two commands the same, as JSON.
+      chunk: objects that are written at a time.
+
+    Raises:
+      InputError: the file cannot be written, another process writes the same output, or
+        FILE.partial holds something else than lines of this command; it is left as it was.
+    """
+    return _resumable_file(
+        path, identity, "lines", lambda file: ResumableWriter(file, chunk=chunk, path=path)
+    )
+
+
+def resumable_array(
+    path: str, *, identity: Mapping[str, Any], chunk: int
+) -> contextlib.AbstractContextManager[ResumableArray]:
+    """Open a .npy file that goes on where the same command was killed.
+
+    Args:
+      path: an ordinary file, or none yet.
+      identity: what makes two commands the same, as JSON.
+      chunk: rows that are written at a time.
+
+    Raises:
+      InputError: as `resumable_writer`.
+    """
+    return _resumable_file(
+        path, identity, "rows", lambda file: ResumableArray(file, chunk=chunk, path=path)
+    )
+
+
+@contextlib.contextmanager
+def _resumable_file(
+    path: str, identity: Mapping[str, Any], content: str, sink: Callable[[BinaryIO], _Sink]
+) -> Iterator[_Sink]:
+    """A file that takes its name when the block ends well."""
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(f"{target.name}.partial")
+    state = partial.with_name(f"{partial.name}.json")
+    with _locked_file(partial, path=path) as file:
+        with writing(path):
+            if file.read(1):
+                known = _stored(state)
+                check_same(known, identity, place=partial, content=content, output=path)
+            else:
+                write_atomically(state, json.dumps(identity, indent=1).encode() + b"\n")
+            writer = sink(file)
+        resumed = writer.done
+        if resumed:
+            _logger.info("resuming after %d %s of %s", resumed, content, partial)
+        try:
+            yield writer
+            writer.finish()
+            if target.exists():
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
+            partial.replace(target)
+        except BaseException as error:
+            wrong_input = isinstance(error, InputError) and not writer.failed
+            if not writer.done or (wrong_input and not resumed):
+                partial.unlink(missing_ok=True)
+                state.unlink(missing_ok=True)
+            else:
+                _logger.info(
+                    "%d %s are in %s; the same command resumes there", writer.done, content, partial
+                )
+            raise
+        state.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked_file(partial: Path, *, path: str) -> Iterator[BinaryIO]:
+    """Opens the file for this process alone."""
+    try:
+        file = os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    try:
+        if not _lock(file, partial):
+            raise InputError(
+                f"{path}: another process is writing it; wait for that, or give another output"
+            )
+        yield file
+    finally:
+        with naming(path):  # what a full disk did not take is written again
+            file.close()
+
+
+def _lock(file: BinaryIO, partial: Path) -> bool:
+    """Whether the file could be locked, and has not been given its last name meanwhile."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), partial.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError as error:  # a file system without locks
+        _logger.debug("%s is not locked: %s", partial, error)
+        return True
+
+
+def _stored(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+# Directories.
+
+
+@contextlib.contextmanager
+def resumable_directory(
+    output: str | os.PathLike[str],
+    *,
+    identity: Mapping[str, Any],
+    content: str = "a part",
+    scratch: bool = False,
+) -> Iterator[Path]:
+    """Yield OUTPUT.partial, which takes the output's name when the block ends well.
+
+    After an error or an interruption it stays for the next try, unless there is nothing in it, or
+    the input is what was wrong (InputError) and all of it is this process's own.
+
+    Args:
+      output: must not be there, or be an empty directory.
+      identity: what makes two commands the same, as JSON; the directory has it as identity.json.
+      content: what the directory holds, for errors.
+      scratch: whether the directory is removed at the end instead; the output may be there.
+
+    Raises:
+      InputError: the output is there or cannot be written, another process writes it, or
+        OUTPUT.partial is of another command; it is left as it was.
+    """
+    target = Path(output)
+    if not scratch and target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise InputError(f"{target}: is there already; delete it, or give another output")
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        made = [parent for parent in partial.parents if not parent.exists()]
+        partial.mkdir(parents=True, exist_ok=True)
+        with locked(partial, output=target):
+            resumed = bool(_files_in(partial))
+            if resumed:
+                known = _stored(partial / IDENTITY)
+                check_same(known, identity, place=partial, content=content, output=target)
+            encoded = json.dumps(identity, indent=1).encode() + b"\n"
+            write_atomically(partial / IDENTITY, encoded)  # also as a later version has it
+            try:
+                yield partial
+                if not scratch:
+                    os.replace(partial, target)
+            except BaseException as error:
+                wrong_input = isinstance(error, InputError)
+                wrong_input = wrong_input and not isinstance(error.__cause__, OSError)
+                if (wrong_input and not resumed) or not _files_in(partial):
+                    shutil.rmtree(partial, ignore_errors=True)
+                    for parent in made:
+                        with contextlib.suppress(OSError):
+                            parent.rmdir()
+                raise
+            if scratch:
+                shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        place = partial if error.filename is None else Path(os.fsdecode(error.filename)).absolute()
+        if partial.absolute() not in (place, *place.parents):
+            raise
+        raise InputError(f"{target}: cannot be written ({reason(error)})") from error
+
+
+def _files_in(directory: Path) -> list[str]:
+    """What is in a directory but its identity."""
+    return [path.name for path in directory.iterdir() if path.name != IDENTITY]
+
+
+class AppendedFiles:
+    """Files of a directory that grow together; a kill loses what came after the last `commit`.
+
+    Args:
+      directory: of `resumable_directory`.
+
+    Attributes:
+      done: entries at the last commit, as progress.json has them.
+    """
+
+    def __init__(self, directory: Path):
+        self._directory, self._stack = directory, contextlib.ExitStack()
+        self._files: dict[str, BinaryIO] = {}
+        known = _stored(directory / PROGRESS) or {"done": 0, "sizes": {}}
+        self.done: int = known["done"]
+        for path in directory.iterdir():
+            if path.name not in (IDENTITY, PROGRESS, *known["sizes"]):
+                path.unlink()
+        for name, size in known["sizes"].items():
+            os.truncate(directory / name, size)
+
+    def open(self, name: str) -> BinaryIO:
+        """Return a file, open for reading and writing at its end."""
+        if name not in self._files:
+            path = self._directory / name
+            path.touch()
+            self._files[name] = self._stack.enter_context(path.open("r+b"))
+            self._files[name].seek(0, os.SEEK_END)
+        return self._files[name]
+
+    def commit(self, done: int) -> None:
+        """Record that so many entries are on the disk."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._files.items()}
+        content = json.dumps({"done": done, "sizes": sizes})
+        write_atomically(self._directory / PROGRESS, content.encode())
+        self.done = done
+
+    def close(self, *, whole: bool) -> None:
+        """Close the files; without progress.json if the directory is whole."""
+        self._stack.close()
+        if whole:
+            (self._directory / PROGRESS).unlink(missing_ok=True)
+            (self._directory / IDENTITY).unlink(missing_ok=True)
