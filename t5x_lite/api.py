@@ -34,7 +34,7 @@ from t5x_lite.inference.generate import Generator, Prediction, Ranker, Scorer
 from t5x_lite.inference.loading import Step
 from t5x_lite.inference.modules import ModulesOf
 from t5x_lite.inference.pairs import CrossEncoder, scores_texts
-from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.text_encoder import TextEncoder, dense_head
 from t5x_lite.inference.vectors import Embedder
 from t5x_lite.models.towers import Pooling
 from t5x_lite.models.vector_heads import Role
@@ -374,6 +374,8 @@ class Model:
           InputError: the model has no encoder or no [CLS] that is asked for, or is an ensemble.
         """
         _check_texts(texts)
+        if dense_head(self._model.members[0].experiment) is None:
+            pooling, normalize = pooling or "mean", bool(normalize)
         how = (pooling, normalize)
         encoders = self._programs.encoders
         if how not in encoders:

@@ -157,7 +157,7 @@ def run_side(name: str, options: argparse.Namespace) -> dict[str, float]:
 
 def speed(options: argparse.Namespace) -> None:
     """All sides in rounds."""
-    from t5x_lite.inference.text_encoder import TextEncoder
+    from t5x_lite.inference.checkpoint import Checkpoint
 
     work = Path(options.output)
     work.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,12 @@ def speed(options: argparse.Namespace) -> None:
     write(work / "many.txt", lines)
     # The command reads chunks of 1,024 texts: the few are one, with all lengths.
     write(work / "few.txt", lines[:1024])
-    rows = TextEncoder.load(str(ours), length=LENGTH, pooling="mean").rows(lines[1024:]).rows
+    rows = (
+        Checkpoint.load([str(ours)], inputs_length=LENGTH)
+        .encoder(pooling="mean")
+        .rows(lines[1024:])
+        .rows
+    )
     tokens = sum(map(len, rows))
     rates: dict[str, list[float]] = {}
     for _ in range(options.rounds):

@@ -121,9 +121,11 @@ def sentences(directory: str, most: int) -> list[str]:
 
 def embedded(texts: list[str], args: argparse.Namespace) -> np.ndarray:
     if args.checkpoint:
-        from t5x_lite.inference.text_encoder import TextEncoder
+        from t5x_lite.inference.checkpoint import Checkpoint
 
-        encoder = TextEncoder.load(args.checkpoint, length=48, pooling="mean", normalize=True)
+        encoder = Checkpoint.load([args.checkpoint], inputs_length=48).encoder(
+            pooling="mean", normalize=True
+        )
         rows, _ = encoder.rows(texts)
         return encoder.embedder(batch_size=64).run(encoder.params, rows)
     import jax

@@ -151,9 +151,9 @@ def embed(
     from t5x_lite.data.formats.documents import as_template
     from t5x_lite.data.formats.passages import Share
     from t5x_lite.data.formats.vectors import Writer, vector_writer
+    from t5x_lite.inference.checkpoint import Checkpoint
     from t5x_lite.inference.json_answers import identity_of_step
     from t5x_lite.inference.loading import find_step
-    from t5x_lite.inference.text_encoder import TextEncoder
 
     share = None if part is None else Share.of_text(part)
     several = tuple(heads) != ("dense",)
@@ -201,15 +201,13 @@ def embed(
             first = next(records, None)  # a wrong input is seen before a large model is loaded
             if first is None and not file.done:
                 raise InputError(f"{input}: no text to read")
-            encoder = TextEncoder.load(
-                str(directory),
+            encoder = Checkpoint.load(
+                [str(directory)],
                 use=adapters.use,
                 mesh=make_mesh(MeshConfig()),
-                length=inputs_length,
-                pooling=pooling,
-                normalize=normalize,
+                inputs_length=inputs_length,
                 compute_dtype=compute_dtype,
-            )
+            ).encoder(pooling=pooling, normalize=normalize)
             cut = Cutter(encoder, long_inputs, mcls=mcls)
             left = records if first is None else itertools.chain([first], records)
             chunks = _chunks(left, cut, prefix=encoder.begins_with(prefix, prompt), size=size)

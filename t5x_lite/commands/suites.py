@@ -18,6 +18,7 @@ is the fraction of triplets whose first sentence is nearer to the second than to
 """
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import logging
@@ -251,18 +252,13 @@ class _Dense:
 
     def __init__(self, how: QueryEncoder, prefix: str | None, length: int | None):
         from t5x_lite.core.sharding import MeshConfig, make_mesh
-        from t5x_lite.inference.text_encoder import TextEncoder
+        from t5x_lite.inference.checkpoint import Checkpoint
 
         self._how, self._mesh = how, make_mesh(MeshConfig())
+        model = Checkpoint.load([how.named()], step=how.step, use=how.adapters.use, mesh=self._mesh)
         self._encoders = [
-            TextEncoder.load(
-                how.named(),
-                step=how.step,
-                use=how.adapters.use,
-                mesh=self._mesh,
-                length=longest,
-                pooling=how.pooling,
-                normalize=how.normalize,
+            dataclasses.replace(model, asked_length=longest).encoder(
+                pooling=how.pooling, normalize=how.normalize
             )
             for longest in (how.inputs_length, length)
         ]
@@ -381,22 +377,20 @@ def evaluate_sts(
     """
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.core.sharding import MeshConfig, make_mesh
-    from t5x_lite.inference.text_encoder import TextEncoder
+    from t5x_lite.inference.checkpoint import Checkpoint
 
     if not input:
         raise OptionError("--input needs at least one file")
     sets = {path: read_pairs(path) for path in input}
     result: dict[str, dict[str, float | int]] = {}
     with trusting_checkpoints(trust_project), base_at(base):
-        encoder = TextEncoder.load(
-            checkpoint,
+        encoder = Checkpoint.load(
+            [checkpoint],
             step=step,
             use=adapters.use,
             mesh=make_mesh(MeshConfig()),
-            length=inputs_length,
-            pooling=pooling,
-            normalize=True,
-        )
+            inputs_length=inputs_length,
+        ).encoder(pooling=pooling, normalize=True)
         begins = encoder.begins_with(prefix, prompt)
         embedder = encoder.embedder(batch_size=batch_size)
         for path, examples in sets.items():

@@ -24,6 +24,7 @@ from jaxtyping import Float
 from t5x_lite.checkpoints import manifest
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Step
 from t5x_lite.inference.text_encoder import TextEncoder, dense_head
 from t5x_lite.models.base import hidden_size
@@ -49,7 +50,7 @@ def encoder(
     """Read a checkpoint for MTEB.
 
     Args:
-      checkpoint: as for `inference.text_encoder.TextEncoder.load`, like the options that follow.
+      checkpoint: as for `inference.checkpoint.Checkpoint.load`, like the options that follow.
       step: of a work directory.
       pooling: of the vectors.
       normalize: whether vectors have length 1.
@@ -63,14 +64,9 @@ def encoder(
     """
     if name is not None and name.count("/") != 1:
         raise InputError(f'name must be "organization/model", as MTEB requires, got {name!r}')
-    loaded = TextEncoder.load(
-        checkpoint,
-        step=step,
-        mesh=make_mesh(MeshConfig()),
-        length=inputs_length,
-        pooling=pooling,
-        normalize=normalize,
-    )
+    loaded = Checkpoint.load(
+        [checkpoint], step=step, mesh=make_mesh(MeshConfig()), inputs_length=inputs_length
+    ).encoder(pooling=pooling, normalize=normalize)
     return MTEBEncoder(loaded, batch_size=batch_size, name=name)
 
 

@@ -6,6 +6,7 @@
 
     Checkpoint.load(["work/bert_sst2"]).answerer().run([{"inputs": "a funny film"}])
     Checkpoint.load(["work/ranker"]).pair_scorer().scores([("a query", "a passage")])
+    Checkpoint.load(["work/retriever"]).encoder()       # vectors: inference.text_encoder
 
 An ensemble averages its models' logits (Raffel et al. 2020, section 3.6); they share a vocabulary.
 Inputs and targets end with EOS, so that an empty text is EOS alone. The inputs of a language model
@@ -24,7 +25,7 @@ from jax.sharding import Mesh
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath
-from t5x_lite.core.trees import Params
+from t5x_lite.core.trees import ComputeDtype, Params
 from t5x_lite.data.config import Data
 from t5x_lite.data.layouts.base import Layout
 from t5x_lite.data.vocabularies.encoder_tokens import first_tokens
@@ -44,7 +45,7 @@ from t5x_lite.inference.generate import Generator, Prediction, Scorer
 from t5x_lite.inference.loading import Loaded, Step, find_step, position_bytes
 from t5x_lite.inference.modules import load_using
 from t5x_lite.inference.pairs import CrossEncoder, HeadScorer
-from t5x_lite.inference.text_encoder import TextEncoder, dense_head
+from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.models.towers import Pooling
 
@@ -103,6 +104,7 @@ class Checkpoint:
         use: str | None = None,
         mesh: Mesh | None = None,
         inputs_length: int | None = None,
+        compute_dtype: ComputeDtype | None = None,
     ) -> "Checkpoint":
         """Reads one checkpoint or several.
 
@@ -114,6 +116,7 @@ class Checkpoint:
           mesh: where the parameters go; None is the first device.
           inputs_length: tokens of an input at most; None is what the models were trained with, the
             shortest where they differ.
+          compute_dtype: of the activations; None is that of each checkpoint's run.
 
         Raises:
           InputError: a checkpoint is wrong, they do not go together, or `inputs_length` is below 1.
@@ -122,7 +125,8 @@ class Checkpoint:
             raise InputError(f"inputs_length must be at least 1, got {inputs_length}")
         directories = find_steps(checkpoints, step=step)
         members = tuple(
-            load_using(str(directory), step=None, use=use, mesh=mesh) for directory in directories
+            load_using(str(directory), step=None, use=use, mesh=mesh).computing_in(compute_dtype)
+            for directory in directories
         )
         for member in members[1:]:
             _check_together(members[0], member)
@@ -213,7 +217,7 @@ class Checkpoint:
             )
             length = min(length, most or length)
             length = min(length, LONGEST_WINDOW) if kind_of(config) == "span" else length
-        _check_length(length, most, where=first.directory)
+        first.check_length(length, what="rows")
         return Answerer(
             config,
             bind=first.learner.bind,
@@ -273,21 +277,23 @@ class Checkpoint:
             raise InputError(f"an ensemble {why}")
         return first
 
-    def encoder(self, *, pooling: Pooling | None, normalize: bool | None) -> TextEncoder:
+    def encoder(
+        self, *, pooling: Pooling | None = None, normalize: bool | None = None
+    ) -> TextEncoder:
         """What turns texts into vectors.
 
         Args:
-          pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean".
-          normalize: whether they have length 1; None is what the checkpoint says, or else False.
+          pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean", with a
+            warning.
+          normalize: whether they have length 1; None is what the checkpoint says, or else True.
 
         Raises:
           InputError: this is an ensemble, or a model without an encoder.
         """
         first = self._only("has no common vectors; load one checkpoint")
-        if dense_head(first.experiment) is None:
-            pooling = "mean" if pooling is None else pooling
-            normalize = False if normalize is None else normalize
-        return TextEncoder.of(first, length=self.asked_length, pooling=pooling, normalize=normalize)
+        return TextEncoder.of(
+            first, mesh=self.mesh, length=self.asked_length, pooling=pooling, normalize=normalize
+        )
 
     def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:
         """Tokens of each text, at most `inputs_length`.
@@ -386,14 +392,6 @@ class Checkpoint:
 def _inputs_length(data: Data) -> int:
     """Tokens of an input that the model was trained with."""
     return data.inputs_length if data.layout.ends else data.targets_length
-
-
-def _check_length(length: int, most: int | None, *, where: object) -> None:
-    if most is not None and length > most:
-        raise InputError(
-            f"checkpoint {where}: the model reads {most} tokens at most, and rows of {length} are "
-            "asked for (inputs_length)"
-        )
 
 
 def _layout(member: Loaded) -> Layout:

@@ -33,7 +33,7 @@ from t5x_lite.core import remote, sharding
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath
 from t5x_lite.core.run_history import evaluated_steps
-from t5x_lite.core.trees import Params
+from t5x_lite.core.trees import ComputeDtype, Params
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.metrics.benchmarks import (
     SCORE,
@@ -318,6 +318,26 @@ class Loaded:
     learner: Learner
     params: Params
     vocabulary: Vocabulary
+
+    def check_length(self, length: int | None, *, what: str) -> None:
+        """Raise InputError if the model cannot read so many tokens.
+
+        Args:
+          length: of a row; None is what the model was trained with.
+          what: has them, such as "rows".
+        """
+        most = self.experiment.model.longest_document
+        if length is not None and most is not None and length > most:
+            raise InputError(
+                f"checkpoint {self.directory}: the model reads {most} tokens at most, and {what} of "
+                f"{length} are asked for (inputs_length)"
+            )
+
+    def computing_in(self, dtype: ComputeDtype | None) -> "Loaded":
+        """The same with activations of another dtype; None changes nothing."""
+        if dtype is None:
+            return self
+        return dataclasses.replace(self, learner=dataclasses.replace(self.learner, dtype=dtype))
 
     @property
     def step(self) -> int:

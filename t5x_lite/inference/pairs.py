@@ -204,11 +204,7 @@ def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tu
     own, own_query = data.layout.pair_lengths(**trained)
     if length is None:
         length = own if most is None else min(own, most)
-    if most is not None and length > most:
-        raise InputError(
-            f"checkpoint {loaded.directory}: the model reads {most} tokens at most, and rows of "
-            f"{length} are asked for (inputs_length)"
-        )
+    loaded.check_length(length, what="rows")
     if query_length is None:
         query_length = min(length // 2 if own_query is None else own_query, length - 4)
     if not 3 <= query_length <= length - 4:

@@ -1,6 +1,6 @@
 """A checkpoint that turns texts into vectors.
 
-    encoder = TextEncoder.load("work/bert", pooling="mean")
+    encoder = Checkpoint.load(["work/bert"]).encoder(pooling="mean")
     rows, longer = encoder.rows(["dogs bark"])
     encoder.embedder(batch_size=32).run(encoder.params, rows)       # float32 [1, D]
 
@@ -19,12 +19,11 @@ from jax.sharding import Mesh
 
 from t5x_lite.config import Experiment
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.trees import Array, ComputeDtype, Params
+from t5x_lite.core.trees import Array, Params
 from t5x_lite.data.config import text_lengths
 from t5x_lite.data.vocabularies.encoder_tokens import Cut, TextRows, encoder_tokens, text_rows
 from t5x_lite.data.vocabularies.loading import Vocabulary
-from t5x_lite.inference.loading import Loaded, Step
-from t5x_lite.inference.modules import load_using
+from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.vectors import Embedder, HeadEmbedder, room, with_cls
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.models.towers import Pooling, check_pooling
@@ -138,40 +137,6 @@ class TextEncoder:
     mesh: Mesh | None = None
 
     @classmethod
-    def load(
-        cls,
-        checkpoint: str,
-        *,
-        step: Step = None,
-        use: str | None = None,
-        mesh: Mesh | None = None,
-        length: int | None = None,
-        pooling: Pooling | None = None,
-        normalize: bool | None = None,
-        compute_dtype: ComputeDtype | None = None,
-    ) -> "TextEncoder":
-        """Reads a checkpoint.
-
-        Args:
-          checkpoint: a work directory or a step directory.
-          step: of a work directory: its number, "best", or None for the newest.
-          use: as for `load_using`.
-          mesh: where the parameters go, and whose devices share the texts; None is one device.
-          length: tokens of a text at most; None is what the model was trained with.
-          pooling: "cls" or "mean"; None is what the checkpoint says.
-          normalize: None is what the checkpoint says.
-          compute_dtype: of the activations; None is that of the checkpoint's run.
-
-        Raises:
-          InputError: the checkpoint is damaged or has no encoder, or cannot do what is asked for.
-        """
-        loaded = load_using(checkpoint, step=step, use=use, mesh=mesh)
-        if compute_dtype is not None:
-            learner = dataclasses.replace(loaded.learner, dtype=compute_dtype)
-            loaded = dataclasses.replace(loaded, learner=learner)
-        return cls.of(loaded, mesh=mesh, length=length, pooling=pooling, normalize=normalize)
-
-    @classmethod
     def of(
         cls,
         loaded: Loaded,
@@ -181,15 +146,21 @@ class TextEncoder:
         pooling: Pooling | None = None,
         normalize: bool | None = None,
     ) -> "TextEncoder":
-        """As `load`, of a checkpoint that has been read."""
+        """The encoder of a checkpoint that has been read.
+
+        Args:
+          loaded: the checkpoint.
+          mesh: whose devices share the texts; None is one device.
+          length: tokens of a text at most; None is what the model was trained with.
+          pooling: "cls" or "mean"; None is what the checkpoint says.
+          normalize: None is what the checkpoint says.
+
+        Raises:
+          InputError: the checkpoint has no encoder, or cannot do what is asked for.
+        """
         check_encodes(loaded.learner, loaded.directory)
         experiment = loaded.experiment
-        most = most_tokens(experiment)
-        if length is not None and most is not None and length > most:
-            raise InputError(
-                f"checkpoint {loaded.directory}: the model reads {most} tokens at most, and texts "
-                f"of {length} are asked for (inputs_length)"
-            )
+        loaded.check_length(length, what="texts")
         return cls(
             loaded=loaded,
             vectors=Vectors.of(experiment, pooling=pooling, normalize=normalize),

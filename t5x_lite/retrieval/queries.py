@@ -123,18 +123,16 @@ class QueryEncoder:
         from t5x_lite.checkpoints.base import base_at
         from t5x_lite.core.project import trusting_checkpoints
         from t5x_lite.core.sharding import MeshConfig, make_mesh
-        from t5x_lite.inference.text_encoder import TextEncoder
+        from t5x_lite.inference.checkpoint import Checkpoint
 
         with trusting_checkpoints(self.trust_project), base_at(self.base):
-            encoder = TextEncoder.load(
-                checkpoint,
+            encoder = Checkpoint.load(
+                [checkpoint],
                 step=self.step,
                 use=self.adapters.use,
                 mesh=make_mesh(MeshConfig()),
-                length=self.inputs_length,
-                pooling=self.pooling,
-                normalize=self.normalize,
-            )
+                inputs_length=self.inputs_length,
+            ).encoder(pooling=self.pooling, normalize=self.normalize)
         prompt = self.prompt
         if prompt is None and self.prefix is None:
             prompt = encoder.known_prompt("query")
@@ -217,19 +215,14 @@ class EncoderSearch:
         folder: Path,
     ):
         from t5x_lite.core.sharding import MeshConfig, make_mesh
-        from t5x_lite.inference.text_encoder import TextEncoder
+        from t5x_lite.inference.checkpoint import Checkpoint
         from t5x_lite.retrieval.exact import check_vectors
 
         self._options, self._inputs, self._folder = options, inputs, folder
         self._mesh = make_mesh(MeshConfig())
-        self._encoder = TextEncoder.load(
-            checkpoint,
-            step=options.step,
-            use=options.adapters.use,
-            mesh=self._mesh,
-            pooling=options.pooling,
-            normalize=options.normalize,
-        )
+        self._encoder = Checkpoint.load(
+            [checkpoint], step=options.step, use=options.adapters.use, mesh=self._mesh
+        ).encoder(pooling=options.pooling, normalize=options.normalize)
         self._embedder = self._encoder.embedder(batch_size=options.batch_size)
         texts = [one.prompted for one in inputs.asked]
         self._queries = self._encoded(texts, "query")

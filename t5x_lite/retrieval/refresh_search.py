@@ -36,7 +36,7 @@ from t5x_lite.data.layouts.groups import ID_WIDTH
 from t5x_lite.data.tasks.pairs import MORE
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, text_rows, without_special
 from t5x_lite.data.vocabularies.loading import Vocabulary
-from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.models.vector_heads import Role
 from t5x_lite.retrieval.exact import search_shards
 from t5x_lite.retrieval.pair_rules import plain
@@ -278,7 +278,7 @@ def _search_in(
 ) -> np.ndarray:
     """As `search`, with a directory for the vectors of the passages."""
     mesh, top = make_mesh(MeshConfig()), rule.top
-    encoder = TextEncoder.load(workdir, step=step, mesh=mesh)
+    encoder = Checkpoint.load([workdir], step=step, mesh=mesh).encoder()
     embedder = encoder.embedder(batch_size=batch_size)
 
     first = 0 if encoder.loaded.experiment.model.begins_with_cls else 1

@@ -342,7 +342,7 @@ class Embed:
     fields = frozenset({"texts", "prompt", "prefix"})
 
     def __init__(self, model: Checkpoint, asked: Asked):
-        encoder = model.encoder(pooling=asked.pooling, normalize=_normalize(model, asked))
+        encoder = model.encoder(pooling=asked.pooling, normalize=asked.normalize)
         self._encoder, self._asked = encoder, asked
         longest = model.members[0].experiment.model.longest_document
         static = asked.static_lengths(encoder.length)
@@ -509,13 +509,6 @@ def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
     """
     first, *others = rows
     return [np.pad(first, (0, length - len(first))), *others]
-
-
-def _normalize(model: Checkpoint, asked: Asked) -> bool | None:
-    from t5x_lite.inference.text_encoder import dense_head
-
-    known = dense_head(model.members[0].experiment) is not None
-    return True if asked.normalize is None and not known else asked.normalize
 
 
 def _with_cut(result: dict[str, Any], cut: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from t5x_lite.commands import embeddings
 from t5x_lite.core.errors import InputError
-from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.vectors import Embedder
 from tests.encoder_checkpoint import write_checkpoint
 
@@ -41,7 +41,7 @@ def embed(checkpoint, tmp_path):
 
 
 def expected(checkpoint, texts, **how):
-    encoder = TextEncoder.load(str(checkpoint), **how)
+    encoder = Checkpoint.load([str(checkpoint)]).encoder(**how)
     return encoder.embedder(batch_size=8).run(encoder.params, encoder.rows(texts).rows)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from t5x_lite.commands.deltas import extend, extended
 from t5x_lite.core.errors import InputError
-from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.checkpoint import Checkpoint
 from tests.encoder_checkpoint import write_checkpoint
 
 TEXTS = ["a b c", "d", "a b c d e f g h i j k l"]
@@ -25,10 +25,10 @@ def test_rows_are_repeated_or_drawn():
 @pytest.mark.slow
 def test_texts_of_the_old_length_have_the_same_vectors(tmp_path, compile_once, new_rows):
     checkpoint = str(write_checkpoint(tmp_path, "xlm_roberta"))
-    before = TextEncoder.load(checkpoint, pooling="mean")
+    before = Checkpoint.load([checkpoint]).encoder(pooling="mean")
     most = before.loaded.experiment.model.longest_document
     made = extend(checkpoint, str(tmp_path / "longer"), positions=3 * most, new_rows=new_rows)
-    after = TextEncoder.load(str(made), pooling="mean", length=3 * most)
+    after = Checkpoint.load([str(made)], inputs_length=3 * most).encoder(pooling="mean")
     assert after.loaded.experiment.model.longest_document == 3 * most
     rows = before.rows([text[: 2 * most - 5] for text in TEXTS]).rows
     found = [e.embedder(batch_size=3).run(e.params, rows) for e in (before, after)]

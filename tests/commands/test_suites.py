@@ -9,7 +9,7 @@ from t5x_lite.commands.suites import Pair, Triplet, evaluate_sts, evaluate_suite
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import OptionError
 from t5x_lite.data.formats.rankings import Ranking, ranked, read_run, write_run
-from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.checkpoint import Checkpoint
 from tests.encoder_checkpoint import write_checkpoint
 
 TEXTS = {"1": "a a b", "2": "c d", "3": "e f a"}
@@ -139,7 +139,7 @@ def test_triplets_that_are_wrong(tmp_path, name, text, message):
 def test_coefficients(tmp_path, compile_once):
     checkpoint = str(write_checkpoint(tmp_path, "bert"))
     pairs = [("a b c", "a b c"), ("a b", "n o"), ("d e", "d f"), ("g", "h i j")]
-    loaded = TextEncoder.load(checkpoint, pooling="mean", normalize=True)
+    loaded = Checkpoint.load([checkpoint]).encoder(pooling="mean", normalize=True)
     rows = loaded.rows([text for pair in pairs for text in pair]).rows
     vectors = loaded.embedder(batch_size=2).run(loaded.params, rows)
     cosines = np.sum(vectors[::2] * vectors[1::2], axis=1)

@@ -8,7 +8,7 @@ import pytest
 from t5x_lite.config.evaluation import Retrieval, Ways
 from t5x_lite.core.errors import InputError
 from t5x_lite.evaluate.retrieval import Chunk, HeadCorpus, rank_all, retrieval_evaluator
-from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.vectors import Several
 from t5x_lite.objectives.m3 import m3
 
@@ -61,7 +61,7 @@ def test_a_checkpoint_is_measured_by_each_way(tmp_path, compile_once):
     pytest.importorskip("pytrec_eval")
     objective = m3(specials=(0, 1, 2, 3), vector_size=4)
     checkpoint = write_ranker(tmp_path, objective=objective, layout=Groups(), targets_length=12)
-    encoder = TextEncoder.load(str(checkpoint))
+    encoder = Checkpoint.load([str(checkpoint)]).encoder()
     directory = tmp_path / "beir"
     (directory / "qrels").mkdir(parents=True)
     for name, texts in (("corpus", ["a b", "c d", "e", "a"]), ("queries", ["a", "e f"])):

@@ -18,9 +18,9 @@ from t5x_lite.config import Checkpoints
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.option_types import Modules
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.inference.modules import ModulesOf
-from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.train.measuring import evaluate
 from t5x_lite.train.training import train
 
@@ -178,7 +178,7 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
     pair = [("a moving film", "good")]
     chosen = t5x_lite.load(both, use="a")
     assert chosen.score(pair) == pytest.approx(t5x_lite.load(part).score(pair), abs=1e-5)
-    encoder = TextEncoder.load(str(both), use="a")
+    encoder = Checkpoint.load([str(both)], use="a").encoder()
     assert [each.name for each in encoder.loaded.learner.adapters] == ["a"]
     with pytest.raises(
         InputError,

@@ -12,6 +12,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate.retrieval import retrieval_evaluator
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import TextEncoder, Vectors, trained_length
 from t5x_lite.objectives.contrastive import Contrastive
@@ -137,6 +138,6 @@ def test_a_bag_of_words_stands_behind_the_state_of_cls(loaded):
 
 
 def test_a_bag_needs_the_head_of_a_masked_language_model(tmp_path):
-    headless = TextEncoder.load(str(write_checkpoint(tmp_path, "electra_discriminator")))
+    headless = Checkpoint.load([str(write_checkpoint(tmp_path, "electra_discriminator"))]).encoder()
     with pytest.raises(InputError, match=r"head of a masked language model \(mlm\)"):
         headless.embedder(batch_size=1, bag_top=2)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.data.layouts import Groups
-from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.vectors import Embedder
 from t5x_lite.objectives.m3 import m3
 from tests.encoder_checkpoint import write_ranker
@@ -20,7 +20,7 @@ def encoder(tmp_path_factory, compile_once):
     checkpoint = write_ranker(
         tmp_path_factory.mktemp("m3"), objective=objective, layout=Groups(), targets_length=12
     )
-    encoder = TextEncoder.load(str(checkpoint))
+    encoder = Checkpoint.load([str(checkpoint)]).encoder()
     encoder.params["heads"]["lexical"]["out"]["bias"] = jnp.full(1, 5.0)  # terms have weights
     return encoder
 

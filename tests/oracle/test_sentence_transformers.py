@@ -18,8 +18,8 @@ from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.config.evaluation import Retrieval
 from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
@@ -50,7 +50,7 @@ def test_the_same_vectors(tmp_path, variant, pooling, normalize):
     import_hf(tmp_path / "source", tmp_path / "ours")
     how = {"pooling": pooling, "normalize": normalize}
     export_hf(tmp_path / "ours", tmp_path / "theirs", sentence_transformers=True, **how)
-    encoder = TextEncoder.load(str(tmp_path / "ours"), **how)
+    encoder = Checkpoint.load([str(tmp_path / "ours")]).encoder(**how)
     ours = encoder.embedder(batch_size=2).run(encoder.params, encoder.rows(TEXTS).rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of their own parts
@@ -278,7 +278,7 @@ def test_the_encoder_of_a_t5_keeps_its_vectors(tmp_path, tiny_vocabulary, form, 
     texts = ["the dogs bark", "", "a much longer text that is cut somewhere before its end", "o"]
     expected = made.encode(texts)
     import_hf(tmp_path / "st", tmp_path / "ours")
-    encoder = TextEncoder.load(str(tmp_path / "ours"))
+    encoder = Checkpoint.load([str(tmp_path / "ours")]).encoder()
     found = encoder.embedder(batch_size=2).run(encoder.params, encoder.rows(texts).rows)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     export_hf(tmp_path / "ours", tmp_path / "back", sentence_transformers=True)

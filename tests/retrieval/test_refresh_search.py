@@ -25,7 +25,7 @@ from t5x_lite.data.layouts import Groups
 from t5x_lite.data.tasks import pairs as pair_tasks
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
-from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
@@ -50,7 +50,7 @@ def test_the_steps_that_are_needed(tmp_path):
 @pytest.mark.slow
 def test_a_search_has_the_nearest_passages_without_the_answers(tmp_path, compile_once, monkeypatch):
     checkpoint = str(write_checkpoint(tmp_path, "bert"))
-    encoder = TextEncoder.load(checkpoint, pooling="mean")
+    encoder = Checkpoint.load([checkpoint]).encoder(pooling="mean")
     texts = [*PASSAGES, *(query for query, _ in EXAMPLES)]
     rows = dict(zip(texts, encoder.rows(texts).rows, strict=True))
     refreshes.Passages.write(tmp_path / "r", [rows[text] for text in PASSAGES])
@@ -61,7 +61,8 @@ def test_a_search_has_the_nearest_passages_without_the_answers(tmp_path, compile
     # "a" has two examples; "g" is a passage, too.
     assert queries.answers == [{0, 3, 6}, {1}, {3, 4}]
     assert queries.of_examples.tolist() == [0, 1, 0, 2]
-    monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: encoder)
+    model = types.SimpleNamespace(encoder=lambda: encoder)
+    monkeypatch.setattr(Checkpoint, "load", lambda *_, **__: model)
     monkeypatch.setattr(refresh_search, "_CHUNK_BATCHES", 1)
     rule = Refresh(period=2, lag=1, top=5, directory=str(tmp_path / "r"))
     found = refresh_search.search(rule, "w", 2, pool, queries, batch_size=2)
@@ -110,7 +111,7 @@ SOURCES = {
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    return TextEncoder.load(str(write_checkpoint(tmp_path_factory.mktemp("e"), "bert")))
+    return Checkpoint.load([str(write_checkpoint(tmp_path_factory.mktemp("e"), "bert"))]).encoder()
 
 
 def pool_of(encoder, directory, lines, *, length=64, **layout):

@@ -19,9 +19,9 @@ from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.modules import with_loaded
-from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.interop.sft import export_sft
 from t5x_lite.models.towers import as_model
 from t5x_lite.objectives.contrastive import Contrastive
@@ -69,7 +69,7 @@ def config(base, directory, *, towers, lines=("m = lora(r=2)",), **changes):
 
 def vectors(checkpoint, role):
     """Of three texts, by the encoder of a role."""
-    encoder = TextEncoder.load(str(checkpoint), pooling="mean", normalize=True)
+    encoder = Checkpoint.load([str(checkpoint)]).encoder(pooling="mean", normalize=True)
     rows = encoder.rows(["a b", "d", "g h i"]).rows
     return np.asarray(encoder.embedder(batch_size=4).run(encoder.params, rows, role=role))
 
