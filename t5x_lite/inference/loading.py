@@ -329,8 +329,8 @@ class Loaded:
         most = self.experiment.model.longest_document
         if length is not None and most is not None and length > most:
             raise InputError(
-                f"checkpoint {self.directory}: the model reads {most} tokens at most, and {what} of "
-                f"{length} are asked for (inputs_length)"
+                f"checkpoint {self.directory}: the model reads {most} tokens at most, and {what} "
+                f"of {length} are asked for (inputs_length)"
             )
 
     def computing_in(self, dtype: ComputeDtype | None) -> "Loaded":

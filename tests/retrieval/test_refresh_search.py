@@ -278,7 +278,8 @@ def test_rows_of_the_encoder_of_t5_have_no_cls(tmp_path, tiny_vocabulary, monkey
     pool = pool_of(encoder, tmp_path, lines, begins_with_cls=False)
     pairs = [Pairs(f"t{n}", [text]) for n, text in enumerate(texts)]
     queries = queries_of(encoder, pairs, pool, begins_with_cls=False)
-    monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: encoder)
+    model = types.SimpleNamespace(encoder=lambda: encoder)
+    monkeypatch.setattr(Checkpoint, "load", lambda *_, **__: model)
     rule = Refresh(period=2, lag=1, top=4, directory=str(tmp_path / "r"))
     found = refresh_search.search(rule, "w", 2, pool, queries, batch_size=2)
     tokens = encoder_tokens(vocabulary)
