@@ -89,7 +89,7 @@ _BERT = '''\
 """A BERT of a user, on a cache of documents."""
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.masked_lm import MaskedLM
@@ -135,7 +135,7 @@ _DERIVED = '''\
 import dataclasses
 
 from configs.{base} import experiment as base
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 {imports}
 
 experiment = dataclasses.replace(
@@ -153,7 +153,7 @@ import tensorflow as tf
 
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.layouts.labelled import NONE, of_class
+from t5x_lite.layouts.labelled import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex
 from t5x_lite.data.tasks import stages
 from t5x_lite.data.tasks.labelled import Labelled
@@ -180,7 +180,7 @@ from typing import ClassVar
 
 from flax import nnx
 
-from t5x_lite.data.layouts import Labelled, Layout
+from t5x_lite.layouts import Labelled, Layout
 from t5x_lite.models.heads import Head, HeadModules
 from t5x_lite.models.heads import Classifier
 from t5x_lite.models.base import ModelConfig

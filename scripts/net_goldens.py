@@ -45,8 +45,8 @@ WORDS = TEXT.split()
 
 def experiments() -> dict[str, Any]:
     """The runs by name, with paths below the current directory."""
+    from t5x_lite import layouts
     from t5x_lite.config import Checkpoints, Evaluation, Experiment
-    from t5x_lite.data import layouts
     from t5x_lite.data.config import Data
     from t5x_lite.models.deberta import DebertaConfig
     from t5x_lite.models.encoder import BertConfig
@@ -385,9 +385,8 @@ def record(names: list[str]) -> None:
 
 def batches() -> dict[str, Any]:
     """A batch of each layout, packed and not, of made-up examples: feature -> numbers."""
-    from t5x_lite.data import layouts
-    from t5x_lite.data.layouts.base import KEY
-    from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
+    from t5x_lite import layouts
+    from t5x_lite.layouts.base import KEY, EncoderTokens
 
     rng = np.random.default_rng(0)
     kinds = np.array([0] * 5 + [1, 2, 3] * 5, np.uint8)

@@ -34,11 +34,11 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats import released_files
 from t5x_lite.data.formats.benchmark_files import label_index, numbered, read_jsonl
 from t5x_lite.data.formats.released_files import RACE_LEVELS
-from t5x_lite.data.layouts import Choices
 from t5x_lite.data.postprocess import ClassIndex
 from t5x_lite.data.tasks import benchmarks
 from t5x_lite.data.tasks.names import Wording
 from t5x_lite.data.tasks.questions import NAMES, choice_form, question_task
+from t5x_lite.layouts import Choices
 from t5x_lite.metrics.classification import accuracy
 
 FILES = {name: f"{name}.jsonl" for name in ("train", "validation", "test")}

@@ -38,10 +38,10 @@ import seqio
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.released_files import parallel_splits
-from t5x_lite.data.layouts.labelled import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex, any_number
 from t5x_lite.data.tasks.labelled import Labelled
 from t5x_lite.data.tasks.table_source import score_of, table_task, tables_of, texts_of_encoder
+from t5x_lite.layouts.labelled import NONE, of_class
 from t5x_lite.metrics.classification import accuracy, pearson, spearman
 from t5x_lite.metrics.text import bleu, exact_match, rouge, squad
 

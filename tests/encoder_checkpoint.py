@@ -31,8 +31,8 @@ def write_ranker(directory: Path, *, objective=None, heads=(), **data) -> Path:
     from t5x_lite.config.file import to_json
     from t5x_lite.core import trees
     from t5x_lite.core.trees import LazyArray
-    from t5x_lite.data.layouts import Ranked
     from t5x_lite.inference.loading import Loaded, learner_of
+    from t5x_lite.layouts import Ranked
     from t5x_lite.objectives.ranker import Ranker
 
     encoder = Loaded.from_checkpoint(str(write_checkpoint(directory, "bert")), step=None)

@@ -13,7 +13,7 @@ Command:
 import dataclasses
 
 from configs.finetune.retromae_msmarco import experiment as msmarco
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.optim.schedules import Linear
 
 experiment = dataclasses.replace(

@@ -12,8 +12,8 @@ Command:
 """
 
 from configs.pretrain.bert_tiny import experiment as bert
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW

@@ -12,8 +12,8 @@ Command:
     t5x-lite score-pairs --checkpoint WORKDIR --input pairs.jsonl --output scored.jsonl
 """
 
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import deberta_v3_base
 from t5x_lite.objectives.ranker import Ranker

@@ -12,7 +12,7 @@ Command:
 import dataclasses
 
 from configs.finetune.contrastive_tiny import experiment as contrastive
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.objectives.ranker import Distill
 
 experiment = dataclasses.replace(

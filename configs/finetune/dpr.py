@@ -14,8 +14,8 @@ Command:
         --data.vocabulary work/bert_base/files/vocabulary --workdir WORKDIR --tokens-per-part 16384
 """
 
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.contrastive import dpr

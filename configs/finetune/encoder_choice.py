@@ -19,7 +19,7 @@ Command:
 import dataclasses
 
 from configs.finetune.encoder_super_glue import experiment as super_glue
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.objectives.task_heads import Choose
 
 experiment = dataclasses.replace(

@@ -23,8 +23,8 @@ Command:
     t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --output OUT
 """
 
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.task_heads import Classify

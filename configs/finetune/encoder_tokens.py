@@ -20,8 +20,8 @@ Command:
 import dataclasses
 
 from configs.finetune.encoder_glue import experiment as glue
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation
-from t5x_lite.data import layouts
 from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.task_heads import TagTokens
 from t5x_lite.optim.schedules import Linear

@@ -14,8 +14,8 @@ Command; STAGE_2 is the work directory of m3_unsupervised.py, PAIRS has {"query"
 """
 
 from configs.pretrain.m3_retromae import LENGTH, MODEL
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.objectives.m3 import m3
 from t5x_lite.optim.config import AdamW

@@ -7,8 +7,8 @@ Command; ENCODER is what configs/pretrain/retromae_tiny.py wrote, PAIRS has {"qu
 """
 
 from configs.pretrain.retromae_tiny import experiment as retromae
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.objectives.m3 import m3
 from t5x_lite.optim.config import AdamW

@@ -24,7 +24,7 @@ Command:
 import dataclasses
 
 from configs.finetune.paper import experiment as paper
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.models.published import lm_v1
 from t5x_lite.objectives.likelihood import LanguageModel
 

@@ -13,7 +13,7 @@ Command:
 import dataclasses
 
 from configs.finetune.paper_lm import experiment as causal
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 
 experiment = dataclasses.replace(
     causal,

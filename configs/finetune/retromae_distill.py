@@ -15,7 +15,7 @@ Command:
 import dataclasses
 
 from configs.finetune.retromae_msmarco import experiment as msmarco
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.objectives.ranker import retromae_distill
 
 _GROUP = 16

@@ -12,7 +12,7 @@ Command, with C4 (tasks/c4.py says in which forms):
 import dataclasses
 
 from configs.pretrain.t5_base_paper import experiment as base
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.models.published import lm_v1
 from t5x_lite.objectives.likelihood import LanguageModel
 

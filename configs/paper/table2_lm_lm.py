@@ -11,7 +11,7 @@ Command, with C4 (tasks/c4.py says in which forms):
 import dataclasses
 
 from configs.paper.table2_lm_denoising import experiment as base
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 
 experiment = dataclasses.replace(
     base,

@@ -10,8 +10,8 @@ Command:
     t5x-lite plan configs/pretrain/bert_tiny.py --topology v5e:2x2
 """
 
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.masked_lm import MaskedLM

@@ -18,7 +18,7 @@ Command; CONDENSER is a run of configs/pretrain/condenser_base.py, or what `t5x-
 import dataclasses
 
 from configs.pretrain.retromae_base import experiment as retromae
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.objectives.condenser import CoCondenser
 from t5x_lite.optim.schedules import Linear
 

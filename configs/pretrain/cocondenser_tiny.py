@@ -12,7 +12,7 @@ Command:
 import dataclasses
 
 from configs.pretrain.bert_tiny import experiment as bert
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.objectives.condenser import CoCondenser
 
 experiment = dataclasses.replace(

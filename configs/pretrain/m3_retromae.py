@@ -14,9 +14,9 @@ Command; XLMR is what `t5x-lite import hf` made of xlm-roberta-large:
     t5x-lite plan configs/pretrain/m3_retromae.py --topology v5p:8x8x8
 """
 
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.core.sharding import MeshConfig
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import xlm_r_large
 from t5x_lite.objectives.retromae import RetroMAE

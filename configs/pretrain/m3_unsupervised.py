@@ -13,8 +13,8 @@ Command; STAGE_1 is the work directory of m3_retromae.py:
 """
 
 from configs.pretrain.m3_retromae import LENGTH, MODEL
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.objectives.contrastive import bge
 from t5x_lite.optim.config import AdamW

@@ -12,7 +12,7 @@ Command:
 import dataclasses
 
 from configs.pretrain.prose import experiment as t5
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.objectives.likelihood import LanguageModel

@@ -18,7 +18,7 @@ another task for configs/pretrain/prose.py:
 import dataclasses
 
 from configs.pretrain.prose_lm import experiment as causal
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.data.config import Data
 
 experiment = dataclasses.replace(

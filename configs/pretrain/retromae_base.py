@@ -15,9 +15,9 @@ Command; BERT is what `t5x-lite import hf` made of bert-base-uncased:
     t5x-lite plan configs/pretrain/retromae_base.py --topology v5e:4x4
 """
 
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.core.sharding import MeshConfig
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.retromae import RetroMAE

@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 from train_step import Side
 
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 
 RATE, CLIP, DECAY = 1e-4, 1.0, 0.01
 CLS, SEP, MASK, IGNORED = 101, 102, 103, -100

@@ -144,9 +144,9 @@ def train_vocabulary(options: argparse.Namespace) -> None:
 
 def bert_rows(texts: list[str], vocabulary: Any, *, length: int) -> np.ndarray:
     """Rows of tokens [N, length], each of one or several pieces of documents."""
-    from t5x_lite.data.layouts.base import first_fit
     from t5x_lite.data.tasks.encoder import pieces
     from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+    from t5x_lite.layouts.base import first_fit
 
     special = encoder_tokens(vocabulary)
     found: list[np.ndarray] = []
@@ -260,7 +260,7 @@ def bert_batch(tokens: Any, *, info: dict[str, Any], kinds: Any) -> dict[str, An
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite.data.vocabularies.encoder_tokens import BEGINS, CONTINUES, SPECIAL
+    from t5x_lite.layouts.base import BEGINS, CONTINUES, SPECIAL
 
     tokens = tokens.astype(jnp.int32)
     begins, real = tokens == info["cls"], tokens != info["pad"]
@@ -718,10 +718,10 @@ def work_directory(options: argparse.Namespace) -> None:
     """Write a checkpoint directory, as an import does."""
     import jax
 
+    from t5x_lite import layouts
     from t5x_lite.config import Experiment
     from t5x_lite.core import trees
     from t5x_lite.core.files import new_directory
-    from t5x_lite.data import layouts
     from t5x_lite.data.config import Data
     from t5x_lite.data.vocabularies.loading import load_vocabulary
     from t5x_lite.interop import hf_import

@@ -58,12 +58,12 @@ from retrieval_pretrain_texts import (
     with_wrong,
 )
 
+from t5x_lite import layouts
 from t5x_lite.core import trees
 from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
-from t5x_lite.data import layouts
-from t5x_lite.data.layouts.base import KEY
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.inference.vectors import Embedder
+from t5x_lite.layouts.base import KEY
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.base import Objective
 from t5x_lite.objectives.condenser import CoCondenser, Condenser, CondenserLoss

@@ -118,7 +118,7 @@ def _index() -> str:
 
 def _configs() -> set[type]:
     """Every config that an experiment may hold, and what C4 and decoding have."""
-    for package in ("models", "objectives", "heads", "optim", "adapters", "data.layouts"):
+    for package in ("models", "objectives", "optim", "adapters", "layouts"):
         module = importlib.import_module(f"t5x_lite.{package}")
         for info in pkgutil.iter_modules(module.__path__):
             importlib.import_module(f"t5x_lite.{package}.{info.name}")

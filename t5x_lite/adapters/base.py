@@ -49,7 +49,7 @@ from t5x_lite.core.devices import LARGEST
 from t5x_lite.core.errors import InputError, shown
 from t5x_lite.core.options import did_you_mean
 from t5x_lite.core.trees import Array, Batch, Key, Params, covers
-from t5x_lite.data.config import ADAPTER_IDS
+from t5x_lite.layouts.base import ADAPTER_IDS
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.slots import OutputHost, PositionHost, TokenHost

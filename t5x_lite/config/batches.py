@@ -18,8 +18,6 @@ from t5x_lite.core import sharding
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import check_microbatches
 from t5x_lite.data.config import (
-    ADAPTER_IDS,
-    OWN_NEGATIVES,
     Data,
     lengths_of,
     own_negative_caches,
@@ -27,6 +25,7 @@ from t5x_lite.data.config import (
     shapes_of,
     text_lengths,
 )
+from t5x_lite.layouts.base import ADAPTER_IDS, OWN_NEGATIVES
 
 
 def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:

@@ -260,7 +260,7 @@ class Experiment:
         if any(isinstance(layout, str) for layout in layouts):
             raise InputError(
                 f"objective {type(self.objective).__name__}: layouts are types of "
-                f"t5x_lite.data.layouts, such as (layouts.Encoder,), got {layouts}"
+                f"t5x_lite.layouts, such as (layouts.Encoder,), got {layouts}"
             )
         if layouts and not isinstance(self.data.layout, layouts):
             raise InputError(

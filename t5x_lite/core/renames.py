@@ -152,13 +152,18 @@ _FORMER = {
     "data.formats.vectors": (
         "data.vector_files records.m3_files records.vector_files records.vector_shards"
     ),
-    "data.layouts.base": "data.layouts.packing data.layouts.rows data.packing data.rows",
-    "data.layouts.groups": "data.layouts.ranked",
-    "data.layouts.labelled": (
-        "data.labels data.layouts.choices data.layouts.tokens data.layouts.windows"
+    "layouts": "data.layouts",
+    "layouts.base": (
+        "data.layouts.base data.layouts.packing data.layouts.rows data.packing data.rows"
     ),
-    "data.layouts.text": (
-        "data.layouts.encoder data.layouts.lm data.layouts.seq2seq data.layouts.spans"
+    "layouts.groups": "data.layouts.groups data.layouts.ranked",
+    "layouts.labelled": (
+        "data.labels data.layouts.choices data.layouts.labelled data.layouts.tokens "
+        "data.layouts.windows"
+    ),
+    "layouts.text": (
+        "data.layouts.text data.layouts.encoder data.layouts.lm data.layouts.seq2seq "
+        "data.layouts.spans"
     ),
     "data.live.pipeline": (
         "data.batches data.live.batches data.live.demonstrations "
@@ -333,7 +338,7 @@ OPTIONS = {
 }
 """Old option of a config -> new option."""
 
-PARTS = {"--data.layout": "layout=layouts.Encoder(), Labelled(), ... of t5x_lite.data.layouts"}
+PARTS = {"--data.layout": "layout=layouts.Encoder(), Labelled(), ... of t5x_lite.layouts"}
 """Option that was replaced by a part of the config file -> what stands in the file."""
 
 _DATA = re.compile(r"t5x_lite\.(data\.config|config(\.experiment)?):Data")
@@ -491,7 +496,7 @@ def _current_data(node: dict[str, Any]) -> dict[str, Any]:
     negatives = given.pop("negatives", 0)
     if isinstance(given.get("layout"), str) and given["layout"] in _LAYOUTS:
         name = _LAYOUTS[given["layout"]]
-        given["layout"] = {"type": f"{_PACKAGE}data.layouts.{name}"}
+        given["layout"] = {"type": f"{_PACKAGE}layouts.{name}"}
         if name.endswith(":Groups"):
             given["layout"] |= {"negatives": negatives, "negatives_top": max(200, negatives)}
     return given

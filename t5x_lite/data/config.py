@@ -75,12 +75,12 @@ from jaxtyping import Int
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.columns import Columns
-from t5x_lite.data.layouts.base import Layout
-from t5x_lite.data.layouts.groups import Groups
-from t5x_lite.data.layouts.text import Seq2Seq
 from t5x_lite.data.mixing import Mixing, split_rate
 from t5x_lite.data.preprocessors import fill, places
 from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.layouts.base import Layout
+from t5x_lite.layouts.groups import Groups
+from t5x_lite.layouts.text import Seq2Seq
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,10 +301,6 @@ TRUNCATIONS = ("first_documents", "first_tokens")
 """Fields of `Data` that leave the first of the training data."""
 
 
-ADAPTER_IDS = "adapter_ids"
-"""The feature [B] that says which child of MultiTask a row has."""
-OWN_NEGATIVES = "own_negatives"
-"""The feature [B] that says, by a 1, that other rows' passages are no negatives of a row."""
 _NO_IN_BATCH = "no_in_batch_neg"
 
 
@@ -337,7 +333,7 @@ class Data:
       prefix: beginning of the inputs in place of the task's own, "mnli"; "" is nothing, and
         None the task's own.
       augment: passages of a run behind each input (`data.augment`).
-      layout: how examples become rows (`data.layouts`): Seq2Seq() of an encoder-decoder; LM(),
+      layout: how examples become rows (`layouts`): Seq2Seq() of an encoder-decoder; LM(),
         PrefixLM() or ConcatLM() of a decoder alone; Encoder() of an encoder alone, Groups() of one
         that compares queries with passages, Labelled() of one with a head that answers, Choices(),
         Tokens() and Windows() of one whose head chooses, labels each token or finds spans.
@@ -399,7 +395,7 @@ class Data:
     def __post_init__(self):
         if not isinstance(self.layout, Layout):
             raise InputError(
-                "data.layout must be a layout of t5x_lite.data.layouts, such as layouts.Encoder(), "
+                "data.layout must be a layout of t5x_lite.layouts, such as layouts.Encoder(), "
                 f"got {self.layout!r}"
             )
         if not self.task and not self.cache:

@@ -76,7 +76,6 @@ checkpoints.
 
 import functools
 import math
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -84,44 +83,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int, Int32
 
-# Second half of the Philox key: another use of the same example gets other numbers.
-SPANS, PREFIX, IID, PERMUTATION, DENOISER, GROUP = 1, 2, 3, 4, 5, 6
-FEW_SHOT, DOCUMENT_SPANS, SEGMENTS = 7, 8, 9
-_WORD = 2**64
-
-
-class _Generator(threading.local):
-    """A thread's generator: making one costs eight times what setting it does."""
-
-    def __init__(self):
-        self.bits = np.random.Philox(0)
-        self.fresh = self.bits.state
-        self.generator = np.random.Generator(self.bits)
-
-
-_own = _Generator()
-
-
-def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np.random.Generator:
-    """The random numbers of one example in one epoch.
-
-    Philox is counter based: the seed is its key, and (index, epoch) are the high words of its
-    counter, so that no two examples share numbers.
-
-    Args:
-      seed: the run's seed, taken modulo 2**64.
-      epoch: how often the data were repeated before, >= 0.
-      index: the example's position in the unshuffled data, >= 0.
-      stream: what the numbers are for.
-
-    Returns:
-      This thread's generator, good until the thread's next call.
-    """
-    key, counter = _own.fresh["state"]["key"], _own.fresh["state"]["counter"]
-    key[0], key[1] = seed % _WORD, stream
-    counter[2], counter[3] = index, epoch
-    _own.bits.state = _own.fresh
-    return _own.generator
+from t5x_lite.layouts.base import DENOISER, IID, PERMUTATION, PREFIX, example_rng
 
 
 @functools.lru_cache(maxsize=4096)

@@ -27,8 +27,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.denoising import FEW_SHOT, example_rng
 from t5x_lite.data.preprocessors import fill, places
+from t5x_lite.layouts.base import FEW_SHOT, example_rng
 
 _TEMPLATE = "{inputs}\n{targets}"
 

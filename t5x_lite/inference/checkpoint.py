@@ -27,7 +27,6 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath
 from t5x_lite.core.trees import ComputeDtype, Params
 from t5x_lite.data.config import Data
-from t5x_lite.data.layouts.base import Layout
 from t5x_lite.data.vocabularies.encoder_tokens import first_tokens
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.decoding.config import Decoding
@@ -46,6 +45,7 @@ from t5x_lite.inference.loading import Loaded, Step, find_step, position_bytes
 from t5x_lite.inference.modules import load_using
 from t5x_lite.inference.pairs import CrossEncoder, HeadScorer
 from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.layouts.base import Layout
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.models.towers import Pooling
 

@@ -43,9 +43,9 @@ from jaxtyping import Bool, Float
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import jit_rows, rounded_rows
 from t5x_lite.core.trees import Array, Params
-from t5x_lite.data.layouts.base import Layout, separate
-from t5x_lite.data.layouts.labelled import Windows
 from t5x_lite.inference.generate import Bind, Generator, Prediction, batched, padded_length
+from t5x_lite.layouts.base import Layout, separate
+from t5x_lite.layouts.labelled import Windows
 from t5x_lite.models.heads import Choice, ClassHead, Classifier, Head, Token
 from t5x_lite.models.heads import Span as heads_Span
 

@@ -34,14 +34,15 @@ from jaxtyping import Float
 from t5x_lite.config import Experiment
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Params
-from t5x_lite.data.layouts.groups import joined
-from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens, encoder_tokens, without_special
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, without_special
 from t5x_lite.inference.answers import answering_heads
 from t5x_lite.inference.generate import Prediction
 from t5x_lite.inference.head_answers import HeadAnswers
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.inference.vectors import DENSE, LEXICAL, MULTI_VECTOR, HeadEmbedder, Several
+from t5x_lite.layouts.base import EncoderTokens
+from t5x_lite.layouts.groups import joined
 from t5x_lite.objectives.ranker import Ranker
 
 

@@ -46,7 +46,6 @@ from t5x_lite.core.files import new_directory
 from t5x_lite.core.options import did_you_mean
 from t5x_lite.core.remote import local_path
 from t5x_lite.core.trees import LazyArray
-from t5x_lite.data.layouts import Encoder, Groups
 from t5x_lite.data.vocabularies.byte_level import Bytes
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
@@ -79,6 +78,7 @@ from t5x_lite.interop.peft_files import CONFIG, base_change, head_of
 from t5x_lite.interop.peft_prompts import is_prefix, is_prompt, read_prefix, read_prompt
 from t5x_lite.interop.peft_writing import write_peft
 from t5x_lite.interop.tokenizers import read_encoder_tokenizer, read_tokenizer
+from t5x_lite.layouts import Encoder, Groups
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import is_encoder
 from t5x_lite.models.heads import HEADS, Head

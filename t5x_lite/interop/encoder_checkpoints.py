@@ -23,7 +23,6 @@ from t5x_lite.config import Experiment
 from t5x_lite.core import tied_parameters
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import Data
-from t5x_lite.data.layouts import Encoder
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 from t5x_lite.interop.bert import BERT
@@ -56,6 +55,7 @@ from t5x_lite.interop.rules import LazyArray, Source, check_finite, value_of
 from t5x_lite.interop.sentence_transformers import projection_of, read_sentences, sentence_files
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
 from t5x_lite.interop.tokenizers import kept_files, read_encoder_tokenizer, tokenizer_files
+from t5x_lite.layouts import Encoder
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.models.heads import HEADS, Classifier, ClassifierKind, Head, by_name

@@ -40,7 +40,6 @@ from t5x_lite.config import Experiment
 from t5x_lite.config.file import to_json
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import Data
-from t5x_lite.data.layouts import Groups
 from t5x_lite.data.vocabularies.byte_level import Bytes, Layout
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.inference.loading import read_experiment
@@ -54,6 +53,7 @@ from t5x_lite.interop.rules import LazyArray, Source
 from t5x_lite.interop.sentence_transformers import projection_of, read_sentences
 from t5x_lite.interop.t5x import T5XCheckpoint
 from t5x_lite.interop.tokenizers import read_tokenizer
+from t5x_lite.layouts import Groups
 from t5x_lite.models.heads import HEADS
 from t5x_lite.models.t5 import T5Config, T5EncoderConfig
 from t5x_lite.models.towers import TOWERS

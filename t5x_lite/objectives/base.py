@@ -56,7 +56,7 @@ from jaxtyping import Bool, Float
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.tied_parameters import View
 from t5x_lite.core.trees import Array, Batch, Key
-from t5x_lite.data.layouts import Layout
+from t5x_lite.layouts import Layout
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.heads import Head
 from t5x_lite.optim.config import Optimizer

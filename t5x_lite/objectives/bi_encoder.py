@@ -29,7 +29,7 @@ from jaxtyping import Float, Shaped
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Batch, Key
-from t5x_lite.data.layouts import Groups, Layout
+from t5x_lite.layouts import Groups, Layout
 from t5x_lite.models.base import RowShapes
 from t5x_lite.models.heads import Head, HeadModules
 from t5x_lite.models.t5 import T5Encoder

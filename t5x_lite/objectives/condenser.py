@@ -59,7 +59,7 @@ from jaxtyping import Bool, Float
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Batch, Key
-from t5x_lite.data.layouts import Encoder, Layout, Spans
+from t5x_lite.layouts import Encoder, Layout, Spans
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import Bert, BertConfig, EncoderConfig
 from t5x_lite.models.heads import Head, HeadModules

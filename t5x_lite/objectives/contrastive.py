@@ -68,7 +68,7 @@ from jaxtyping import Bool, Float, Int, UInt32
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Batch, Key
-from t5x_lite.data.config import OWN_NEGATIVES
+from t5x_lite.layouts.base import OWN_NEGATIVES
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.heads import HeadModules
 from t5x_lite.models.towers import Towers

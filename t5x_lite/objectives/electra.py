@@ -42,7 +42,7 @@ from jaxtyping import Bool, Float, Int
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.tied_parameters import Difference, Same, View
 from t5x_lite.core.trees import Array, Batch, Key
-from t5x_lite.data.layouts import Encoder, Layout
+from t5x_lite.layouts import Encoder, Layout
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.models.heads import Head, HeadModules

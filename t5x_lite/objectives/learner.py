@@ -45,7 +45,7 @@ from t5x_lite.core import sharding, tied_parameters, trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.tied_parameters import View
 from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
-from t5x_lite.data.config import ADAPTER_IDS
+from t5x_lite.layouts.base import ADAPTER_IDS
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.heads import HEADS, Head, HeadModules, by_name
 from t5x_lite.models.towers import TOWERS, Towers, as_model, in_tower, with_towers

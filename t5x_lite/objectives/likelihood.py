@@ -48,11 +48,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Batch, Key
-from t5x_lite.data import layouts
-from t5x_lite.data.layouts import LM, ConcatLM, Layout, PrefixLM
+from t5x_lite.layouts import LM, ConcatLM, Layout, PrefixLM
 from t5x_lite.models.base import ModelConfig, Output
 from t5x_lite.nn.dense import einsum
 from t5x_lite.objectives.base import Loss, Objective, Term, names_of

@@ -45,7 +45,7 @@ from jaxtyping import Bool, Float
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Array, Batch, Key
-from t5x_lite.data.layouts import Layout, Ranked
+from t5x_lite.layouts import Layout, Ranked
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.models.heads import Classifier, ClassifierKind, Head, HeadModules

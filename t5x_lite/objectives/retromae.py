@@ -43,7 +43,7 @@ from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Array, Batch, Key
-from t5x_lite.data.layouts import Encoder, Layout
+from t5x_lite.layouts import Encoder, Layout
 from t5x_lite.models.base import ModelConfig, Output, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.models.heads import Head, HeadModules

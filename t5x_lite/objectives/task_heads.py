@@ -56,9 +56,9 @@ from jaxtyping import Float, Int
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Array, Batch, Key
-from t5x_lite.data.config import ADAPTER_IDS
-from t5x_lite.data.layouts import Choices, Labelled, Layout, Tokens, Windows
-from t5x_lite.data.layouts.labelled import PARTS_OF_SCORE
+from t5x_lite.layouts import Choices, Labelled, Layout, Tokens, Windows
+from t5x_lite.layouts.base import ADAPTER_IDS
+from t5x_lite.layouts.labelled import PARTS_OF_SCORE
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.models.heads import (

@@ -31,12 +31,12 @@ from t5x_lite.data.config import Data, Refresh, text_lengths
 from t5x_lite.data.formats.passages import read_passages
 from t5x_lite.data.formats.string_table import create_array
 from t5x_lite.data.formats.vectors import VectorShards
-from t5x_lite.data.layouts.base import separate
-from t5x_lite.data.layouts.groups import ID_WIDTH
 from t5x_lite.data.tasks.pairs import MORE
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, text_rows, without_special
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.layouts.base import separate
+from t5x_lite.layouts.groups import ID_WIDTH
 from t5x_lite.models.vector_heads import Role
 from t5x_lite.retrieval.exact import search_shards
 from t5x_lite.retrieval.pair_rules import plain

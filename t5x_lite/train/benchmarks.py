@@ -34,6 +34,7 @@ from typing import Any
 import jax
 
 from t5x_lite import config as configs
+from t5x_lite import layouts
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
@@ -46,7 +47,6 @@ from t5x_lite.core.object_store import data_path, files_among
 from t5x_lite.core.options import did_you_mean, given_options
 from t5x_lite.core.progress import as_table, print_result
 from t5x_lite.core.remote import is_remote
-from t5x_lite.data import layouts
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data

@@ -27,13 +27,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from t5x_lite import layouts
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.experiment import begun_with, with_options
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import is_remote
-from t5x_lite.data import layouts
 from t5x_lite.data.columns import MOST_LABELS, Columns
 from t5x_lite.data.config import Data
 from t5x_lite.data.formats.table_splits import Table

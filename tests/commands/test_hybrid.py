@@ -12,7 +12,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import OptionError
 from t5x_lite.data.formats.rankings import read_run
 from t5x_lite.data.formats.vectors import M3Texts
-from t5x_lite.data.layouts import Groups
+from t5x_lite.layouts import Groups
 from t5x_lite.objectives.m3 import m3
 from tests.encoder_checkpoint import write_ranker
 

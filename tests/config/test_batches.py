@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.config.batches import check_batch, check_devices, with_choices
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MESH_AXES, MeshConfig, make_mesh
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Bucketed
 from t5x_lite.inference.loading import Loaded, learner_of, read_experiment
 from t5x_lite.models.deberta import DebertaConfig

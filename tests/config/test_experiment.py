@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from configs.pretrain import electra_tiny
+from t5x_lite import layouts
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import (
@@ -28,7 +29,6 @@ from t5x_lite.config import (
 from t5x_lite.config.experiment import with_length, with_options
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Bucketed, Data, Refresh
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.encoder import BertConfig

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.core import jaxprs_in_params
 
+from t5x_lite import layouts
 from t5x_lite.config.batches import row_lengths, row_shapes, step_flops
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.deberta import DebertaConfig

@@ -11,8 +11,8 @@ import pytest
 from t5x_lite import config
 from t5x_lite.config.batches import empty_row
 from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.data.layouts import Groups, Ranked
 from t5x_lite.inference.loading import learner_of
+from t5x_lite.layouts import Groups, Ranked
 from t5x_lite.optim.partial import joint_optimizer
 from t5x_lite.train.step import init_state, make_train_step, state_shardings
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite import config
+from t5x_lite import config, layouts
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.core import trees
 from t5x_lite.core.sharding import MeshConfig
-from t5x_lite.data import layouts
-from t5x_lite.data.layouts import Seq2Seq
 from t5x_lite.inference.loading import learner_of
+from t5x_lite.layouts import Seq2Seq
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {"vocab_size": 512, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_heads": 4}

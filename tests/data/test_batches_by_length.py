@@ -6,8 +6,8 @@ import itertools
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Bucketed, Data, Fixed
 from t5x_lite.data.formats.pairs import Pairs, to_json

@@ -1,7 +1,7 @@
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.config import (
     Bucketed,
     Data,

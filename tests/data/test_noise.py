@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from t5x_lite.data.denoising import (
-    example_rng,
     iid_noise_mask,
     iid_spans,
     iid_targets_length,
@@ -12,6 +11,7 @@ from t5x_lite.data.denoising import (
     random_spans_lengths,
     random_spans_noise_mask,
 )
+from t5x_lite.layouts.base import example_rng
 
 
 @pytest.mark.parametrize(

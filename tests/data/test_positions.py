@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.data.positions import (
     FROM_CACHE,

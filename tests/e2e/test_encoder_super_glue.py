@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate.submission import FORMATS, check

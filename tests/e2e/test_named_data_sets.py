@@ -11,7 +11,7 @@ from tests.data.formats.test_suites import write_narrative
 
 CONFIG = """
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
 from t5x_lite.models.encoder import BertConfig

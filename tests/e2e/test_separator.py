@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 import t5x_lite
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.objectives.likelihood import LanguageModel, cross_entropy

@@ -22,8 +22,8 @@ from t5x_lite.config import Checkpoints
 from t5x_lite.config.file import to_json
 from t5x_lite.core.signals import line_of
 from t5x_lite.data.config import Refresh
-from t5x_lite.data.layouts import Groups
 from t5x_lite.inference.loading import read_experiment
+from t5x_lite.layouts import Groups
 from t5x_lite.objectives.contrastive import Contrastive
 from tests import encoder_checkpoint, t5_checkpoint
 from tests.c4 import made_up_crawl

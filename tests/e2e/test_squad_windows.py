@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.task_heads import Spans

@@ -55,7 +55,7 @@ def test_heads_that_are_not_asked_are_not_there():
 
 
 def test_a_checkpoint_is_measured_by_each_way(tmp_path, compile_once):
-    from t5x_lite.data.layouts import Groups
+    from t5x_lite.layouts import Groups
     from tests.encoder_checkpoint import write_ranker
 
     pytest.importorskip("pytrec_eval")

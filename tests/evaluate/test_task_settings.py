@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.config import Evaluation
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.data.mixing import Mixing
 from t5x_lite.evaluate.task_suite import TaskSettings

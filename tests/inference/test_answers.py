@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import t5x_lite
+from t5x_lite import layouts
 from t5x_lite.commands.answers import predict
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.inference.answers import (
     Asked,
     Encoded,

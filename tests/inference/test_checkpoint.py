@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.inference.checkpoint import Checkpoint, check_finite, find_steps
 from t5x_lite.inference.generate import Prediction

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.inference.generate import TaskEvaluator
 from t5x_lite.inference.head_answers import (
     CandidateAnswers,

@@ -8,9 +8,9 @@ import pytest
 
 from t5x_lite.commands.ranking import score_pairs
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.layouts import Groups
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.pairs import HEADS
+from t5x_lite.layouts import Groups
 from t5x_lite.objectives.m3 import m3
 from tests.encoder_checkpoint import write_ranker
 

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.config.evaluation import Retrieval
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate.retrieval import retrieval_evaluator
 from t5x_lite.inference.checkpoint import Checkpoint

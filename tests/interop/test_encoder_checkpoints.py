@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from scripts import encoder_goldens as goldens
+from t5x_lite import layouts
 from t5x_lite.checkpoints.items import lazy_params
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Experiment
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.tied_parameters import Difference
 from t5x_lite.core.trees import flatten
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import Loaded, learner_of

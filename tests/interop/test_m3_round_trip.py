@@ -7,10 +7,10 @@ import logging
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import Loaded

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.config import Experiment
 from t5x_lite.core.trees import LazyArray
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.interop.hf_export import of_role, projection_of, roles_of
 from t5x_lite.models.vector_heads import Dense

@@ -9,9 +9,9 @@ import pytest
 from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.layouts import Groups
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.hf_import import directories_of, read_towers
+from t5x_lite.layouts import Groups
 from t5x_lite.models.vector_heads import Dense
 from t5x_lite.objectives.contrastive import Contrastive
 from tests.encoder_checkpoint import write_ranker

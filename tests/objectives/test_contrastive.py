@@ -11,11 +11,11 @@ import numpy as np
 import optax
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.file import from_json, to_json
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.lm import LMConfig

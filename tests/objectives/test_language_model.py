@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite import layouts
 from t5x_lite.checkpoints.reading import saved_steps
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
-from t5x_lite.data import layouts
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.learner import Bound

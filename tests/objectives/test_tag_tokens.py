@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.file import from_json, to_json
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import LazyArray, flatten
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors

@@ -11,7 +11,7 @@ import pytest
 
 from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.commands.weights import export_hf
-from t5x_lite.data.layouts import Groups
+from t5x_lite.layouts import Groups
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.vector_heads import Lexical, MultiVector
 from t5x_lite.nn.bind import bind, shapes

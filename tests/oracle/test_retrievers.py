@@ -7,9 +7,9 @@ import pytest
 
 from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.weights import export_adapter, export_hf, import_adapter, import_hf
-from t5x_lite.data.layouts import Groups
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.interop.tensor_files import read_safetensors
+from t5x_lite.layouts import Groups
 from t5x_lite.objectives.contrastive import Contrastive
 from tests.encoder_checkpoint import write_ranker
 from tests.interop.peft_files import LORA, bert_lora

@@ -11,13 +11,13 @@ import pytest
 
 import t5x_lite
 from scripts import encoder_goldens as goldens
+from t5x_lite import layouts
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.config.evaluation import Retrieval
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.objectives.base import NoLoss

@@ -21,11 +21,11 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache import refreshes
 from t5x_lite.data.config import Bucketed, Data, Refresh
 from t5x_lite.data.formats.pairs import Pairs
-from t5x_lite.data.layouts import Groups
 from t5x_lite.data.tasks import pairs as pair_tasks
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.layouts import Groups
 from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW

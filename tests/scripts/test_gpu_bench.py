@@ -85,8 +85,8 @@ def pretraining(monkeypatch):
 
 
 def test_rows_of_an_encoder_on_the_device_are_those_of_the_layout(pretraining):
-    from t5x_lite.data.layouts import Encoder
-    from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
+    from t5x_lite.layouts import Encoder
+    from t5x_lite.layouts.base import EncoderTokens
 
     kinds = np.array([0, 3, 0, 0, 0, 1, 1, 2, 2, 1], np.uint8)
     special = EncoderTokens(cls_id=2, sep_id=3, mask_id=4, pad_id=0, unk_id=1, kinds=kinds)

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.data.config import Data
 from tests import tokenizer_files
 from tests.data.formats import test_released_files as released

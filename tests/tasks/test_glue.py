@@ -253,7 +253,7 @@ def test_a_column_that_is_not_there_is_refused(glue, arguments):
 
 
 def test_words_do_not_reach_a_head(glue, arguments):
-    from t5x_lite.data import layouts
+    from t5x_lite import layouts
     from t5x_lite.data.config import Data
     from t5x_lite.data.live.tasks import load_task
 

@@ -18,7 +18,7 @@ def vocabulary(tmp_path_factory):
 @pytest.fixture
 def texts(tmp_path, vocabulary):
     """A function that gives query and passages of a task's examples, as text."""
-    from t5x_lite.data import layouts
+    from t5x_lite import layouts
     from t5x_lite.data.config import TaskArguments
     from tasks import pairs
 
@@ -136,7 +136,7 @@ def test_titles_of_passages(texts, tmp_path):
 
 
 def test_sts_b_has_grades(tmp_path, vocabulary):
-    from t5x_lite.data import layouts
+    from t5x_lite import layouts
     from t5x_lite.data.config import TaskArguments
     from tasks import pairs
 
@@ -169,7 +169,7 @@ def test_sts_b_has_grades(tmp_path, vocabulary):
 @pytest.mark.parametrize(("positives", "size"), [("each", 6), ("sample", 3)])
 @pytest.mark.parametrize("kind", ["jsonl", "beir"])
 def test_pairs_in_memory_are_permuted_as_a_whole(tmp_path, vocabulary, kind, positives, size):
-    from t5x_lite.data import layouts
+    from t5x_lite import layouts
     from t5x_lite.data.config import TaskArguments
     from tasks import pairs
 
@@ -213,7 +213,7 @@ def test_pairs_in_memory_are_permuted_as_a_whole(tmp_path, vocabulary, kind, pos
 @pytest.mark.slow
 @pytest.mark.parametrize("positives", [1, 4])
 def test_an_epoch_of_pairs_has_each_pair_once(tmp_path, vocabulary, positives):
-    from t5x_lite.data import layouts
+    from t5x_lite import layouts
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline
 

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from tests import tokenizer_files
 from tests.data.formats import test_released_files as released
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 

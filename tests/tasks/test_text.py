@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 
 
 @pytest.fixture(scope="module")

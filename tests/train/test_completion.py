@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.cli import main
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.data.tasks import shuffling

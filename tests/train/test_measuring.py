@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t5x_lite import config
+from t5x_lite import config, layouts
 from t5x_lite.commands.texts import cache
 from t5x_lite.config import Evaluation
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.data import layouts
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.modules import load_using

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.items import lazy_params
@@ -17,7 +18,6 @@ from t5x_lite.commands.weights import export_adapter, export_hf, import_adapter,
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded

@@ -12,11 +12,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from t5x_lite import config
+from t5x_lite import config, layouts
 from t5x_lite.config.batches import step_flops
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Bucketed
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.masked_lm import MaskedLM

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import learner_of
 from t5x_lite.models.encoder import BertConfig

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.batches import batch_flops, step_flops
 from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.data import layouts
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Bucketed, Data, Fixed, shapes_of
 from t5x_lite.data.sources import batch_source

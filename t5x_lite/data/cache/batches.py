@@ -39,6 +39,7 @@ from t5x_lite.data.positions import (
     share_of_batch,
     unseal,
 )
+from t5x_lite.data.vocabularies.encoder_tokens import tokens_for
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 
@@ -181,7 +182,7 @@ def train_batches(
         seed=seed,
         shuffle=data.shuffle,
         repeat=True,
-        tokens=data.layout.encoder_tokens(vocabulary),
+        tokens=tokens_for(data.layout, vocabulary),
     )
     identity = {
         **identity_of(data, seed=seed),
@@ -365,7 +366,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
         seed=seed,
         shuffle=data.shuffle,
         repeat=True,
-        tokens=data.layout.encoder_tokens(vocabulary),
+        tokens=tokens_for(data.layout, vocabulary),
     )
     total = sum(source.size for source in sources)
     if isinstance(data.batches, config.Scheduled):
@@ -431,7 +432,7 @@ def eval_batches(
       InputError: as `train_batches`, and if no cache has such a split.
     """
     sources = open_sources(data, vocabulary, split=split, pass_over=True)
-    tokens = data.layout.encoder_tokens(vocabulary)
+    tokens = tokens_for(data.layout, vocabulary)
     stream = Stream(data, sources, seed=0, shuffle=False, repeat=False, tokens=tokens)
     return itertools.islice(_one_pass(_global_batches(stream, data)), max_batches)
 

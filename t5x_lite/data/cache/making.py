@@ -68,8 +68,8 @@ from t5x_lite.data.cache.files import (
 )
 from t5x_lite.data.cache.recipe import Recipe, as_numbers, recipe_of
 from t5x_lite.data.config import Data, trimmed_lengths, words_of_inputs
-from t5x_lite.data.layouts.base import Layout, longest_joined
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
+from t5x_lite.layouts.base import Layout, longest_joined
 
 _logger = logging.getLogger(__name__)
 

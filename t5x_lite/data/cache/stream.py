@@ -36,8 +36,6 @@ from t5x_lite.data.cache.files import Cache, Split
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.cache.refreshes import Negatives
 from t5x_lite.data.config import (
-    ADAPTER_IDS,
-    OWN_NEGATIVES,
     Data,
     adapter_numbers,
     lengths_of,
@@ -46,10 +44,16 @@ from t5x_lite.data.config import (
     trimmed_lengths,
     truncation_of,
 )
-from t5x_lite.data.layouts import base
-from t5x_lite.data.layouts.base import KEY, Layout, longest_joined
 from t5x_lite.data.mixing import Schedule, order
-from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
+from t5x_lite.layouts import base
+from t5x_lite.layouts.base import (
+    ADAPTER_IDS,
+    KEY,
+    OWN_NEGATIVES,
+    EncoderTokens,
+    Layout,
+    longest_joined,
+)
 
 _logger = logging.getLogger(__name__)
 

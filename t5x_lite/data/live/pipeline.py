@@ -49,7 +49,6 @@ from t5x_lite.core.object_store import BucketError
 from t5x_lite.data import config, elements
 from t5x_lite.data.config import Data, Refresh, lengths_of, shapes_of
 from t5x_lite.data.elements import as_numpy, closed_at_exit, deterministic, seqio, tf
-from t5x_lite.data.layouts.base import KEY
 from t5x_lite.data.live import rows
 from t5x_lite.data.live import rows as live
 from t5x_lite.data.live.tasks import (
@@ -80,7 +79,9 @@ from t5x_lite.data.preprocessors import UNKNOWN
 from t5x_lite.data.tasks import stages
 from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.data.tasks.questions import questions
+from t5x_lite.data.vocabularies.encoder_tokens import tokens_for
 from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.layouts.base import KEY
 
 _logger = logging.getLogger(__name__)
 
@@ -413,7 +414,7 @@ def laid_out(
         features=features,
         lengths=lengths_of(data),
         pack=data.pack,
-        tokens=data.layout.encoder_tokens(vocabulary),
+        tokens=tokens_for(data.layout, vocabulary),
     )
     return deterministic(rows)
 
@@ -445,7 +446,7 @@ def batched(
         features=features,
         shapes=shapes_of(data),
         part=part,
-        tokens=data.layout.encoder_tokens(vocabulary),
+        tokens=tokens_for(data.layout, vocabulary),
     )
     return deterministic(batches)
 
@@ -499,7 +500,7 @@ def padded(
     batches: Iterator[dict[str, np.ndarray]], data: Data, vocabulary: Vocabulary
 ) -> Iterator[dict[str, np.ndarray]]:
     """The same batches, the last one filled up with rows of padding."""
-    tokens = data.layout.encoder_tokens(vocabulary)
+    tokens = tokens_for(data.layout, vocabulary)
     pad_id = 0 if tokens is None else tokens.pad_id
     for batch in batches:
         missing = data.batch_size - len(next(iter(batch.values())))

@@ -50,10 +50,9 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data import elements
 from t5x_lite.data.config import Data, bucket_of, lengths_of
 from t5x_lite.data.elements import seqio, tf
-from t5x_lite.data.layouts import base
-from t5x_lite.data.layouts.base import KEY, Layout
 from t5x_lite.data.tasks import shuffling, stages
-from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
+from t5x_lite.layouts import base
+from t5x_lite.layouts.base import KEY, EncoderTokens, Layout
 
 _logger = logging.getLogger(__name__)
 

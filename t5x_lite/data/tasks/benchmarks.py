@@ -40,11 +40,11 @@ from t5x_lite.core.object_store import DataPath, can_read, data_path, files_amon
 from t5x_lite.core.remote import is_remote
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.lines import read_lines
-from t5x_lite.data.layouts.labelled import Windows
 from t5x_lite.data.tasks.labelled import Labelled, SpanText, labelled_task
 from t5x_lite.data.tasks.labelled import extras as labelled_extras
 from t5x_lite.data.tasks.names import Wording, mark
 from t5x_lite.data.tasks.questions import choice_task, expanded, window_task
+from t5x_lite.layouts.labelled import Windows
 
 Record = Mapping[str, Any]
 Example = Mapping[str, Any]

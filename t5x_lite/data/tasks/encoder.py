@@ -48,9 +48,10 @@ import numpy as np
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.documents import ABBREVIATIONS
-from t5x_lite.data.layouts.text import NUM, Spans
-from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens, encoder_tokens, without_special
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, without_special
 from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.layouts.base import EncoderTokens
+from t5x_lite.layouts.text import NUM, Spans
 
 _END = re.compile(
     r"[.!?…]+[\"'”’»)\]]*(?=\s+[\"'“‘«(\[¿¡]*[^\W_a-z])"  # of scripts with spaces

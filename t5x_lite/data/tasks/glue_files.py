@@ -55,7 +55,6 @@ from t5x_lite.data.formats.benchmark_files import (
     read_tsv,
     whole_number,
 )
-from t5x_lite.data.layouts.labelled import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex, any_number
 from t5x_lite.data.preprocessors import (
     UNKNOWN,
@@ -70,6 +69,7 @@ from t5x_lite.data.tasks import questions
 from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.data.tasks.labelled import Labelled, Text
 from t5x_lite.data.tasks.names import Wording
+from t5x_lite.layouts.labelled import NONE, of_class
 from t5x_lite.metrics.classification import accuracy
 
 FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}

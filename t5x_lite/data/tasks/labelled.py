@@ -46,19 +46,15 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.object_store import DataPath
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.benchmark_files import Sentence
-from t5x_lite.data.layouts import labelled
-from t5x_lite.data.layouts import labelled as labels
 from t5x_lite.data.postprocess import UNKNOWN
 from t5x_lite.data.preprocessors import fill
 from t5x_lite.data.tasks.encoder import check_lengths
-from t5x_lite.data.vocabularies.encoder_tokens import (
-    EncoderTokens,
-    encoder_tokens,
-    separators,
-    without_special,
-)
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, separators, without_special
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
+from t5x_lite.layouts import labelled
+from t5x_lite.layouts import labelled as labels
+from t5x_lite.layouts.base import EncoderTokens
 from t5x_lite.metrics.classification import entity_f1, tag_accuracy
 
 LONGEST_QUESTION = 64

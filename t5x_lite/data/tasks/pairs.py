@@ -29,11 +29,12 @@ import numpy as np
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.pairs import Answers, Pairs, from_json, without_answers
-from t5x_lite.data.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
 from t5x_lite.data.tasks import shuffling, text_source
 from t5x_lite.data.tasks.encoder import check_lengths
-from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens, encoder_tokens, without_special
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, without_special
 from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.layouts.base import EncoderTokens
+from t5x_lite.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
 
 MORE = "more_positives"
 """Feature with the positives that are never drawn: those behind the first `MOST_POSITIVES`."""

@@ -39,8 +39,6 @@ import numpy as np
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.released_files import NUM_CHOICES
-from t5x_lite.data.layouts import labelled
-from t5x_lite.data.layouts.labelled import WINDOW, Choices, Windows, of_class
 from t5x_lite.data.postprocess import ClassIndex
 from t5x_lite.data.preprocessors import UNKNOWN, fill, label_text
 from t5x_lite.data.tasks.encoder import check_lengths
@@ -54,13 +52,11 @@ from t5x_lite.data.tasks.labelled import (
     with_form,
 )
 from t5x_lite.data.tasks.names import mark
-from t5x_lite.data.vocabularies.encoder_tokens import (
-    EncoderTokens,
-    encoder_tokens,
-    separators,
-    without_special,
-)
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, separators, without_special
 from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.layouts import labelled
+from t5x_lite.layouts.base import EncoderTokens
+from t5x_lite.layouts.labelled import WINDOW, Choices, Windows, of_class
 from t5x_lite.metrics.classification import accuracy
 
 LABELS = ("False", "True")

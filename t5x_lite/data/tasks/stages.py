@@ -26,11 +26,11 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.object_store import BucketError
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.elements import BEGIN, BEGIN_BUCKET, END, seqio, tf
-from t5x_lite.data.layouts.base import KEY
 from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
 from t5x_lite.data.tasks import shuffling
 from t5x_lite.data.tasks.unsupervised import Corruption, Objective
 from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.layouts.base import KEY
 
 Example = Mapping[str, Any]
 

@@ -42,19 +42,16 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int, Int32, UInt8
+from jaxtyping import UInt8
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.vocabularies.byte_level import Bytes
 from t5x_lite.data.vocabularies.loading import SentencePiece, Vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
-
-SPECIAL, BEGINS, CONTINUES, ALONE = range(4)
-"""What a piece is to words: of none, the first of one, a further one, or one by itself."""
+from t5x_lite.layouts.base import ALONE, BEGINS, CONTINUES, SPECIAL, EncoderTokens, Layout
 
 _UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
@@ -66,41 +63,6 @@ _UNSPACED = (
     (0xF900, 0xFAFF),  # Han, compatibility
     (0x20000, 0x3FFFF),  # Han, the other extensions
 )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EncoderTokens:
-    """The special ids of a vocabulary, and its pieces' places in words.
-
-    Attributes:
-      cls_id: begins a row.
-      sep_id: ends a text.
-      mask_id: stands where a piece is to be predicted.
-      pad_id: padding.
-      unk_id: what has no piece.
-      kinds: of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
-      separators: how many [SEP] stand between two texts; RoBERTa and XLM-R have two.
-    """
-
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    pad_id: int
-    unk_id: int
-    kinds: UInt8[np.ndarray, " V"]
-    separators: int = 1
-
-    def word_ids(self, tokens: Int[np.ndarray, "*B S"]) -> Int32[np.ndarray, "*B S"]:
-        """The number of each token's word within its row, from 1 and rising; 0 at special tokens.
-
-        Args:
-          tokens: ids of rows.
-        """
-        kinds = self.kinds[tokens]
-        before = np.concatenate([np.zeros_like(kinds[..., :1]), kinds[..., :-1]], axis=-1)
-        goes_on = (kinds == CONTINUES) & ((before == BEGINS) | (before == CONTINUES))
-        words = kinds != SPECIAL
-        return (np.cumsum(words & ~goes_on, axis=-1) * words).astype(np.int32)
 
 
 def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
@@ -152,6 +114,11 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
 
 
 # Pieces as text, with the spaces that they stand for.
+
+
+def tokens_for(layout: Layout, vocabulary: Vocabulary) -> EncoderTokens | None:
+    """Return what a layout's rows need of a vocabulary; None if it is nothing."""
+    return encoder_tokens(vocabulary) if layout.of_encoder else None
 
 
 def _surfaces(vocabulary: SentencePiece | Bytes) -> Iterable[str]:

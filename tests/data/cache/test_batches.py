@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.byte_level import Bytes

@@ -13,7 +13,7 @@ from t5x_lite.data.cache import files
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Bucketed, Data
-from t5x_lite.data.layouts import Encoder
+from t5x_lite.layouts import Encoder
 from tests import fake_store
 from tests.fake_store import store  # noqa: F401 (a fixture)
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.cache.scheduled import Grouped, OneShape

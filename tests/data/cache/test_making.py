@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache

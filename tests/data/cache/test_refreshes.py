@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import Ended, ending
-from t5x_lite.data import layouts
 from t5x_lite.data.cache import refreshes, scheduled, stream
 from t5x_lite.data.cache.batches import train_batches
 from t5x_lite.data.cache.recipe import Recipe

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.cache.batches import train_batches
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import longest_of

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.config.file import from_json, to_json
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Augment, Data
 from t5x_lite.data.positions import identity_of

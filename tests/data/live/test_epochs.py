@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from t5x_lite.data import layouts, mixtures
+from t5x_lite import layouts
+from t5x_lite.data import mixtures
 from t5x_lite.data.config import Data
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts, positions
+from t5x_lite.data import positions
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Fixed, Refresh, Scheduled
 from t5x_lite.data.formats import line_blocks

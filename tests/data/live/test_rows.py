@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 
 EXAMPLES = [
     {"inputs": [7, 8, 5, 1], "targets": [3, 9, 1]},

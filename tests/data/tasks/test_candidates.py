@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts, postprocess
+from t5x_lite.data import postprocess
 from t5x_lite.data.config import Data
 from t5x_lite.data.tasks.questions import CandidateText, questions
 from t5x_lite.data.vocabularies.loading import load_vocabulary

@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.layouts.base import KEY
 from t5x_lite.data.tasks.encoder import checked, cut_spans, listed_spans
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
+from t5x_lite.layouts.base import KEY
 from tasks import encoder
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
@@ -206,7 +206,7 @@ def test_a_cache_is_read_without_tensorflow(data, vocabulary, cache):
         "import sys\n"
         "sys.modules.update(dict.fromkeys(['tensorflow', 'seqio', 'tensorflow_datasets']))\n"
         "from t5x_lite.data.cache import batches as cached\n"
-        "from t5x_lite.data import layouts\n"
+        "from t5x_lite import layouts\n"
         "from t5x_lite.data.config import Data\n"
         "from t5x_lite.data.vocabularies.loading import load_vocabulary\n"
         f"path = {cache!r} + '/vocabulary'\n"

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.data.tasks.labelled import cut_longest, encode_texts, join, separators
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens

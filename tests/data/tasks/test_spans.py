@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
-from t5x_lite.data.layouts.labelled import NONE
 from t5x_lite.data.tasks.labelled import SpanText, encode_spans, first_answer, token_span
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
+from t5x_lite.layouts.labelled import NONE
 from tests import tokenizer_files
 
 CONTEXT = "The dogs run. (Una)"

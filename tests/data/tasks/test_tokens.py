@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
 from t5x_lite.data.tasks.labelled import WordTags, encode, iob2, words_of

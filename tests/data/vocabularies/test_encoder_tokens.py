@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.vocabularies.byte_level import Bytes
-from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, tokens_for
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
@@ -107,5 +107,5 @@ def test_a_tokenizer_of_which_words_are_not_known_is_refused(tmp_path):
 
 def test_other_layouts_need_none():
     vocabulary = Bytes()
-    assert layouts.Seq2Seq().encoder_tokens(vocabulary) is None
-    assert layouts.Encoder().encoder_tokens(vocabulary) is encoder_tokens(vocabulary)
+    assert tokens_for(layouts.Seq2Seq(), vocabulary) is None
+    assert tokens_for(layouts.Encoder(), vocabulary) is encoder_tokens(vocabulary)

@@ -1,14 +1,14 @@
 """Layouts: how examples become the rows of a batch, packed or padded; one file each.
 
-from t5x_lite.data import layouts
+from t5x_lite import layouts
 
 Data(task="tasks.glue:sst2", layout=layouts.Labelled(), pack=False, ...)
 """
 
-from t5x_lite.data.layouts.base import Layout
-from t5x_lite.data.layouts.groups import Groups, Ranked
-from t5x_lite.data.layouts.labelled import Choices, Labelled, Tokens, Windows
-from t5x_lite.data.layouts.text import LM, ConcatLM, Encoder, PrefixLM, Seq2Seq, Spans
+from t5x_lite.layouts.base import Layout
+from t5x_lite.layouts.groups import Groups, Ranked
+from t5x_lite.layouts.labelled import Choices, Labelled, Tokens, Windows
+from t5x_lite.layouts.text import LM, ConcatLM, Encoder, PrefixLM, Seq2Seq, Spans
 
 __all__ = [
     "LM",

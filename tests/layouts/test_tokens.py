@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
-from tests.data.layouts.laying_out import BERT, made
+from tests.layouts.laying_out import BERT, made
 
 EXAMPLES = [
     {"inputs": [2, 5, 7, 6, 3], "token_labels": [0, 4, 0, 1, 0]},

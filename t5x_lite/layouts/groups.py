@@ -53,10 +53,18 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.denoising import GROUP, SEGMENTS, example_rng
-from t5x_lite.data.layouts.base import KEY, Example, Layout, Rows, separate
-from t5x_lite.data.layouts.labelled import token_types
-from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
+from t5x_lite.layouts.base import (
+    GROUP,
+    KEY,
+    SEGMENTS,
+    EncoderTokens,
+    Example,
+    Layout,
+    Rows,
+    example_rng,
+    separate,
+)
+from t5x_lite.layouts.labelled import token_types
 
 Positives = Literal["each", "sample"]
 

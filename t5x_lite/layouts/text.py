@@ -82,10 +82,17 @@ import numpy as np
 from jaxtyping import Int, Int32
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.denoising import DOCUMENT_SPANS, example_rng
-from t5x_lite.data.layouts.base import KEY, Example, Layout, Rows, separate
-from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
-from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.layouts.base import (
+    DOCUMENT_SPANS,
+    KEY,
+    EncoderTokens,
+    Example,
+    Layout,
+    Rows,
+    Vocabulary,
+    example_rng,
+    separate,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 Rows for a head that chooses: a question with each of its choices, side by side.
 
 "choices" are the texts of an example, one behind the other, each [CLS] question [SEP] choice [SEP],
-and "labels" the choice that is right (`data.layouts.labelled`: 0 is none). One example a row:
+and "labels" the choice that is right (`layouts.labelled`: 0 is none). One example a row:
 
     {"choices": [2 5 3 6 3 2 5 3 7 3], "labels": [2 0]}
 
@@ -16,7 +16,7 @@ Choices that an example lacks are padding, and are never chosen.
 Rows for a head on an encoder, of a task whose texts have labels.
 
 "inputs" are [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and "labels" two whole numbers
-(`data.layouts.labelled`: 0 is none). One example a row:
+(`layouts.labelled`: 0 is none). One example a row:
 
     {"inputs": [2 5 3 6 4 3], "labels": [1 0]}
 
@@ -31,7 +31,7 @@ Rows for a head that labels each token: names of things, parts of speech.
 
 "inputs" are the pieces of a sentence's words, [CLS] ... [SEP], and "token_labels" a whole number
 for each of them: the class + 1 of a word at its first piece, and 0 elsewhere, at [CLS], [SEP] and
-the further pieces of a word (`data.layouts.labelled`: 0 is none). With [CLS] 2, [SEP] 3, padding 0,
+the further pieces of a word (`layouts.labelled`: 0 is none). With [CLS] 2, [SEP] 3, padding 0,
 and 7 a piece that goes on with a word:
 
     {"inputs": [2 5 7 6 3], "token_labels": [0 4 0 1 0]},
@@ -73,8 +73,7 @@ import numpy as np
 from jaxtyping import Int, Int32, Shaped
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.layouts.base import Example, Layout, Rows, separate
-from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens
+from t5x_lite.layouts.base import EncoderTokens, Example, Layout, Rows, separate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

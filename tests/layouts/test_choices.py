@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
-from tests.data.layouts.laying_out import BERT, made
+from tests.layouts.laying_out import BERT, made
 
 EXAMPLES = [
     {"choices": [2, 5, 3, 6, 3, 2, 5, 3, 7, 3], "labels": [2, 0]},

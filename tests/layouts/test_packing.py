@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5x_lite.data.layouts.base import first_fit
+from t5x_lite.layouts.base import first_fit
 
 
 def test_an_example_goes_to_the_first_row_with_room():

@@ -30,20 +30,117 @@ all rows of a batch and read the examples of its own ones only.
 """
 
 import dataclasses
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int, Int32, Shaped
+from jaxtyping import Int, Int32, Shaped, UInt8
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.vocabularies.encoder_tokens import EncoderTokens, encoder_tokens
-from t5x_lite.data.vocabularies.loading import Vocabulary
+
+# Second half of the Philox key: another use of the same example gets other numbers.
+SPANS, PREFIX, IID, PERMUTATION, DENOISER, GROUP = 1, 2, 3, 4, 5, 6
+FEW_SHOT, DOCUMENT_SPANS, SEGMENTS = 7, 8, 9
+_WORD = 2**64
+
+
+class _Generator(threading.local):
+    """A thread's generator: making one costs eight times what setting it does."""
+
+    def __init__(self):
+        self.bits = np.random.Philox(0)
+        self.fresh = self.bits.state
+        self.generator = np.random.Generator(self.bits)
+
+
+_own = _Generator()
+
+
+def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np.random.Generator:
+    """The random numbers of one example in one epoch.
+
+    Philox is counter based: the seed is its key, and (index, epoch) are the high words of its
+    counter, so that no two examples share numbers.
+
+    Args:
+      seed: the run's seed, taken modulo 2**64.
+      epoch: how often the data were repeated before, >= 0.
+      index: the example's position in the unshuffled data, >= 0.
+      stream: what the numbers are for.
+
+    Returns:
+      This thread's generator, good until the thread's next call.
+    """
+    key, counter = _own.fresh["state"]["key"], _own.fresh["state"]["counter"]
+    key[0], key[1] = seed % _WORD, stream
+    counter[2], counter[3] = index, epoch
+    _own.bits.state = _own.fresh
+    return _own.generator
+
 
 Example = Mapping[str, np.ndarray]
 
 KEY = "example_key"
 """A feature, int64 [3]: the seed, the epoch and the index of an example of a layout that draws."""
+
+
+ADAPTER_IDS = "adapter_ids"
+"""The feature [B] that says which child of MultiTask a row has."""
+OWN_NEGATIVES = "own_negatives"
+"""The feature [B] that says, by a 1, that other rows' passages are no negatives of a row."""
+
+
+SPECIAL, BEGINS, CONTINUES, ALONE = range(4)
+"""What a piece is to words: of none, the first of one, a further one, or one by itself."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class EncoderTokens:
+    """The special ids of a vocabulary, and its pieces' places in words.
+
+    Attributes:
+      cls_id: begins a row.
+      sep_id: ends a text.
+      mask_id: stands where a piece is to be predicted.
+      pad_id: padding.
+      unk_id: what has no piece.
+      kinds: of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
+      separators: how many [SEP] stand between two texts; RoBERTa and XLM-R have two.
+    """
+
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    pad_id: int
+    unk_id: int
+    kinds: UInt8[np.ndarray, " V"]
+    separators: int = 1
+
+    def word_ids(self, tokens: Int[np.ndarray, "*B S"]) -> Int32[np.ndarray, "*B S"]:
+        """The number of each token's word within its row, from 1 and rising; 0 at special tokens.
+
+        Args:
+          tokens: ids of rows.
+        """
+        kinds = self.kinds[tokens]
+        before = np.concatenate([np.zeros_like(kinds[..., :1]), kinds[..., :-1]], axis=-1)
+        goes_on = (kinds == CONTINUES) & ((before == BEGINS) | (before == CONTINUES))
+        words = kinds != SPECIAL
+        return (np.cumsum(words & ~goes_on, axis=-1) * words).astype(np.int32)
+
+
+@runtime_checkable
+class Vocabulary(Protocol):
+    """What a layout asks of a vocabulary (`data.vocabularies`)."""
+
+    @property
+    def eos_id(self) -> int: ...
+
+    @property
+    def pad_id(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -290,10 +387,6 @@ class Layout:
           examples: all fields of a task's examples, in its order.
         """
         return examples
-
-    def encoder_tokens(self, vocabulary: Vocabulary) -> EncoderTokens | None:
-        """What `lay_out` needs of a vocabulary; None where it is nothing."""
-        return encoder_tokens(vocabulary) if self.of_encoder else None
 
 
 def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:

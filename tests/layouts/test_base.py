@@ -4,8 +4,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 
 BOTH = ["inputs", "targets"]
 QUERIES = ["query", "positives", "negatives"]

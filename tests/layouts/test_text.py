@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
-from t5x_lite.data.layouts.base import KEY
-from t5x_lite.data.vocabularies.encoder_tokens import SPECIAL
-from tests.data.layouts.laying_out import BERT, encoder_tokens
+from t5x_lite.layouts.base import KEY, SPECIAL
+from tests.layouts.laying_out import BERT, encoder_tokens
 
 MANY = encoder_tokens(cls_id=2, sep_id=3, pad_id=1, kinds=[SPECIAL] * 300)
 LAYOUT = layouts.Spans()

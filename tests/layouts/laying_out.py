@@ -2,14 +2,8 @@
 
 import numpy as np
 
-from t5x_lite.data import layouts
-from t5x_lite.data.vocabularies.encoder_tokens import (
-    ALONE,
-    BEGINS,
-    CONTINUES,
-    SPECIAL,
-    EncoderTokens,
-)
+from t5x_lite import layouts
+from t5x_lite.layouts.base import ALONE, BEGINS, CONTINUES, SPECIAL, EncoderTokens
 
 SEQIOS = [layouts.Seq2Seq(), layouts.LM(), layouts.PrefixLM(), layouts.ConcatLM()]
 EXAMPLES = [

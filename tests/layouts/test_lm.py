@@ -1,9 +1,9 @@
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
 from t5x_lite.data.vocabularies.byte_level import Bytes
-from tests.data.layouts.laying_out import EXAMPLES, made
+from tests.layouts.laying_out import EXAMPLES, made
 
 
 def test_rows_in_any_order_and_rows_without_an_example():

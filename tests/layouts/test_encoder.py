@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from t5x_lite.data import layouts
-from t5x_lite.data.layouts.base import ENCODER_FEATURES
-from t5x_lite.data.vocabularies.encoder_tokens import BEGINS, CONTINUES, SPECIAL
-from tests.data.layouts.laying_out import BERT, encoder_tokens, made
+from t5x_lite import layouts
+from t5x_lite.layouts.base import BEGINS, CONTINUES, ENCODER_FEATURES, SPECIAL
+from tests.layouts.laying_out import BERT, encoder_tokens, made
 
 DOCUMENTS = [{"inputs": [2, 5, 7, 6, 3]}, {"inputs": [2, 4, 3]}]
 

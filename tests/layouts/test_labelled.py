@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
+from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import layouts
-from t5x_lite.data.layouts.labelled import token_types
-from tests.data.layouts.laying_out import BERT, made
+from t5x_lite.layouts.labelled import token_types
+from tests.layouts.laying_out import BERT, made
 
 EXAMPLES = [
     {"inputs": [2, 5, 3, 6, 4, 3], "labels": [2, 0]},

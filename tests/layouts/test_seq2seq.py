@@ -1,7 +1,7 @@
 import pytest
 
-from t5x_lite.data import layouts
-from tests.data.layouts.laying_out import made
+from t5x_lite import layouts
+from tests.layouts.laying_out import made
 
 
 def test_packed_examples_share_a_row_with_their_segments_and_positions():

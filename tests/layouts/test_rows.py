@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from t5x_lite.data import layouts
-from tests.data.layouts.laying_out import SEQIOS, made
+from t5x_lite import layouts
+from tests.layouts.laying_out import SEQIOS, made
 
 
 @pytest.mark.parametrize("layout", [*SEQIOS, layouts.Encoder()])

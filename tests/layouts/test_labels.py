@@ -1,4 +1,4 @@
-from t5x_lite.data.layouts.labelled import NONE, of_class, of_span
+from t5x_lite.layouts.labelled import NONE, of_class, of_span
 
 
 def test_literals():
