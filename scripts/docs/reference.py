@@ -19,7 +19,7 @@ from t5x_lite.core.options import is_positional
 SECTIONS = {
     "experiment": ("Experiment", ["t5x_lite.config", "t5x_lite.checkpoints.init",
                                   "t5x_lite.core.sharding", "t5x_lite.data.few_shot"]),
-    "data": ("Data and layouts", ["t5x_lite.data"]),
+    "data": ("Data and layouts", ["t5x_lite.data", "t5x_lite.layouts"]),
     "models": ("Models", ["t5x_lite.models"]),
     "objectives": ("Objectives", ["t5x_lite.objectives"]),
     "heads": ("Heads", ["t5x_lite.models.heads", "t5x_lite.models.pretraining_heads",

@@ -102,7 +102,9 @@ def test_a_killed_command_goes_on(embed, checkpoint, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         embed()
     assert (tmp_path / "out.npy").exists()  # the old one
-    with pytest.raises(InputError, match=r"out.npy.partial holds rows of another command \(other "):
+    with pytest.raises(
+        InputError, match=r"out.npy.partial holds rows of another command \(other prefix\)"
+    ):
         embed(prefix="query: ")
     assert embed().tobytes() == whole.tobytes()
     assert seen == [2, 2, 2, 1]

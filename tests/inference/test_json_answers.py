@@ -14,7 +14,7 @@ import pytest
 
 from t5x_lite.commands import answers
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.resumable import ResumableWriter
+from t5x_lite.core.jobs import ResumableWriter
 from t5x_lite.inference import json_answers
 from t5x_lite.inference.generate import Generator, Prediction
 from t5x_lite.inference.loading import Loaded

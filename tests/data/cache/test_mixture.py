@@ -135,7 +135,7 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
         lengths=dict.fromkeys(names, 4),
         fixed={"positives": "each", "negatives_top": 200},
     )
-    monkeypatch.setattr(Groups, "encoder_tokens", lambda self, vocabulary: None)
+    monkeypatch.setattr("t5x_lite.data.cache.batches.tokens_for", lambda *_: None)
     made = {}
     for first, name in enumerate(("nli", "sts", "classes_no_in_batch_neg")):
         examples = [[np.array([3, 50 * first + 10 + k, 4], np.int32)] * 3 for k in range(6)]

@@ -55,7 +55,7 @@ def vocabulary(data, monkeypatch):
     monkeypatch.setattr(refreshes, "POLL_SECONDS", 0.01)
     loaded = load_vocabulary(data.vocabulary)
     # Bytes have no [CLS]; the rows are made above.
-    monkeypatch.setattr(layouts.Groups, "encoder_tokens", lambda self, vocabulary: None)
+    monkeypatch.setattr("t5x_lite.data.cache.batches.tokens_for", lambda *_: None)
     return loaded
 
 

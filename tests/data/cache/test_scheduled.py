@@ -201,7 +201,7 @@ def pairs(tmp_path, small_cache, monkeypatch):
     layout = layouts.Groups(negatives=1)
     small_cache(tmp_path / "cache", {"train": examples}, recipe, longest=longest_of(recipe, layout))
     # Bytes have no [CLS]; the rows are made above.
-    monkeypatch.setattr(layouts.Groups, "encoder_tokens", lambda self, vocabulary: None)
+    monkeypatch.setattr("t5x_lite.data.cache.batches.tokens_for", lambda *_: None)
     data = Data(
         cache=str(tmp_path / "cache"),
         vocabulary=str(tmp_path / "cache" / "vocabulary"),
@@ -269,7 +269,7 @@ def test_an_epoch_has_the_whole_batches_of_each_group(tmp_path, small_cache, mon
         batches=Shapes({4: 4, 8: 2}), batch_size=2, inputs_length=8,
     )  # fmt: skip
     # An encoder's tokens are those of a vocabulary with [CLS]; the rows are laid out by none here.
-    monkeypatch.setattr(layouts.Encoder, "encoder_tokens", lambda self, vocabulary: None)
+    monkeypatch.setattr("t5x_lite.data.cache.batches.tokens_for", lambda *_: None)
     epoch = cached.epoch_of(data, vocabulary, seed=0)
     assert epoch == cached.Epoch(17, 2.0 + 3.0)  # 10 // 4 and 7 // 2
     bucketed = dataclasses.replace(data, batches=Bucketed({4: 4, 8: 2}))
