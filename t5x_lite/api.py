@@ -421,11 +421,7 @@ class Model:
 
 
 def _decoding(options: Mapping[str, Any]) -> Decoding:
-    """The choices that keywords name.
-
-    Raises:
-      InputError: there is no such keyword; with the nearest one.
-    """
+    """The choices that keywords name."""
     known = [field.name for field in dataclasses.fields(Decoding)]
     for name in options:
         if name not in (*known, "max_length"):  # of the latter `Decoding` says the new name
@@ -435,11 +431,7 @@ def _decoding(options: Mapping[str, Any]) -> Decoding:
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:
-    """The options of a head's answers.
-
-    Raises:
-      InputError: if there is no such option; with the nearest one.
-    """
+    """The options of a head's answers."""
     known = [field.name for field in dataclasses.fields(Asked)]
     for name in options:
         if name not in known:

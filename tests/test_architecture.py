@@ -163,6 +163,32 @@ def test_the_package_has_few_files_and_no_small_ones():
     assert imports <= 0.087 * code
 
 
+def test_one_step_is_read_in_twelve_files():
+    """The goal of the design is 4,200 lines; the number here is lowered, never raised."""
+    text = (ROOT / "README.md").read_text()
+    start = text.index("One step, from cached tokens to an update")
+    names = re.findall(r"`([a-z0-9_/]+\.py)`", text[start : text.index("\n\n", start)])
+    assert len(names) == 12
+    assert sum(len((PACKAGE / name).read_text().splitlines()) for name in names) <= 5580
+
+
+def test_docstrings_are_a_third_of_the_code():
+    """The goal of the design is 0.32; the number here is lowered, never raised."""
+    text = [path.read_text() for path in python_files("t5x_lite")]
+    docs = sum(docstring_lines(ast.parse(one)) for one in text)
+    code = sum(code_lines(path)[0] for path in python_files("t5x_lite"))
+    assert docs <= 0.345 * code
+
+
+def docstring_lines(tree: ast.AST) -> int:
+    """The lines of strings that stand as statements."""
+    return sum(
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
+    )
+
+
 def test_no_module_is_named_after_nothing():
     files = python_files("t5x_lite", "tasks", "configs", "tests", "scripts")
     names = {path.relative_to(ROOT) for path in files}

@@ -304,11 +304,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """A value in the type of a field: a whole number as a float, a string as a tuple of it.
-
-    Raises:
-      TypeError: it is of another type.
-    """
+    """A value in the type of a field: a whole number as a float, a string as a tuple of it."""
     origin = get_origin(hint)
     if origin is typing.Union or origin is types.UnionType:
         exact = [each for each in get_args(hint) if isinstance(each, type) and type(value) is each]
@@ -342,11 +338,7 @@ def _fitted(value: Any, hint: Any) -> Any:
 
 
 def _finite(value: float | int) -> float:
-    """A number as a float.
-
-    Raises:
-      TypeError: it is infinite, as 1e999 is.
-    """
+    """A number as a float."""
     try:
         number = float(value)
     except OverflowError as error:

@@ -344,12 +344,7 @@ class Layers(Adapter):
         return Copies(found)
 
     def _rows(self, num: int, *, first: int) -> tuple[int, ...]:
-        """Which layers of a stack.
-
-        Args:
-          num: number of layers of the stack.
-          first: number of its first layer, counted over all stacks.
-        """
+        """Which layers of a stack."""
         if self.last is not None:
             return tuple(range(max(0, num - self.last), num))
         return tuple(row for row in range(num) if first + row in self.only)

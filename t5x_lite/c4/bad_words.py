@@ -94,11 +94,7 @@ class FirstBytes:
         self._table[_hash(np.frombuffer(b"".join(keys), "<u8"))] = True
 
     def candidates(self, text: bytes) -> list[str]:
-        """Entries whose normalized form the normalized text contains between spaces.
-
-        Args:
-          text: UTF-8; the ends of the text are spaces too.
-        """
+        """Entries whose normalized form the normalized text contains between spaces."""
         normal = b" " + text.translate(_NORMAL) + b"        "
         found = [entry for pattern, entry in self._short if pattern in normal]
         windows = np.ndarray((len(normal) - 8,), "<u8", normal, strides=(1,))
@@ -248,11 +244,7 @@ class BadWordsFilter:
 
 
 def load_bad_words(path: str | os.PathLike[str]) -> list[str]:
-    """The entries of a list, one on each line; blank lines are none.
-
-    Raises:
-      InputError: the file cannot be read, is no UTF-8, or holds no entry.
-    """
+    """The entries of a list, one on each line; blank lines are none."""
     try:
         lines = read_whole(path, most=LONGEST_LINE).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -363,11 +355,7 @@ class DomainList:
 
 
 def load_domains(path: str | os.PathLike[str]) -> DomainList:
-    """Reads a JSON object {domain: true or list of subdomains}, as Grover publishes RealNews.
-
-    Raises:
-      InputError: the file is not there, or holds something else.
-    """
+    """Reads a JSON object {domain: true or list of subdomains}, as Grover publishes RealNews."""
     text = _read(Path(path), field="domains")
     try:
         found: Any = json.loads(text)
@@ -413,11 +401,7 @@ class UrlList:
 
 
 def load_urls(path: str | os.PathLike[str]) -> UrlList:
-    """Reads a file with a URL on each line, or all *.txt of a folder.
-
-    Raises:
-      InputError: there is no such file, or no URL in it.
-    """
+    """Reads a file with a URL on each line, or all *.txt of a folder."""
     root = Path(path)
     files = sorted(root.glob("*.txt")) if root.is_dir() else [root]
     found = UrlList(_urls(files))

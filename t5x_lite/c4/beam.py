@@ -78,22 +78,6 @@ def run(
 
     A job that ended while nobody waited is finished when the same run is started again; one that
     failed begins anew.
-
-    Args:
-      inputs: from `expand_inputs`; every worker must be able to read them.
-      output: a new directory, or that of this run; every worker must be able to write to it.
-      cleaning: the rules.
-      runner: see `beam_runner.pipeline_options`.
-      options: of Beam.
-      num_shards: of the training split.
-      kinds: of files to be written.
-      report: as in `local.run`.
-
-    Returns:
-      As `local.run`; of more than a thousand domains only the largest.
-
-    Raises:
-      InputError: an input, a list, the output or an option is wrong.
     """
     if not inputs:
         raise InputError("no input: give WET or WARC files")
@@ -152,24 +136,7 @@ def build(
     kinds: tuple[Kind, ...] = ("json",),
     tally_every: int = 0,
 ) -> PValue:
-    """Adds all stages to a pipeline.
-
-    Args:
-      pipeline: of any runner.
-      paths: files that every worker can read.
-      cleaning: the rules.
-      output: a directory that every worker can write to.
-      result: the file that gets the `Result` as JSON.
-      num_shards: of the training split.
-      kinds: of files.
-      tally_every: see `_Stage`; 1 for a runner that loses what finish_bundle gives.
-
-    Returns:
-      One element, `result`, when all is written.
-
-    Raises:
-      InputError: a list that the rules name cannot be read.
-    """
+    """Adds all stages to a pipeline."""
     rules = CarriedRules(cleaning)
     tallies: list[PValue] = []
 

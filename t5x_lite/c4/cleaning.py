@@ -143,14 +143,7 @@ def _most_breaks(text: str) -> int:
 
 @functools.cache
 def load_counter(*, installed: bool = True) -> SentenceCounter:
-    """The counter of this installation.
-
-    Args:
-      installed: use NLTK's own English parameters if they are there; False never looks.
-
-    Raises:
-      InputError: nltk is not installed.
-    """
+    """The counter of this installation."""
     try:
         import nltk
         from nltk.tokenize import punkt
@@ -219,15 +212,7 @@ _Lines = dict[str, list[str]]
 def clean_page(
     page: Page, cleaning: Cleaning, counter: SentenceCounter, tally: Tally
 ) -> Page | None:
-    """Stage 4: the page with its good lines, or None where too little is left.
-
-    Args:
-      page: a page of the crawl.
-      cleaning: the rules; nothing is done where `clean_lines` is off.
-      counter: counts sentences.
-      tally: gets what each rule drops. Lines of a page that is dropped are counted up to the one
-        that dropped it, as in the reference.
-    """
+    """Stage 4: the page with its good lines, or None where too little is left."""
     tally.page_in("clean", page)
     if not cleaning.clean_lines:
         tally.page_out("clean", page)
@@ -400,14 +385,7 @@ class LanguageIdentifier:
 
 
 def identifier(name: str) -> Callable[[str], Guess]:
-    """What guesses the language of a text.
-
-    Args:
-      name: "langdetect", with seed 0, or "cld3".
-
-    Raises:
-      InputError: the package is not installed.
-    """
+    """What guesses the language of a text."""
     return _langdetect() if name == "langdetect" else _cld3()
 
 

@@ -66,11 +66,7 @@ class CarriedRules:
     """
 
     def __init__(self, cleaning: Cleaning):
-        """Reads the files.
-
-        Raises:
-          InputError: one cannot be read.
-        """
+        """Reads the files."""
         self._cleaning = cleaning
         self._files = {name: _carried(name, getattr(cleaning, name)) for name in _LISTS}
 
@@ -127,13 +123,7 @@ class Result:
         shards: Iterable[Shard],
         domains: Iterable[tuple[int, Sequence[tuple[str, int]]]],
     ) -> "Result":
-        """Puts together what the parts of a pipeline found, in any order.
-
-        Args:
-          tallies: of the stages, without domains.
-          shards: every file.
-          domains: of groups of domains: how many there are, and the largest with their pages.
-        """
+        """Puts together what the parts of a pipeline found, in any order."""
         total = Tally()
         for tally in tallies:
             total.merge(tally)
@@ -176,15 +166,7 @@ class Job:
     """
 
     def __init__(self, output: str | os.PathLike[str], run: Mapping[str, Any]):
-        """Takes the directory.
-
-        Args:
-          output: new, or that of this run.
-          run: from `output.describe_run`.
-
-        Raises:
-          InputError: it holds something else, or cannot be written to.
-        """
+        """Takes the directory."""
         given = os.fspath(output)
         self.output = given.rstrip("/") if is_remote(given) else os.path.abspath(given)
         self._run = run

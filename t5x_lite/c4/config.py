@@ -198,16 +198,7 @@ def paper() -> Cleaning:
 
 
 def preset(name: str = "released", variant: str = "en") -> Cleaning:
-    """The rules of a preset and a variant.
-
-    Args:
-      name: one of `PRESETS`.
-      variant: one of `VARIANTS` (tensorflow_datasets' c4.C4.BUILDER_CONFIGS). "realnewslike" and
-        "webtextlike" are complete only with `domains` and `urls`, see `missing_lists`.
-
-    Raises:
-      InputError: there is no such preset or variant.
-    """
+    """The rules of a preset and a variant."""
     if name not in PRESETS:
         raise InputError(f"no C4 preset {name!r}; choose one of {', '.join(PRESETS)}")
     if variant not in VARIANTS:

@@ -97,23 +97,12 @@ def _quoted(path: str | os.PathLike[str]) -> str:
 
 
 def owner_key(url_digest: bytes, page: int) -> bytes:
-    """16 bytes that order pages as `page_rank` does: the MD5 of the URL, then the page's number.
-
-    Args:
-      url_digest: of its URL.
-      page: its number within its bucket, where pages of one URL stand by `page_rank`.
-    """
+    """16 bytes that order pages as `page_rank` does: the MD5 of the URL, then the page's number."""
     return url_digest[:12] + page.to_bytes(4, "big")
 
 
 def write_keys(path: Path, bucket: int, entries: Iterable[tuple[bytes, bytes, int, int]]) -> None:
-    """Writes the keys of a bucket's pages, each once for a page.
-
-    Args:
-      path: a Parquet file, which is there whole or not at all.
-      bucket: the pages'.
-      entries: key, owner, the page's number, the number of the line or span within it.
-    """
+    """Writes the keys of a bucket's pages, each once for a page."""
     rows = list(entries)
     keys = np.frombuffer(b"".join(row[0] for row in rows), ">u8").reshape(-1, 2)
     owners = np.frombuffer(b"".join(row[1] for row in rows), ">u8").reshape(-1, 2)
@@ -145,18 +134,7 @@ def _publish(unfinished: Path, path: Path) -> None:
 def find_losers(
     keys: Path, losers: Path, *, temporary: Path, threads: int, memory_limit: int
 ) -> int:
-    """Finds what each page loses.
-
-    Args:
-      keys: the directory of the files of `write_keys`.
-      losers: the Parquet file to be written, whole or not at all.
-      temporary: a directory to spill to.
-      threads: of DuckDB.
-      memory_limit: of DuckDB, in bytes.
-
-    Returns:
-      How many lines or spans are lost.
-    """
+    """Finds what each page loses."""
     unfinished = losers.with_name(f".{losers.name}.{os.getpid()}")
     with _connect(
         threads=threads,
@@ -228,15 +206,7 @@ def remove_lines(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Stage 5 of `released`: the page without repeated lines, or None where too little is left.
-
-    Args:
-      page: a page as `clean_page` gave it.
-      lost: numbers, from 0, of the lines that another page keeps.
-      cleaning: `min_sentences_after_dedup` is the threshold.
-      counter: counts sentences.
-      tally: gets what is dropped.
-    """
+    """Stage 5 of `released`: the page without repeated lines, or None where too little is left."""
     tally.page_in("dedup", page)
     elsewhere: list[str] = []
     above: list[str] = []
@@ -290,15 +260,7 @@ def remove_spans(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Stage 5 of `paper`: the page without repeated spans, or None where too little is left.
-
-    Args:
-      page: a page as `clean_page` gave it.
-      lost: numbers, from 0, of the windows that another page keeps.
-      cleaning: `span_sentences` and `min_sentences_after_dedup`.
-      counter: counts sentences.
-      tally: gets what is dropped.
-    """
+    """Stage 5 of `paper`: the page without repeated spans, or None where too little is left."""
     tally.page_in("dedup", page)
     lines = page.text.split("\n")
     divided = [counter.sentences(line) for line in lines]

@@ -284,20 +284,7 @@ Result = TypeVar("Result")
 def run_tasks(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int
 ) -> Iterator[Result]:
-    """Calls a function for each task.
-
-    Args:
-      function: of a module's top level, or a `functools.partial` of one.
-      tasks: to be pickled; begun in this order.
-      workers: processes; 1 calls the function here.
-
-    Yields:
-      Results, as they come.
-
-    Raises:
-      RuntimeError: a worker was killed, or did not begin.
-      Exception: whatever the function raised first; what is not begun then is left.
-    """
+    """Calls a function for each task."""
     if workers == 1:
         yield from map(function, tasks)
         return
@@ -359,27 +346,7 @@ def run(
     progress: Progress | None = None,
     report: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Makes C4 of files; goes on where a run of the same inputs and rules was killed.
-
-    Args:
-      inputs: from `expand_inputs`.
-      output: a new directory, or that of this run.
-      cleaning: the rules.
-      workers: processes; 0 is one for each core.
-      memory_limit: bytes that DuckDB may hold, when no worker runs.
-      num_shards: of the training split.
-      kinds: of files to be written.
-      max_record_bytes: a longer record of the crawl is passed over.
-      progress: see `Progress`.
-      report: called with the tally of the whole run before the manifest is written, and not at all
-        where the output is complete already.
-
-    Returns:
-      What was dropped and why; without samples where the output is complete already.
-
-    Raises:
-      InputError: an input, a list or the output is wrong, or the disk is full.
-    """
+    """Makes C4 of files; goes on where a run of the same inputs and rules was killed."""
     directory = Path(os.path.abspath(local_path(output, what="--output")))
     if workers < 0 or num_shards < 1 or num_shards > 99_999:
         raise InputError("--workers must be at least 0, and --num-shards between 1 and 99999")

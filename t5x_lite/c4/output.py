@@ -88,12 +88,7 @@ def order_key(page: Page) -> bytes:
 
 
 def shard_of(key: bytes, num_shards: int) -> int:
-    """The shard of a page: shards divide the MD5 of normalized URLs into ranges.
-
-    Args:
-      key: `order_key` of the page, or the MD5 of its normalized URL.
-      num_shards: of its split.
-    """
+    """The shard of a page: shards divide the MD5 of normalized URLs into ranges."""
     return int.from_bytes(key[:4], "big") * num_shards >> 32
 
 
@@ -103,14 +98,7 @@ def shards_in(split: str, num_shards: int) -> int:
 
 
 def shard_name(split: str, shard: int, num_shards: int, kind: Kind = "json") -> str:
-    """The name of a shard, as the release of C4 and TensorFlow Datasets have them.
-
-    Args:
-      split: its split.
-      shard: its number.
-      num_shards: of this split.
-      kind: what it holds.
-    """
+    """The name of a shard, as the release of C4 and TensorFlow Datasets have them."""
     number = f"{shard:05d}-of-{num_shards:05d}"
     return f"c4-{split}.{number}.json.gz" if kind == "json" else f"c4-{split}.array_record-{number}"
 
@@ -182,22 +170,7 @@ def write_shard(
     *,
     kinds: Iterable[Kind] = ("json",),
 ) -> list[Shard]:
-    """Writes a shard; each file is there whole or not at all.
-
-    Args:
-      directory: the output.
-      split: the shard's split.
-      shard: its number.
-      num_shards: of the split.
-      pages: those of the shard, by `order_key`.
-      kinds: a file is written of each.
-
-    Returns:
-      What was written.
-
-    Raises:
-      OSError: it cannot be written.
-    """
+    """Writes a shard; each file is there whole or not at all."""
     wanted = tuple(kinds)
     if wanted == ("json",):
         return [_write_json(directory, split, shard_name(split, shard, num_shards), pages)]
@@ -250,18 +223,7 @@ def describe_run(
     num_shards: int,
     kinds: Iterable[Kind] = ("json",),
 ) -> dict[str, Any]:
-    """All that the output depends on, for the manifest and for going on with a run.
-
-    Args:
-      cleaning: the rules.
-      inputs: the files.
-      sentences: the name of the counter of sentences.
-      num_shards: of the training split.
-      kinds: of files.
-
-    Raises:
-      InputError: a list that the rules name cannot be read.
-    """
+    """All that the output depends on, for the manifest and for going on with a run."""
     lists = {name: getattr(cleaning, name) for name in ("domains", "urls", "bad_words")}
     run = {
         "format": FORMAT,
@@ -291,13 +253,7 @@ def _digest(field: str, path: Path) -> str:
 
 
 def manifest(run: Mapping[str, Any], shards: Iterable[Shard], tally: Tally) -> bytes:
-    """The content of manifest.json.
-
-    Args:
-      run: what `describe_run` gave.
-      shards: all files.
-      tally: of the whole run; it goes in without its samples and domains, which are many.
-    """
+    """The content of manifest.json."""
     counts = tally.to_json() | {"samples": [], "kept": [], "domains": {}}
     content = {
         "format": FORMAT,
@@ -315,11 +271,7 @@ def write_manifest(directory: Path, content: bytes) -> None:
 
 
 def read_manifest(directory: Path) -> dict[str, Any] | None:
-    """The manifest of an output; None where it has none.
-
-    Raises:
-      InputError: it is no manifest, or of another format.
-    """
+    """The manifest of an output; None where it has none."""
     path = directory / MANIFEST_NAME
     try:
         found = json.loads(path.read_bytes())
@@ -352,14 +304,7 @@ class Workdir:
         self._lock: BinaryIO | None = None
 
     def open(self, run: Mapping[str, Any]) -> None:
-        """Takes the directory for a run, new or begun.
-
-        Args:
-          run: all that the output depends on, of JSON's types.
-
-        Raises:
-          InputError: it holds something else or another run, or a process is at it.
-        """
+        """Takes the directory for a run, new or begun."""
         self._refuse_strangers()
         self.work.mkdir(parents=True, exist_ok=True)
         self._take_lock()
@@ -444,11 +389,7 @@ class Workdir:
 
 
 def refuse_other(output: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuses a directory in which another run was begun or finished.
-
-    Raises:
-      InputError: naming the first thing that differs.
-    """
+    """Refuses a directory in which another run was begun or finished."""
     for name, was, wanted in differences(before, now):
         raise InputError(
             f"--output {output}: holds another run: {name} was {_short(was)}, and is now "
@@ -570,11 +511,7 @@ class Part:
     """
 
     def __init__(self, path: Path):
-        """Reads the table of blocks.
-
-        Raises:
-          InputError: the file is damaged.
-        """
+        """Reads the table of blocks."""
         self._path = path
         self._decompress = _zstandard().ZstdDecompressor().decompress
         try:

@@ -245,13 +245,7 @@ class Tally:
         self._sample(*_KEPT, page.url, (page.text,))
 
     def damaged(self, path: str, offset: int, reason: str) -> None:
-        """A record could not be read.
-
-        Args:
-          path: of the file.
-          offset: where the record begins, in bytes of the file as it is stored.
-          reason: what is wrong, without anything of this record alone, for reasons are counted.
-        """
+        """A record could not be read."""
         self.damage[reason] += 1
         bisect.insort(self._damaged, (path, offset, reason))
         del self._damaged[DAMAGED_NAMED:]

@@ -86,16 +86,7 @@ def check_installed() -> None:
 
 
 def response_text(block: bytes, *, max_bytes: int) -> str:
-    """The text of a stored HTTP response.
-
-    Args:
-      block: status line, headers and body.
-      max_bytes: of the body, when it is decompressed.
-
-    Raises:
-      NoText: it is no page, or cannot be read.
-      InputError: resiliparse is not installed.
-    """
+    """The text of a stored HTTP response."""
     blank = _BLANK.search(block)
     status = _STATUS.match(block)
     if blank is None or status is None:
@@ -114,11 +105,7 @@ def response_text(block: bytes, *, max_bytes: int) -> str:
 
 
 def html_text(html: str) -> str:
-    """The text of an HTML page, a line for each block.
-
-    Raises:
-      NoText: a tag has so many attributes that parsing it would not end.
-    """
+    """The text of an HTML page, a line for each block."""
     extract = _resiliparse()[0]
     if len(html) > MAX_TAG_CHARS:
         for tag in _TAG.finditer(html):
@@ -217,15 +204,7 @@ class Input:
 
 
 def expand_inputs(inputs: Sequence[str], *, base: str = "") -> list[Input]:
-    """All files that inputs name, each once, sorted by path: their order does not matter.
-
-    Args:
-      inputs: as the user gave them.
-      base: where relative paths of lists begin; "" is the list's own directory.
-
-    Raises:
-      InputError: one is not there, or names no file.
-    """
+    """All files that inputs name, each once, sorted by path: their order does not matter."""
     if not inputs:
         raise InputError("no input: give WET or WARC files, globs, directories or lists of paths")
     paths: set[str] = set()
@@ -330,17 +309,7 @@ _MOST_REPLACED = 0.1
 def read_pages(
     path: str, cleaning: Cleaning, tally: Tally, *, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Page]:
-    """The pages of a file, in its order.
-
-    Args:
-      path: a WET or WARC file, .gz or not, of this machine or gs://, s3://.
-      cleaning: `metadata_prefixes` is the rule for lines.
-      tally: gets what is dropped, and the damaged records.
-      max_record_bytes: a longer record is passed over, and is a damaged one.
-
-    Raises:
-      InputError: the file is not there, or the disk or the network fails.
-    """
+    """The pages of a file, in its order."""
     try:
         with open_path(path).open("rb") as file:
             yield from _pages(cast(Readable, file), path, cleaning, tally, max_record_bytes)

@@ -61,11 +61,7 @@ class Rules:
         return BadWordsFilter(self.cleaning)
 
     def load(self) -> None:
-        """Loads everything that the config needs, so that what is missing is known at once.
-
-        Raises:
-          InputError: a list or a package is not there.
-        """
+        """Loads everything that the config needs, so that what is missing is known at once."""
         _ = self.counter
         if self.cleaning.domains:
             _ = self._domains

@@ -106,18 +106,7 @@ class _File:
 
 
 def read_members(file: Readable, *, compressed: bool = False) -> Iterator[Event]:
-    """Gives a file's bytes, decompressed where it begins like gzip.
-
-    Args:
-      file: open for reading, and seekable.
-      compressed: it is gzip by its name, whatever it begins with.
-
-    Yields:
-      Start, pieces of bytes, End, for each member.
-
-    Raises:
-      OSError: the file cannot be read.
-    """
+    """Gives a file's bytes, decompressed where it begins like gzip."""
     counted = _File(file)
     first = counted.read()
     if not first:
@@ -326,15 +315,7 @@ class Damage:
 def read_records(
     events: Iterator[Event], *, max_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Record | Damage]:
-    """Reads a file's records.
-
-    Args:
-      events: its bytes, from `read_members`.
-      max_bytes: a longer record is passed over.
-
-    Yields:
-      Records and damages, in the file's order.
-    """
+    """Reads a file's records."""
     stream = _Stream(events)
     while segment := stream.segment():
         yield from _Parser(segment, max_bytes).records()

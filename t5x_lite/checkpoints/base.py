@@ -44,11 +44,7 @@ _elsewhere: contextvars.ContextVar[str | None] = contextvars.ContextVar("base", 
 
 @contextlib.contextmanager
 def base_at(directory: str | None) -> Iterator[None]:
-    """Looks for bases in a directory alone: `--base DIR`; None looks where they were.
-
-    Raises:
-      InputError: there is no such directory.
-    """
+    """Looks for bases in a directory alone: `--base DIR`; None looks where they were."""
     if directory is not None and not remote.open_path(directory).is_dir():
         raise InputError(f"base {directory}: no such directory")
     token = _elsewhere.set(directory)
@@ -89,14 +85,7 @@ class Base:
     def of(
         cls, params: Mapping[str, Any], sources: Mapping[str, str], *, base: AnyPath, steps: AnyPath
     ) -> "Base":
-        """A base, with the digests of what was read from it.
-
-        Args:
-          params: the run's arrays, nested.
-          sources: our path -> theirs, of what is left to the base.
-          base: its step directory.
-          steps: the directory in which the run has its step directories.
-        """
+        """A base, with the digests of what was read from it."""
         flat = trees.flatten(params)
         found = digests({path: flat[path] for path in sources})
         where = os.fspath(base) if remote.is_remote(base) else os.path.abspath(base)
@@ -108,15 +97,7 @@ class Base:
 
     @classmethod
     def read(cls, files: Mapping[str, bytes], *, where: object) -> "Base | None":
-        """The base that a step's files name; None of a step that holds everything.
-
-        Args:
-          files: by relative path.
-          where: the step directory, for messages.
-
-        Raises:
-          InputError: the file is damaged.
-        """
+        """The base that a step's files name; None of a step that holds everything."""
         if BASE_FILE not in files:
             return None
         try:
@@ -165,12 +146,6 @@ class Base:
 
         In a work directory it is the step of the recorded number, or else the newest. A directory
         that `base_at` gives is the only one, but for the steps that are in it.
-
-        Args:
-          step_directory: that names it.
-
-        Raises:
-          InputError: the recorded one is in a bucket that cannot be reached.
         """
         elsewhere = _elsewhere.get()
         if elsewhere is not None and not _is_inside(step_directory, elsewhere):
@@ -203,11 +178,7 @@ class Base:
         )
 
     def other(self, found: Mapping[str, Any]) -> str | None:
-        """The first array, by its path in the base, that is another one; None where none is.
-
-        Args:
-          found: our path -> array; not all need be there.
-        """
+        """The first array, by its path in the base, that is another one; None where none is."""
         for path, digest in digests(found).items():
             if digest != self.arrays[path].digest:
                 return self.arrays[path].path
@@ -230,12 +201,6 @@ def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
 
     They are sums of hashes, so they are the same however an array is divided among devices. They
     tell a mistake, and not an attack.
-
-    Args:
-      arrays: by path; on any devices, or of NumPy.
-
-    Returns:
-      By path, 16 hexadecimal digits.
     """
     lanes = jax.device_get(_all_lanes(list(arrays.values())))
     found = {}

@@ -65,24 +65,12 @@ class Init:
         self.rules()
 
     def rules(self, bare: Collection[str] = ()) -> "InitRules":
-        """What it says of weights.
-
-        Args:
-          bare: parts without parameters, such as heads/dense, which may be named, too.
-
-        Raises:
-          InputError: a rule without "->", or an invalid regular expression.
-        """
+        """What it says of weights."""
         rules = InitRules.of(take=self.take, rename=self.rename, fresh=self.fresh, by_part=True)
         return dataclasses.replace(rules, bare=tuple(bare))
 
     def keeps(self, part: str, paths: Collection[str]) -> bool:
-        """Whether a part of the checkpoint comes along under its own name.
-
-        Args:
-          part: such as heads/mlm.
-          paths: of its parameters, or none where it has none.
-        """
+        """Whether a part of the checkpoint comes along under its own name."""
         if any(trees.covers(entry, part) for entry in self.fresh):
             return False
         taken = not self.take or any(trees.covers(entry, part) for entry in self.take)
@@ -116,11 +104,7 @@ class InitRules:
         take: Sequence[str] = (),
         by_part: bool = False,
     ) -> "InitRules":
-        """Reads the fields of an `Init`.
-
-        Raises:
-          InputError: a rule without "->", or an invalid regular expression.
-        """
+        """Reads the fields of an `Init`."""
         pairs = []
         for rule in rename:
             pattern, arrow, replacement = (part.strip() for part in rule.partition(_ARROW))
@@ -139,20 +123,7 @@ class InitRules:
     def sources(
         self, saved: Iterable[str], wanted: Iterable[str], *, optional: Collection[str] = ()
     ) -> dict[str, str]:
-        """Which saved path initialises each path of ours.
-
-        Args:
-          saved: the paths of the checkpoint.
-          wanted: the paths of the model.
-          optional: those of them that may be missing, whatever the rules say.
-
-        Returns:
-          our path -> their path; what stays fresh is not there.
-
-        Raises:
-          InputError: naming what is missing and unexpected, two paths with one name, or a rule
-            that nothing matches.
-        """
+        """Which saved path initialises each path of ours."""
         wanted = list(wanted)
         renamed = self._all_renamed(list(saved))
         renamed |= _of_towers(wanted, renamed)
@@ -217,13 +188,7 @@ class InitRules:
 
 
 def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]) -> str:
-    """What was left out of a checkpoint and what begins anew, by part; "" where nothing was.
-
-    Args:
-      saved: the paths of the checkpoint.
-      wanted: our paths.
-      sources: what `InitRules.sources` gave.
-    """
+    """What was left out of a checkpoint and what begins anew, by part; "" where nothing was."""
     used = set(sources.values())
     left = _parts(path for path in saved if path not in used)
     anew = _parts(path for path in wanted if path not in sources)

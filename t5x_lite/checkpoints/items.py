@@ -51,12 +51,7 @@ class _OneAtATime(ocp.type_handlers.NumpyHandler):
 
 
 def write_params(directory: Path, arrays: Mapping[str, LazyArray]) -> None:
-    """Writes parameters as `checkpoints.restore_params` reads them.
-
-    Args:
-      directory: the new params/ of a step directory.
-      arrays: by path.
-    """
+    """Writes parameters as `checkpoints.restore_params` reads them."""
     # jax.Array is registered as well because Orbax warns of a registry without it.
     registry = ocp.type_handlers.create_type_handler_registry(
         (LazyArray, _OneAtATime(deepcopy_host_arrays=False)),
@@ -77,13 +72,7 @@ def write_params(directory: Path, arrays: Mapping[str, LazyArray]) -> None:
 def write_step(
     directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
 ) -> None:
-    """Write a step directory: files/, params/ and the manifest.
-
-    Args:
-      directory: is there, and empty.
-      files: by name below files/.
-      arrays: by path.
-    """
+    """Write a step directory: files/, params/ and the manifest."""
     for name, content in files.items():
         path = directory / "files" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,14 +82,7 @@ def write_step(
 
 
 def lazy_params(directory: Path) -> dict[str, LazyArray]:
-    """The parameters in a directory by today's paths, each read when it is asked for.
-
-    Args:
-      directory: the params/ of a step directory.
-
-    Raises:
-      InputError: they are unreadable.
-    """
+    """The parameters in a directory by today's paths, each read when it is asked for."""
     handler = ocp.PyTreeCheckpointHandler()
     where = absolute(directory)
 
@@ -135,15 +117,7 @@ def lazy_params(directory: Path) -> dict[str, LazyArray]:
 
 
 def check_chunks(path: str, leaf: Any) -> None:
-    """Refuses an array whose chunks are larger than itself: one is allocated before it is read.
-
-    Args:
-      path: the array's path in the model.
-      leaf: Orbax's metadata of it.
-
-    Raises:
-      ValueError: naming both shapes.
-    """
+    """Refuses an array whose chunks are larger than itself: one is allocated before it is read."""
     chunk = getattr(getattr(leaf, "storage", None), "chunk_shape", None) or ()
     shape = getattr(leaf, "shape", None) or ()
     if math.prod(chunk) > max(1, math.prod(shape)):
@@ -197,9 +171,6 @@ def checkpointer(timeout: int = TIMEOUT_SECONDS) -> ocp.AsyncCheckpointer:
     """Writes a step directory's params, optimizer and files in the background.
 
     A step directory has its name when it is whole, and all processes know of it then.
-
-    Args:
-      timeout: seconds that a save may take, until all processes know that it is whole.
     """
     return ocp.AsyncCheckpointer(
         ocp.CompositeCheckpointHandler(
@@ -224,11 +195,7 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
 
 
 def saved_leaves(directory: AnyPath) -> dict[str, Any]:
-    """The arrays of an item: today's path -> Orbax's metadata, with shape and dtype.
-
-    Raises:
-      Exception: whatever Orbax finds.
-    """
+    """The arrays of an item: today's path -> Orbax's metadata, with shape and dtype."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         metadata: Any = handler.metadata(absolute(directory))
@@ -242,16 +209,7 @@ def saved_leaves(directory: AnyPath) -> dict[str, Any]:
 
 
 def restore_item(directory: AnyPath, abstract: Any) -> Any:
-    """An item, such as params/, onto shapes, dtypes and shardings.
-
-    Args:
-      directory: of the item.
-      abstract: a tree of jax.ShapeDtypeStruct in the structure that was saved; a nested dict where
-        an earlier version saved other paths.
-
-    Raises:
-      Exception: whatever Orbax and its array store find.
-    """
+    """An item, such as params/, onto shapes, dtypes and shardings."""
     # Not a Checkpointer, which warns that params/ by itself has no metadata of a whole step.
     handler = ocp.StandardCheckpointHandler()
     try:
@@ -275,15 +233,7 @@ def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
 
 
 def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Some arrays of an item by path; the others are not read.
-
-    Args:
-      directory: of the item.
-      wanted: today's path -> jax.ShapeDtypeStruct, as for `restore_item`.
-
-    Raises:
-      Exception: whatever Orbax and its array store find.
-    """
+    """Some arrays of an item by path; the others are not read."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         with _ignoring_late_reads():

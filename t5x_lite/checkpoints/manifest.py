@@ -70,16 +70,6 @@ def write(
     hashing takes one core, about 1.5 GB/s where the processor has SHA instructions, and leaves the
     interpreter to other threads. The files, their directories and the manifest are on the disk when
     this returns: a machine that loses its power afterwards keeps the checkpoint.
-
-    Args:
-      step_directory: the directory of a step.
-      step: its number; None is not compared with the directory's name.
-      process: of this process.
-      processes: that wrote the step.
-      hurried: whether there is no time to hash; asked again and again.
-
-    Raises:
-      OSError: a file cannot be read, or the manifest cannot be written.
     """
     directory = remote.open_path(step_directory)
     number = {} if step is None else {"step": step}
@@ -111,12 +101,7 @@ def write(
 
 
 def add(step_directory: str | os.PathLike[str], name: str) -> None:
-    """Adds a file of the first process to a manifest, which has appeared since or was replaced.
-
-    Raises:
-      OSError: the file or the manifest cannot be read or written.
-      ValueError: the manifest is damaged.
-    """
+    """Adds a file of the first process to a manifest, which has appeared since or was replaced."""
     directory = remote.open_path(step_directory)
     content = _read(directory, 0)
     del content["sha256"]
@@ -139,12 +124,7 @@ def _put(directory: AnyPath, content: Mapping[str, Any], names: Iterable[str]) -
 
 
 def _sync(directory: AnyPath, names: Iterable[str]) -> None:
-    """Waits until files and the directories that name them are on the disk; a no-op in a bucket.
-
-    Args:
-      directory: a step's directory; it is synced as well, and so is the directory above it.
-      names: files below `directory`, as relative paths.
-    """
+    """Waits until files and the directories that name them are on the disk; a no-op in a bucket."""
     if remote.is_remote(directory):
         return
     top = os.path.abspath(directory)
@@ -204,20 +184,6 @@ def find_damage(
 
     In a bucket the first process compares what the store says of its objects, and no byte is read.
     Files of which the manifest has a SHA-256, because the step was copied from a disk, are read.
-
-    Args:
-      step_directory: the directory of a step.
-      parts: names at its top, such as "params": only what is below them; None is everything.
-      process: which of the processes that divide the work this one is.
-      processes: that divide the work among them, with the same arguments; each sees its share of
-        the files and all manifests.
-
-    Returns:
-      The first damage in one phrase ("params/d/9ec6: its SHA-256 differs"); None where there is
-      none in this process's share.
-
-    Raises:
-      PermissionError: a file may not be read by this user, which is no damage.
     """
     directory = remote.open_path(step_directory)
     try:
@@ -252,15 +218,7 @@ def find_damage(
 
 
 def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
-    """Refuses a damaged step.
-
-    Args:
-      step_directory: the directory of a step.
-      *parts: see `find_damage`; none are all.
-
-    Raises:
-      InputError: it has no manifest, or a file differs from it.
-    """
+    """Refuses a damaged step."""
     directory = remote.open_path(step_directory)
     if not is_complete(directory):
         raise InputError(
@@ -273,11 +231,7 @@ def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
 
 
 def digest(step_directory: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 (hex) of a checkpoint's first manifest, which has a checksum of each file.
-
-    Raises:
-      InputError: the manifest is missing or damaged.
-    """
+    """Return the SHA-256 (hex) of a checkpoint's first manifest, which has one of each file."""
     directory = remote.open_path(step_directory)
     try:
         return _own_digest(_read(directory, 0))
@@ -374,12 +328,7 @@ def _difference(path: AnyPath, name: str, saved: Mapping[str, Any]) -> str | Non
 
 
 def _all_files(directory: AnyPath) -> dict[str, Any]:
-    """What all manifests of a step name.
-
-    Raises:
-      FileNotFoundError: one of them is missing.
-      ValueError: one of them is unreadable.
-    """
+    """What all manifests of a step name."""
     first = _read(directory, 0)
     files = dict(first["files"])
     for process in range(1, first["processes"]):

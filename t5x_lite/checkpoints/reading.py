@@ -53,15 +53,7 @@ _logger = logging.getLogger(__name__)
 
 
 def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -> AnyPath:
-    """The step directory that `--checkpoint DIR` means; what is in it is not yet looked at.
-
-    Args:
-      checkpoint: a work directory, its checkpoints/ or one step directory.
-      step: of a work directory; None is the newest.
-
-    Raises:
-      InputError: there is no such directory, no checkpoint in it, or not that step.
-    """
+    """The step directory that `--checkpoint DIR` means; what is in it is not yet looked at."""
     directory = remote.open_path(checkpoint)
     if not directory.is_dir():
         remedy = _hub_remedy(str(checkpoint))
@@ -137,11 +129,7 @@ def step_directories(directory: AnyPath) -> list[int]:
 
 
 def step_files(step_directory: AnyPath) -> dict[str, bytes]:
-    """The files of a step directory: config, vocabulary, data position; they are verified.
-
-    Raises:
-      InputError: one is damaged, or the config is missing.
-    """
+    """The files of a step directory: config, vocabulary, data position; they are verified."""
     manifest.verify(step_directory, "files")
     files = items.read_files(step_directory / "files")
     if CONFIG_FILE not in files and DELTA_FILE in files:
@@ -160,18 +148,6 @@ def restore_params(
     """The parameters of a step directory, onto given shapes, dtypes and shardings.
 
     They are verified first; a damaged optimizer/ does not matter here.
-
-    Args:
-      step_directory: as `find_step` gives.
-      abstract: nested dict of jax.ShapeDtypeStruct (with shardings, or on the default device).
-      rules: which saved weights are used, and for what; None is all of them, by their own names.
-
-    Returns:
-      Nested dict of arrays; what the rules leave fresh is not in it.
-
-    Raises:
-      InputError: they are damaged, or parameters are missing, unexpected, or of another shape; they
-        are listed.
     """
     manifest.verify(step_directory, "params")
     wanted = trees.flatten(abstract)
@@ -186,26 +162,14 @@ def restore_params(
 
 
 def saved_arrays(step_directory: AnyPath) -> dict[str, Any]:
-    """The arrays that a step itself holds: path -> shape and dtype; no array is read.
-
-    Raises:
-      InputError: it is damaged.
-    """
+    """The arrays that a step itself holds: path -> shape and dtype; no array is read."""
     manifest.verify(step_directory, "params")
     with _readable(step_directory):
         return items.saved_leaves(step_directory / "params")
 
 
 def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Some arrays that a step itself holds, such as those of a module; its base is not needed.
-
-    Args:
-      step_directory: as `find_step` gives.
-      wanted: path in the step -> jax.ShapeDtypeStruct, as for `restore_params`.
-
-    Raises:
-      InputError: they are damaged, not there, or of other shapes.
-    """
+    """Some arrays that a step itself holds, such as those of a module; its base is not needed."""
     saved = saved_arrays(step_directory)
     sources_of(step_directory, {p: saved[p] for p in wanted if p in saved}, wanted, InitRules())
     with _readable(step_directory):
@@ -213,16 +177,7 @@ def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[s
 
 
 def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays that a step leaves to its base, which is verified and compared.
-
-    Args:
-      base: what the step says of it.
-      step_directory: the step.
-      wanted: our path -> jax.ShapeDtypeStruct, as for `restore_params`.
-
-    Raises:
-      InputError: the base is not there, damaged, or another one.
-    """
+    """Arrays that a step leaves to its base, which is verified and compared."""
     there = _found(base, step_directory)
     with base_at(None):  # a base of the base is where that was
         theirs = there.restore({base.arrays[path].path: leaf for path, leaf in wanted.items()})
@@ -239,9 +194,6 @@ def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
     """The parameters of a verified step and of its base by path, each read when it is asked for.
 
     Those of a base are float32, which they were trained with.
-
-    Raises:
-      InputError: they are unreadable, or the base is damaged, not there or another one.
     """
     found = items.lazy_params(step_directory / "params")
     base = base_of(step_directory)
@@ -264,21 +216,13 @@ def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
 
 
 def base_directory(step_directory: AnyPath) -> AnyPath | None:
-    """Where the base of a step is, verified; None of a step that holds everything.
-
-    Raises:
-      InputError: it is not there, damaged or another one.
-    """
+    """Where the base of a step is, verified; None of a step that holds everything."""
     base = base_of(step_directory)
     return None if base is None else _found(base, step_directory).directory
 
 
 def base_of(step_directory: AnyPath) -> Base | None:
-    """The base that a step names; None of a step that holds everything.
-
-    Raises:
-      InputError: what it says is damaged.
-    """
+    """The base that a step names; None of a step that holds everything."""
     path = step_directory / "files" / BASE_FILE
     if not path.exists():
         return None
@@ -295,11 +239,7 @@ class _Saved:
     """
 
     def __init__(self, step_directory: AnyPath):
-        """Reads what there is, and no array.
-
-        Raises:
-          InputError: it is unreadable; or its base is not there, damaged, or another one.
-        """
+        """Reads what there is, and no array."""
         self.directory = step_directory
         with _readable(step_directory):
             self.leaves = items.saved_leaves(step_directory / "params")
@@ -329,9 +269,6 @@ def _found(base: Base, step_directory: AnyPath) -> _Saved:
     """The base, the first of the candidates that has its arrays, verified.
 
     Of all its arrays the smallest is compared here.
-
-    Raises:
-      InputError: there is none; what is wrong with the first that could be meant.
     """
     wrong = None
     for candidate in base.candidates(step_directory):
@@ -408,18 +345,7 @@ def sources_of(
     *,
     optional: Collection[str] = (),
 ) -> dict[str, str]:
-    """our path -> their path, of the same shape.
-
-    Args:
-      where: the checkpoint, for messages.
-      saved: path -> something with a shape, of the checkpoint.
-      wanted: the same of ours.
-      rules: which saved weights are used, and for what.
-      optional: paths of ours that may be missing.
-
-    Raises:
-      InputError: parameters are missing, unexpected, or of another shape.
-    """
+    """our path -> their path, of the same shape."""
     try:
         sources = rules.sources(saved, wanted, optional=optional)
     except InputError as error:

@@ -86,18 +86,7 @@ class Checkpoints:
         timeout: int = items.TIMEOUT_SECONDS,
         hurried: Callable[[], bool] = lambda: False,
     ):
-        """Nothing is read or written yet.
-
-        Args:
-          workdir: the run's directory; checkpoints go below it.
-          keep: how many of the newest to keep.
-          best: a metric by which one more is kept, or a pattern as "validation/*/score", by which
-            one more is kept for each metric that it matches; None keeps no best one.
-          best_mode: whether the highest or the lowest value is best; None goes by each metric's
-            name.
-          timeout: seconds that the processes wait for each other in a save, before it fails.
-          hurried: whether this process is to end soon, so that nothing more is hashed.
-        """
+        """Nothing is read or written yet."""
         self._timeout = timeout
         self._hurried = hurried
         self._ending = threading.Event()
@@ -143,19 +132,6 @@ class Checkpoints:
         """Starts to save a step; returns as soon as the arrays are copied.
 
         The save before it is waited for, its manifest included.
-
-        Args:
-          step: steps taken; a step is saved once.
-          params: nested dict of arrays.
-          optimizer: any tree of arrays.
-          files: relative path -> content, the same in all processes.
-          own_files: the same, of this process alone; its index is part of the path (process_1).
-          metrics: the evaluation of this step, by which the best one is chosen.
-          hurried: whether the run ends here by a signal: nothing more is hashed, of this step or
-            of the one before it.
-
-        Raises:
-          InputError: `best` names a metric that the evaluation does not give.
         """
         if metrics is not None and self._best is not None and not matching(self._best, metrics):
             raise InputError(
@@ -281,18 +257,7 @@ class Checkpoints:
     def resume_point(
         self, *, foreign: Callable[[Mapping[str, bytes]], str] | None = None
     ) -> tuple[int | None, list[Rejected]]:
-        """Finds the newest step that is whole; nothing is changed.
-
-        Args:
-          foreign: says by its files why a step is another run's, "" where it is not.
-
-        Returns:
-          The step, None where the run must begin anew because none was ever finished; and the
-          newer ones that are not whole, the newest first.
-
-        Raises:
-          InputError: there are damaged ones and none that is whole.
-        """
+        """Finds the newest step that is whole; nothing is changed."""
         rejected = []
         # A save that was killed early has left no directory of this name, but its mark.
         for step in sorted({*step_directories(self._directory), *self._marked()}, reverse=True):
@@ -316,9 +281,6 @@ class Checkpoints:
 
         A damaged step directory 200 is kept under the name 200.damaged, or 200.damaged-2 and so on;
         one that was never finished is deleted.
-
-        Returns:
-          One phrase for each, that says what was wrong and where it is now.
         """
         told, moves = [], []
         for found in rejected:
@@ -341,11 +303,7 @@ class Checkpoints:
         return told
 
     def restore(self, step: int, *, params: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Restores arrays onto the shapes, dtypes and shardings of the given abstract trees.
-
-        Raises:
-          InputError: the step is damaged.
-        """
+        """Restores arrays onto the shapes, dtypes and shardings of the given abstract trees."""
         self._check(step)
         try:
             return (
@@ -356,11 +314,7 @@ class Checkpoints:
             raise self.damaged(step, _reason(error)) from error
 
     def files(self, step: int) -> dict[str, bytes]:
-        """The files of a step.
-
-        Raises:
-          InputError: the step is damaged.
-        """
+        """The files of a step."""
         self._check(step)
         return items.read_files(self._directory / str(step) / "files")
 
@@ -419,11 +373,7 @@ class Checkpoints:
         return self._mark(step).exists() and not manifest.is_complete(self._directory / str(step))
 
     def wait(self) -> None:
-        """Waits until the save in progress is whole, its manifest included.
-
-        Raises:
-          RuntimeError: it could not be saved, for want of space for example.
-        """
+        """Waits until the save in progress is whole, its manifest included."""
         saving, self._saving = self._saving, None
         if saving is None:
             return

@@ -119,11 +119,7 @@ def _check_base(base: str | None, *, allowed: bool) -> None:
 
 
 def _named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
-    """NAME=DIR pairs as a dict.
-
-    Raises:
-      InputError: if one is no such pair, or if a name comes twice.
-    """
+    """NAME=DIR pairs as a dict."""
     places: dict[str, str] = {}
     for pair in pairs:
         name, equals, directory = pair.partition("=")

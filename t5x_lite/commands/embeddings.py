@@ -401,11 +401,7 @@ def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: 
 
 
 def _check_files(input: str, output: str, *, is_directory: bool = False) -> None:
-    """Refuses what cannot be written, before the work and not after it.
-
-    Raises:
-      InputError: the output is no file of vectors, has no directory, or is the input.
-    """
+    """Refuses what cannot be written, before the work and not after it."""
     if is_directory:
         return  # the directory's job checks it
     from t5x_lite.data.formats.vectors import check_vector_file

@@ -155,11 +155,7 @@ def _digest_of(path: str) -> str:
 
 
 def _of_run(path: str, inputs: "Inputs", rules: Rules) -> Iterator[_Ranked]:
-    """The ranking of each query in a run; none of a query that it lacks.
-
-    Raises:
-      InputError: it names a query or a passage that is not there, or has no scores for the rules.
-    """
+    """The ranking of each query in a run; none of a query that it lacks."""
     from t5x_lite.data.formats.rankings import read_run
 
     rankings: dict[str, list[Candidate]] = {}

@@ -185,11 +185,7 @@ def _texts(
     passages: str | None,
     run: str,
 ) -> _Texts:
-    """The texts that are to be scored.
-
-    Raises:
-      InputError: if the files are not named in one of the two ways, or lack what the run names.
-    """
+    """The texts that are to be scored."""
     from t5x_lite.data.formats import retrieval_sets
 
     names = {one.document for ranking in rankings for one in ranking.documents[:depth]}

@@ -411,12 +411,7 @@ def evaluate_sts(
 def _correlated(
     examples: list[Pair] | list[Triplet], vectors: "np.ndarray"
 ) -> dict[str, float | int]:
-    """The metrics of a file.
-
-    Args:
-      examples: pairs or triplets.
-      vectors: float32 [examples, 2 or 3, dimensions], of length 1.
-    """
+    """The metrics of a file."""
     import numpy as np
 
     from t5x_lite.metrics.classification import pearson, spearman

@@ -387,11 +387,7 @@ def with_options(
 
 
 def _current_options(overrides: Sequence[str]) -> list[str]:
-    """The options as they are called: --init DIR is short for --init.checkpoint DIR.
-
-    Raises:
-      InputError: an option has another name now.
-    """
+    """The options as they are called: --init DIR is short for --init.checkpoint DIR."""
     found = []
     for option in overrides:
         name, equals, value = option.partition("=")
@@ -404,11 +400,7 @@ def _current_options(overrides: Sequence[str]) -> list[str]:
 
 
 def _with_steps_of(experiment: Experiment, options: Sequence[str]) -> Experiment:
-    """The experiment that --steps makes of one that states epochs: its schedules follow.
-
-    Raises:
-      InputError: --epochs is given, too.
-    """
+    """The experiment that --steps makes of one that states epochs: its schedules follow."""
     steps, epochs = _value_of("--steps", options), _value_of("--epochs", options)
     if steps is None or epochs == "None":
         return experiment
@@ -483,13 +475,6 @@ def _of_length(
     """A schedule whose lengths are `ratio` times as long.
 
     Those of one without an end, as T5's inverse square root, are absolute and stay.
-
-    Args:
-      schedule: the schedule.
-      ratio: new steps by old steps.
-      first: steps before the run, which count in its total.
-      where: its option.
-      fixed: options whose values stay.
     """
     changed: dict[str, Any] = {}
     names = [field.name for field in dataclasses.fields(schedule)]
@@ -524,11 +509,7 @@ _OF_TRAINING = (
 
 
 def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
-    """The other options, and whether `--model init` is among them.
-
-    Raises:
-      InputError: --model has another value.
-    """
+    """The other options, and whether `--model init` is among them."""
     rest: list[str] = []
     values: list[str] = []
     remaining = iter(options)
@@ -552,9 +533,6 @@ def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Exper
     If that checkpoint is gone, the work directory of a run that began with it has the sizes.
     Dropout and the way attention is computed stay those of the config, as far as the family has
     the fields. Options of the model change the result.
-
-    Raises:
-      InputError: no checkpoint is named, or it is damaged or no model of this package.
     """
     checkpoint = _value_of("--init.checkpoint", options) or experiment.init.checkpoint
     if not checkpoint:
@@ -602,11 +580,7 @@ def _place(directory: str) -> str:
 
 
 def _saved_at(source: remote.AnyPath) -> Experiment:
-    """Read the config.json of a checkpoint or of a work directory.
-
-    Raises:
-      InputError: it cannot be read, or it is none of an experiment.
-    """
+    """Read the config.json of a checkpoint or of a work directory."""
     try:
         saved = from_json(source.read_bytes().decode(), source=str(source))
     except (OSError, UnicodeDecodeError) as error:

@@ -119,12 +119,7 @@ def is_nvidia(device_kind: str) -> bool:
 
 
 def chip(device_kind: str) -> Chip:
-    """The chip of a jax.Device's kind; an empty one where nothing is known, as of a CPU.
-
-    Args:
-      device_kind: the name that JAX gives the device, such as "TPU v5 lite" or
-        "NVIDIA H100 80GB HBM3".
-    """
+    """The chip of a jax.Device's kind; an empty one where nothing is known, as of a CPU."""
     if device_kind.startswith("NVIDIA"):
         words = device_kind.replace("-", " ")  # "NVIDIA A100-SXM4-40GB"
         kinds = [kind for kind in _CHIPS if f"{words} ".startswith(f"{kind} ")]

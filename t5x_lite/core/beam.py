@@ -16,16 +16,7 @@ DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 
 
 def pipeline_options(runner: str, options: Sequence[str]) -> PipelineOptions:
-    """Beam's options of a command line.
-
-    Args:
-      runner: a name that Beam knows, or a class's full name; DaskRunner too, which Beam 2.77 has
-        and does not know by that name.
-      options: as Beam's own, such as "--project=P".
-
-    Raises:
-      InputError: there is no such runner, or an option has a wrong value.
-    """
+    """Beam's options of a command line."""
     name = DASK if runner.lower().removesuffix("runner") == "dask" else runner
     told = io.StringIO()
     try:

@@ -81,13 +81,7 @@ def of_device(device: Any) -> int | None:
 
 
 def check_fits(needs: Mapping[str, int], devices: Sequence[Any], *, remedy: str) -> None:
-    """Raise InputError if a device of this process has less memory than is needed.
-
-    Args:
-      needs: what is needed -> bytes on each device. Devices of a CPU share the host's memory.
-      devices: the devices, of all processes.
-      remedy: what to do.
-    """
+    """Raise InputError if a device of this process has less memory than is needed."""
     import jax
 
     own = [device for device in devices if device.process_index == jax.process_index()]
@@ -135,9 +129,6 @@ def keep_freed_memory() -> bool:
     One arena, because blocks of the others cannot grow beyond 64 MiB, and no block of its own from
     the kernel. The process then stays as large as it was at most. It changes nothing where there is
     an accelerator, whose host may run hundreds of threads, nor without glibc.
-
-    Returns:
-      Whether it was done.
     """
     return _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})
 
@@ -146,9 +137,6 @@ def give_back() -> bool:
     """Ends `keep_freed_memory`: the kernel gets what is free, and from now on large blocks at once.
 
     But those that fit into a hole between others, which it gets with the next call.
-
-    Returns:
-      Whether it was done.
     """
     largest = 32 << 20  # what glibc goes up to by itself
     settings = {_M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: largest, _M_TRIM_THRESHOLD: 2 * largest}
@@ -162,11 +150,6 @@ def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, 
     """The same function, but freed memory is given back whenever the process takes too much.
 
     Then the result is waited for, as a step in progress has its buffers still.
-
-    Args:
-      step: called again and again, such as a train step.
-      share: of the machine's memory that the process may take, or of its container's, where there
-        are cgroups of version 2 and it sees its own.
     """
     if not sys.platform.startswith("linux") or not _on_cpu():
         return step
@@ -221,14 +204,7 @@ _ALL_REDUCE_MOTION = "while-loop-all-reduce-code-motion"
 
 
 def compiler_options(pairs: Sequence[str]) -> dict[str, str | bool]:
-    """Options of XLA's compiler, as `jax.jit` takes them.
-
-    Args:
-      pairs: of the form KEY=VALUE; dashes before the key, as in XLA_FLAGS, may stay.
-
-    Raises:
-      InputError: a pair of another form, or a key that comes twice.
-    """
+    """Options of XLA's compiler, as `jax.jit` takes them."""
     options: dict[str, str | bool] = {}
     for pair in pairs:
         key, equals, value = pair.lstrip("-").partition("=")
@@ -253,15 +229,7 @@ def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]
 
 
 def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
-    """Compiles a tiny program with the options, so that a wrong one is refused at the start.
-
-    Args:
-      options: from `compiler_options`.
-      mesh: the devices, which need not be attached.
-
-    Raises:
-      InputError: the compiler of these devices does not know a key, or does not take its value.
-    """
+    """Compiles a tiny program with the options, so that a wrong one is refused at the start."""
     if not options:
         return
     everywhere = replicated(mesh)
@@ -286,11 +254,7 @@ def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
 
 
 def matmul_precision(name: str) -> AbstractContextManager[None]:
-    """Traces with this precision of matrix products; "default" is JAX's own setting.
-
-    Args:
-      name: "default", "high" or "highest".
-    """
+    """Traces with this precision of matrix products; "default" is JAX's own setting."""
     if name == "default":
         return contextlib.nullcontext()
     return jax.default_matmul_precision(name)
@@ -302,10 +266,6 @@ def use_compilation_cache(directory: str) -> None:
     JAX keeps programs that took more than a second to compile, by a key of the program, its
     options, the devices and the versions. Without a directory its own settings stand, such as the
     environment variable JAX_COMPILATION_CACHE_DIR.
-
-    Args:
-      directory: made if it is missing; it may be in a bucket (gs://), and several hosts may share
-        it. "" changes nothing.
     """
     if not directory:
         return

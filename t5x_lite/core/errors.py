@@ -82,14 +82,7 @@ class Interrupted(Exception):
 
 
 def system_reason(error: BaseException) -> str | None:
-    """What the system said when an error began there: "No space left on device".
-
-    Args:
-      error: an OSError, what was raised from one, or an error of TensorStore's.
-
-    Returns:
-      The system's text; None where the error has another cause.
-    """
+    """What the system said when an error began there: "No space left on device"."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None:
@@ -112,12 +105,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def install_command(*extras: str, root: Path = _ROOT) -> str:
-    """The command that installs extras, such as "data" and "beam", where this package is.
-
-    Args:
-      extras: their names in pyproject.toml.
-      root: the directory that holds the package.
-    """
+    """The command that installs extras, such as "data" and "beam", where this package is."""
     wanted, constraints = f"[{','.join(extras)}]", root / "constraints.txt"
     if not ((root / "pyproject.toml").is_file() and constraints.is_file()):
         return f'pip install "t5x-lite{wanted}"'

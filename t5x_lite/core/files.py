@@ -39,28 +39,14 @@ LONGEST_LINE = 64 << 20
 
 
 def plain_json(content: str | bytes) -> Any:
-    """Return the value of a JSON text from outside.
-
-    Raises:
-      ValueError: it is no JSON, or has a lone surrogate, which no file could hold again.
-      RecursionError: it is nested too deeply.
-    """
+    """Return the value of a JSON text from outside."""
     value = json.loads(content)
     json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
 def inside(directory: Path, name: object, *, where: object) -> Path:
-    """Return the path of a file or folder that a file names, which may not leave a directory.
-
-    Args:
-      directory: the directory.
-      name: a relative path from outside; "" and "." are the directory itself.
-      where: the file that names it, for the error.
-
-    Raises:
-      InputError: it is not a string, is absolute, or has "..".
-    """
+    """Return the path of a file or folder that a file names, which may not leave a directory."""
     parts = Path(name).parts if isinstance(name, str) and "\0" not in name else ("/",)
     if ".." in parts or Path(*parts).is_absolute() or "\\" in str(name):
         raise InputError(
@@ -70,29 +56,14 @@ def inside(directory: Path, name: object, *, where: object) -> Path:
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a file that is there whole, or as it was before.
-
-    Args:
-      path: the file; its directory must exist.
-      content: all of its bytes.
-
-    Raises:
-      OSError: it cannot be written; what was there is unchanged.
-    """
+    """Writes a file that is there whole, or as it was before."""
     with open_atomically(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Opens a file that takes its name at the end of the `with` block, if that ends well.
-
-    Args:
-      path: the file; its directory must exist. Its permissions stay, if it was there before.
-
-    Raises:
-      OSError: it cannot be written; what was there is unchanged.
-    """
+    """Opens a file that takes its name at the end of the `with` block, if that ends well."""
     mode = _mode(path)
     if mode is not None and stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
@@ -125,10 +96,6 @@ def unfinished(
     """Notes within the block that a file or directory is unfinished.
 
     The block itself removes it. A process that ends without unwinding removes what is noted.
-
-    Args:
-      path: the temporary file or directory.
-      parents: directories that were made for it, the innermost first.
     """
     name = os.fspath(path)
     _unfinished[name] = tuple(os.fspath(parent) for parent in parents)
@@ -143,13 +110,6 @@ def locked(directory: Path, *, output: str | os.PathLike[str]) -> Iterator[None]
     """Keep other processes out of a directory within the block.
 
     A file system without locks keeps nobody out.
-
-    Args:
-      directory: must exist; it may get another name, or be removed.
-      output: what the directory becomes, for the error.
-
-    Raises:
-      InputError: another process holds it.
     """
     descriptor = None
     try:
@@ -178,13 +138,6 @@ def scratch_directory(
     """Yields a new directory, and removes it after the block unless it has another name by then.
 
     If the block raises, parents that were made for it are removed too.
-
-    Args:
-      path: the directory; what a dead process left of it is removed.
-      output: what it becomes, for the error; None is the path.
-
-    Raises:
-      InputError: another process is writing it.
     """
     output = path if output is None else output
     made = [parent for parent in path.parents if not parent.exists()]
@@ -212,11 +165,7 @@ def _removed_after(path: Path, made: list[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Make a directory and its parents; if the block raises, remove those that are new and empty.
-
-    Raises:
-      OSError: it cannot be made.
-    """
+    """Make a directory and its parents; after an error, remove those that are new and empty."""
     path = Path(directory)
     made = [one for one in (path, *path.parents) if not one.exists()]
     try:
@@ -244,11 +193,7 @@ def remove_unfinished() -> None:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Around what writes an output: says which one it was, of which a full disk says nothing.
-
-    Raises:
-      InputError: it cannot be written.
-    """
+    """Around what writes an output: says which one it was, of which a full disk says nothing."""
     try:
         yield
     except BrokenPipeError:  # the reader has gone, as head does
@@ -269,12 +214,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def sync_to_disk(path: str | os.PathLike[str]) -> None:
-    """Waits until a file, or the names in a directory, are on the disk.
-
-    Raises:
-      OSError: they could not be written; where the file system cannot wait for a directory, there
-        is no error.
-    """
+    """Waits until a file, or the names in a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -352,12 +292,6 @@ def new_directory(destination: str | Path) -> Iterator[Path]:
     """Yields a directory beside the destination, which gets that name when the block ends.
 
     If the block raises, or the process is interrupted, what it wrote is removed.
-
-    Args:
-      destination: must not exist, or be an empty directory; parents are made.
-
-    Raises:
-      InputError: the destination holds something, or cannot be written.
     """
     target = Path(destination).absolute()
     if target.is_symlink() or (target.exists() and not target.is_dir()):

@@ -89,18 +89,7 @@ _LOOK_SECONDS = 1.0
 
 
 def ask(url: str, function: Callable[[], _T], *, answer: float | None = None) -> _T:
-    """What one request gives, which is sent again where it fails (`Patience`).
-
-    Args:
-      url: what it is about.
-      function: sends it; it runs in a thread.
-      answer: seconds in which it must be answered; None are those of `PATIENCE`.
-
-    Raises:
-      OSError: there is no such object.
-      InputError: there is no access, or a package is missing.
-      BucketError: the bucket stays away.
-    """
+    """What one request gives, which is sent again where it fails (`Patience`)."""
     [found] = ask_all([(url, function)], answer=answer)
     return found
 
@@ -110,15 +99,6 @@ def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _
 
     A bucket that stays away is then an error of its own, and never taken for a damaged file. The
     function may read a large object, so it has an hour.
-
-    Args:
-      path: what it is about.
-      function: reads it.
-
-    Raises:
-      OSError: the file or the object cannot be read.
-      InputError: there is no access to the bucket.
-      BucketError: the bucket stays away.
     """
     if not is_remote(path):
         return function()
@@ -316,13 +296,7 @@ def can_read(path: str | os.PathLike[str]) -> bool:
 
 
 def read_ranges(ranges: Sequence[Range]) -> list[bytes]:
-    """Bytes of objects. Ranges that are near each other are read by one request.
-
-    Raises:
-      OSError: an object is not there.
-      InputError: there is no access, or a package is missing.
-      BucketError: the bucket stays away.
-    """
+    """Bytes of objects. Ranges that are near each other are read by one request."""
     merged: list[tuple[Range, list[int]]] = []
     for place in sorted(range(len(ranges)), key=ranges.__getitem__):
         one = ranges[place]
@@ -355,11 +329,7 @@ def _range(wanted: Range) -> bytes:
 
 
 def size_of(path: str | os.PathLike[str]) -> int:
-    """Bytes of a file, here or in a bucket; in a bucket as it was last listed.
-
-    Raises:
-      OSError: there is none.
-    """
+    """Bytes of a file, here or in a bucket; in a bucket as it was last listed."""
     if not is_remote(path):
         return os.path.getsize(path)
     url = os.fspath(path)
@@ -376,20 +346,12 @@ _sizes: dict[str, int] = {}
 
 
 def info_of(url: str) -> Any:
-    """What fsspec says of an object or a directory: "type" and "size".
-
-    Raises:
-      OSError, InputError, BucketError: as `read_ranges`.
-    """
+    """What fsspec says of an object or a directory: "type" and "size"."""
     return ask(url, lambda: store_of(url).info(url))
 
 
 def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
-    """Names and sizes of the objects right in a directory of a bucket, in order of their names.
-
-    Raises:
-      InputError, BucketError: as `read_ranges`.
-    """
+    """Names and sizes of the objects right in a directory of a bucket, in order of their names."""
     url = os.fspath(directory).rstrip("/")
     try:
         entries = ask(url, lambda: store_of(url).ls(url, detail=True))
@@ -409,21 +371,13 @@ def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
 
 
 def upload(file: Path, url: str) -> None:
-    """Copies a file of this machine to a bucket.
-
-    Raises:
-      InputError, BucketError: as `read_ranges`.
-    """
+    """Copies a file of this machine to a bucket."""
     ask(url, lambda: store_of(url).put_file(str(file), url), answer=PATIENCE.total * 12)
     _sizes.pop(url, None)
 
 
 def remove(url: str) -> None:
-    """Removes an object.
-
-    Raises:
-      OSError, InputError, BucketError: as `read_ranges`.
-    """
+    """Removes an object."""
     _sizes.pop(url, None)
     ask(url, lambda: store_of(url).rm_file(url))
 
@@ -538,11 +492,7 @@ class BucketPath:
         return (self / name for name in fnmatch.filter(files_in(self.url), pattern))
 
     def read_bytes(self) -> bytes:
-        """The whole object, which should be small.
-
-        Raises:
-          OSError, InputError, BucketError: as `read_ranges`.
-        """
+        """The whole object, which should be small."""
         return ask(self.url, lambda: store_of(self.url).cat_file(self.url))
 
     def read_text(self, encoding: str = "utf-8") -> str:
@@ -550,11 +500,7 @@ class BucketPath:
         return self.read_bytes().decode(encoding)
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
-        """A stream of its bytes, which can go to any place.
-
-        Raises:
-          OSError, InputError, BucketError: as `read_ranges`.
-        """
+        """A stream of its bytes, which can go to any place."""
         if mode != "rb":
             raise ValueError(f"an object is opened to be read, got mode {mode!r}")
         return open_stream(self.url)
@@ -565,21 +511,13 @@ DataPath: TypeAlias = Path | BucketPath
 
 
 def data_path(path: str | os.PathLike[str]) -> DataPath:
-    """The path of data, wherever they are; it looks at nothing.
-
-    Args:
-      path: a local path, or a URL that fsspec knows, such as gs://bucket/prose.
-    """
+    """The path of data, wherever they are; it looks at nothing."""
     text = os.fspath(path)
     return BucketPath(text) if is_remote(text) else Path(text)
 
 
 def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list[DataPath]:
-    """The files of some names that are right in a directory; in a bucket by one listing.
-
-    Raises:
-      InputError, BucketError: as `read_ranges`.
-    """
+    """The files of some names that are right in a directory; in a bucket by one listing."""
     place = data_path(directory)
     if isinstance(place, BucketPath):
         there = files_in(place)
@@ -588,15 +526,7 @@ def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list
 
 
 def open_stream(url: str, *, first: int = FIRST_BLOCK) -> io.BufferedReader:
-    """A stream of an object's bytes, which can go to any place.
-
-    Args:
-      url: of the object.
-      first: bytes that are read at once at first, and at a new place.
-
-    Raises:
-      OSError, InputError, BucketError: as `read_ranges`.
-    """
+    """A stream of an object's bytes, which can go to any place."""
     return io.BufferedReader(_Blocks(url, size_of(url), first=first))
 
 

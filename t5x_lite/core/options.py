@@ -85,16 +85,7 @@ def given_options(options: Sequence[str]) -> frozenset[str]:
 
 
 def option_names(config: Any, *, prefix: str = "--") -> list[str]:
-    """Lists the options that tyro makes of a dataclass.
-
-    Args:
-      config: an instance, whose nested dataclasses are followed, or a class.
-      prefix: what stands before every name.
-
-    Returns:
-      Names such as "--steps" and "--model.d-model", in the order of the fields; positional
-      arguments have none.
-    """
+    """Lists the options that tyro makes of a dataclass."""
     hints = typing.get_type_hints(
         type(config) if is_config(config) else config, include_extras=True
     )
@@ -141,21 +132,6 @@ def parse(
     """Builds a dataclass from options; `--help` prints them and leaves by SystemExit(0).
 
     A boolean takes a value like everything else: `--data.pack False`.
-
-    Args:
-      target: the dataclass; with `default`, its class or a base class of it.
-      args: the command line after the program's name.
-      prog: the program's name in the help.
-      default: an instance that `args` change leaf by leaf. A field typed by a base class offers
-        the options of the default's own class.
-      other_options: more names to suggest for an unknown option; None hands unknown arguments
-        back instead of refusing them.
-
-    Returns:
-      The dataclass and the arguments that are not its own.
-
-    Raises:
-      OptionError: an unknown or missing option, one that is given twice, or an invalid value.
     """
     import tyro
 

@@ -53,11 +53,7 @@ def check(where: str, pattern: object) -> None:
 
 @functools.lru_cache(maxsize=65_536)
 def fullmatch(pattern: str, text: str) -> bool:
-    """Return whether an expression matches a whole text.
-
-    Raises:
-      InputError: the pattern is no regular expression, or is not supported.
-    """
+    """Return whether an expression matches a whole text."""
     parsed = _parsed(pattern)
     if parsed.few_ways and len(text) <= _NAME:
         return parsed.plain.fullmatch(text) is not None
@@ -70,11 +66,7 @@ def is_simple(pattern: str) -> bool:
 
 
 def groups(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the match of a whole text, for its groups.
-
-    Raises:
-      InputError: see `check_groups`.
-    """
+    """Return the match of a whole text, for its groups."""
     check_groups("pattern", pattern)
     return _parsed(pattern).plain.fullmatch(text)
 

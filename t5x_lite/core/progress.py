@@ -53,13 +53,8 @@ Row = Mapping[str, Any]
 def print_result(result: Any, rows: Iterable[Row], *, indent: int | None = 1) -> None:
     """Print a result to standard output: a table on a terminal, JSON elsewhere.
 
-        run    mrr@10  ndcg@10
-        bm25   0.1840   0.2284
-
-    Args:
-      result: the JSON; of a list, each entry has a line.
-      rows: the table.
-      indent: of the JSON; None is one line.
+    run    mrr@10  ndcg@10
+    bm25   0.1840   0.2284
     """
     if sys.stdout.isatty():
         print(as_table(rows))
@@ -104,15 +99,7 @@ _has_bar = threading.Lock()
 def counting(
     description: str, *, unit: str, total: int | None = None, done: int = 0, steps: bool = False
 ) -> Iterator[Advance]:
-    """Shows how much is done while the block runs.
-
-    Args:
-      description: of the work, in one or two words.
-      unit: of what is counted, in the plural.
-      total: how many there are; None if that is unknown.
-      done: how many an earlier process did.
-      steps: whether `step` counts here, so that `advance` is called by code below the block.
-    """
+    """Shows how much is done while the block runs."""
     with _displayed(description, unit=unit, total=total, done=done) as advance:
         token = _shown.set(advance) if steps else None
         try:
@@ -131,12 +118,7 @@ def waiting(description: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def never_silent(description: str, *, seconds: float = _SILENT_SECONDS) -> Iterator[None]:
-    """Logs how long the block has run whenever nothing else was shown for some seconds.
-
-    Args:
-      description: of the work, such as the command's name.
-      seconds: how long a terminal or a log may be silent.
-    """
+    """Logs how long the block has run whenever nothing else was shown for some seconds."""
     ended, start = threading.Event(), time.monotonic()
     told()
 

@@ -37,14 +37,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def open_path(path: str | os.PathLike[str]) -> AnyPath:
-    """The path of a file or directory, wherever it is.
-
-    Args:
-      path: a local path, gs://... or s3://...
-
-    Raises:
-      InputError: a URL of another kind, or one that cannot be reached from here.
-    """
+    """The path of a file or directory, wherever it is."""
     if isinstance(path, Path | epath.Path):
         return path
     text = os.fspath(path)
@@ -78,15 +71,7 @@ def absolute(path: str | os.PathLike[str]) -> epath.Path:
 
 
 def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
-    """The path of something that can be read on this machine only.
-
-    Args:
-      path: a path.
-      what: the option or field that names it, for the error.
-
-    Raises:
-      InputError: it is in a bucket.
-    """
+    """The path of something that can be read on this machine only."""
     text = os.fspath(path)
     url = _URL.match(text)
     if url is None:
@@ -100,11 +85,7 @@ def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
 
 
 def write_whole(path: AnyPath, content: bytes) -> None:
-    """Writes a file that is there whole or as it was before; an object of a bucket always is.
-
-    Raises:
-      OSError: it cannot be written.
-    """
+    """Writes a file that is there whole or as it was before; an object of a bucket always is."""
     if is_remote(path):
         path.write_bytes(content)
     else:
@@ -112,11 +93,7 @@ def write_whole(path: AnyPath, content: bytes) -> None:
 
 
 def size_of(path: AnyPath) -> int:
-    """Bytes of a file.
-
-    Raises:
-      OSError: there is none.
-    """
+    """Bytes of a file."""
     return epath.Path(path).stat().length if is_remote(path) else os.stat(path).st_size
 
 
@@ -138,12 +115,6 @@ def objects_below(directory: AnyPath) -> dict[str, StoredObject]:
 
     With gcsfs or s3fs it takes one request for every thousand objects; with TensorFlow alone one
     for each object.
-
-    Args:
-      directory: in a bucket; it may be missing.
-
-    Raises:
-      OSError: the bucket cannot be listed.
     """
     store = _object_store(directory)
     if store is None:

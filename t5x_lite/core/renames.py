@@ -435,11 +435,7 @@ def former_spec(module: str) -> ModuleSpec | None:
 
 
 def current_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Path of a saved array -> today's path; an earlier version may have saved them.
-
-    Args:
-      paths: of all arrays of an item, such as params/.
-    """
+    """Path of a saved array -> today's path; an earlier version may have saved them."""
     paths = list(paths)
     head = "rtd" if any(map(_DETECTION.fullmatch, paths)) else "mlm"
     rules = (*_PATHS, (_HEAD, rf"\1heads/{head}/\2"))

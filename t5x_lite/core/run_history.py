@@ -43,11 +43,7 @@ class Record:
     """Lines at the end of the file, each there at once; a context manager."""
 
     def __init__(self, workdir: str | os.PathLike) -> None:
-        """Opens the file, and cuts what a killed run left unfinished.
-
-        Raises:
-          OSError: the directory or the file cannot be written.
-        """
+        """Opens the file, and cuts what a killed run left unfinished."""
         path = Path(workdir) / METRICS_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_partial_line(path)
@@ -60,11 +56,7 @@ class Record:
         self.close()
 
     def add(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Writes one line; `seconds` since the epoch.
-
-        Raises:
-          OSError: the disk is full, for example.
-        """
+        """Writes one line; `seconds` since the epoch."""
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         line = {"step": step, "time": round(seconds, 3), **finite}
         content = (json.dumps(line, allow_nan=False) + "\n").encode()
@@ -77,18 +69,7 @@ class Record:
 
 
 def evaluations(workdir: str | os.PathLike, *, until: int) -> list[dict[str, float]]:
-    """The evaluations that a run's record holds, in the order of their steps.
-
-    Args:
-      workdir: the run's directory; a new one has none.
-      until: the last step that counts, that of the checkpoint from which the run goes on.
-
-    Returns:
-      Metrics named "<split>/<name>", one dict a step; what was not finite is not a number.
-
-    Raises:
-      InputError: a line is no record.
-    """
+    """The evaluations that a run's record holds, in the order of their steps."""
     return list(evaluated_steps(workdir, until=until).values())
 
 
@@ -96,16 +77,6 @@ def evaluated_steps(workdir: str | os.PathLike, *, until: int) -> dict[int, dict
     """The evaluations that a run's record holds, by step and in their order.
 
     A partial last line is left out.
-
-    Args:
-      workdir: the run's directory; a new one has none.
-      until: the last step that counts, that of the checkpoint from which the run goes on.
-
-    Returns:
-      step -> metrics named "<split>/<name>"; what was not finite is not a number.
-
-    Raises:
-      InputError: a line is no record.
     """
     found: dict[int, dict[str, float]] = {}
     for line in recorded(workdir):
@@ -120,14 +91,7 @@ def evaluated_steps(workdir: str | os.PathLike, *, until: int) -> dict[int, dict
 
 
 def recorded(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """The lines of a run's record, as they are; a partial last line is left out.
-
-    Args:
-      workdir: the run's directory; a new one has none.
-
-    Raises:
-      InputError: a line is no record.
-    """
+    """The lines of a run's record, as they are; a partial last line is left out."""
     path = remote.open_path(workdir) / METRICS_FILE
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, 1):
@@ -199,13 +163,7 @@ def _own_version() -> str:
 
 
 def add_start(directory: AnyPath, *, step: int, devices: str) -> bytes:
-    """The content of run.json with this start added.
-
-    Args:
-      directory: the work directory, which need not exist yet.
-      step: from which this start goes on.
-      devices: number and kind.
-    """
+    """The content of run.json with this start added."""
     new = Start(
         command=command(), time=round(time.time()), step=step, devices=devices, versions=versions()
     )

@@ -135,11 +135,6 @@ def ended_by(
     Python's own handlers wait until the main thread is back from C++: it may allocate or compile
     there for ever. Here another thread learns of the signal. Nothing happens where this is not the
     main thread.
-
-    Args:
-      signums: the signals.
-      seconds: how long the main thread has to end by itself.
-      may_end: whether the process may be ended; asked at the end of that time.
     """
     import threading
 

@@ -121,11 +121,7 @@ MakeTracker = Callable[[TrackedRun], RunTracker]
 
 
 def find_trackers(tracking: Tracking) -> dict[str, MakeTracker]:
-    """The functions that make the trackers of a config, by name; nothing is sent yet.
-
-    Raises:
-      InputError: a module or a name in it is missing, or the extra is not installed.
-    """
+    """The functions that make the trackers of a config, by name; nothing is sent yet."""
     return {name: _find(name) for name in tracking.to}
 
 
@@ -164,11 +160,7 @@ class KnownIds:
         return found if isinstance(found, str) else None
 
     def set(self, name: str, value: str) -> None:
-        """Keeps an id.
-
-        Raises:
-          OSError: it cannot be written.
-        """
+        """Keeps an id."""
         with self._lock:
             known = self._read()
             if known.get(name) != value:

@@ -93,11 +93,7 @@ class Columns:
                 )
 
     def splits(self, directory: str) -> dict[str, tuple[Table, ...]]:
-        """The tables of each split; with `hold_out`, validation may be a part of the training rows.
-
-        Raises:
-          InputError: as `table_splits`.
-        """
+        """The tables of each split; with `hold_out`, validation may be part of training."""
         own = {name: getattr(self, name) for name in SPLITS}
         found = table_splits(directory, patterns=own)
         if self.hold_out and "train" in found and "validation" not in found:
@@ -105,16 +101,7 @@ class Columns:
         return found
 
     def examples(self, sources: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
-        """The examples of a split: "inputs", "second", "targets" and "id", by default a number.
-
-        Args:
-          sources: its tables.
-          split: its name; in "test" targets may be missing.
-
-        Raises:
-          InputError: naming file and line or row: whatever the reader refuses, a column that is
-            missing, a label that is none of `labels`, an id that was there before.
-        """
+        """The examples of a split: "inputs", "second", "targets" and "id", by default a number."""
         needed = [*places(self.inputs), *places(self.second), *([self.id] if self.id else [])]
         if split != "test":
             needed += places(self.targets)
@@ -147,11 +134,7 @@ class Columns:
         return zlib.crc32(text.encode("utf-8", "surrogatepass")) % self.hold_out == 0
 
     def known_labels(self, sources: Sequence[Table]) -> tuple[str, ...]:
-        """`labels`, or all targets of these tables.
-
-        Raises:
-          InputError: there are more than `MOST_LABELS`; or see `sorted_labels`.
-        """
+        """`labels`, or all targets of these tables."""
         if self.labels:
             return self.labels
         found: set[str] = set()
@@ -168,12 +151,7 @@ class Columns:
         return self.sorted_labels(found)
 
     def check_labels(self, labels: Collection[str], sources: Sequence[Table]) -> None:
-        """Raise InputError if a training row has an empty label; warn of a single class.
-
-        Args:
-          labels: the different targets of the training rows.
-          sources: the tables with these rows.
-        """
+        """Raise InputError if a training row has an empty label; warn of a single class."""
         if any(not label.strip() for label in labels):
             names = places(self.targets)
             for row in (r for table in sources for r in read_rows(table, columns=names)):
@@ -190,11 +168,7 @@ class Columns:
 
     @staticmethod
     def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
-        """Labels of the data: numbers in their order, other texts sorted.
-
-        Raises:
-          InputError: one has a "=", which divides the entries of `labels`.
-        """
+        """Labels of the data: numbers in their order, other texts sorted."""
         found = sorted(labels, key=_order)
         divided = [label for label in found if "=" in label]
         if divided:

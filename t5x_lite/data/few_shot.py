@@ -228,11 +228,7 @@ class Prompts:
         ]
 
     def _shown(self, trial: Trial, question: str) -> list[Shown]:
-        """The examples of a trial, in its order.
-
-        Raises:
-          InputError: there are too few.
-        """
+        """The examples of a trial, in its order."""
         number = self.config.examples
         if not number:
             return []
@@ -273,11 +269,7 @@ def _with_lines(text: str) -> str:
 
 
 def _check_template(template: str) -> None:
-    """Refuses a template that does not have {inputs} and then {targets}, once each.
-
-    Raises:
-      InputError: with the template.
-    """
+    """Refuses a template that does not have {inputs} and then {targets}, once each."""
     before, _, after = template.partition("{targets}")
     found = "{inputs}" in before and "{inputs}" not in before.replace("{inputs}", "", 1)
     if not found or places(template) != ("inputs", "targets") or places(after):

@@ -134,15 +134,7 @@ class Mixture:
         )
 
     def without(self, names: Sequence[str]) -> "Mixture":
-        """The mixture without some of its tasks (leave-one-out, section 3.5.3).
-
-        Args:
-          names: "tasks.glue:rte", "tasks.glue" for all of a module, or "glue_rte"; "dpr" where one
-            task alone has that name.
-
-        Raises:
-          InputError: it has no such task, or none is left to train on.
-        """
+        """The mixture without some of its tasks (leave-one-out, section 3.5.3)."""
         gone = {member.name for name in names for member in self._named(name)}
         left = tuple(member for member in self.members if member.name not in gone)
         if not any(member.is_trained for member in left):
@@ -152,15 +144,7 @@ class Mixture:
         return Mixture(members=left)
 
     def with_unlabelled(self, examples: int | None) -> "Mixture":
-        """The mixture with another rate of its unlabelled text (section 3.7).
-
-        Args:
-          examples: the number that it counts as; of several such tasks each one's. None changes
-            nothing.
-
-        Raises:
-          InputError: there is no unlabelled text in it.
-        """
+        """The mixture with another rate of its unlabelled text (section 3.7)."""
         if examples is None:
             return self
         if not any(member.unlabelled and member.is_trained for member in self.members):
@@ -200,14 +184,6 @@ class Mixture:
 
         Members with the same `shared_examples` share the rate that one of them would have, after
         the limit and the temperature; where data.mixing.by is "equal" each is a task like others.
-
-        Args:
-          mixing: how numbers of examples become rates.
-          count: gives the training examples of a task that does not say how many it has; a number
-            that reaches `mixing.maximum` may stand for any larger one.
-
-        Raises:
-          InputError: `mixing` has a limit or a temperature, which constant rates would not follow.
         """
         constants = self.constants(mixing)
         if constants and len(constants) == sum(member.is_trained for member in self.members):
@@ -229,11 +205,7 @@ class Mixture:
         ]
 
     def constants(self, mixing: Mixing) -> list[Member]:
-        """The trained tasks whose constant rates a limit or a temperature does not change.
-
-        Args:
-          mixing: with neither of them, there are no such tasks.
-        """
+        """The trained tasks whose constant rates a limit or a temperature does not change."""
         if mixing.maximum is None and mixing.temperature == 1.0:
             return []
         return [m for m in self.members if m.is_trained and m.rate is not None]
@@ -262,9 +234,6 @@ def mixture_named(name: str) -> Mixture | None:
     """The mixture that "module:name" or "seqio:module:name" names; None for a task.
 
     The module is imported.
-
-    Raises:
-      InputError: there is no such name, or a mixture of seqio's registry has no rate above 0.
     """
     found = find_task(name)
     if isinstance(found, RegisteredMixture):
@@ -277,12 +246,6 @@ def find_mixture(data: Data) -> Mixture | None:
 
     It is without what data.mixing.leave_out names, and its unlabelled text has the rate of
     data.mixing.unlabelled. The module of data.task is imported.
-
-    Raises:
-      InputError: there is no such name; it is a task, and data.mixing is set; or it is a mixture,
-        and data.layout is that of one task's labels, data.mixing names what it lacks, or an option
-        of one task is set: data.template, data.prefix, data.augment, data.first_documents,
-        data.first_tokens.
     """
     if not data.task:
         return None
@@ -329,9 +292,6 @@ def of_languages(data: Data) -> Mixture:
 
     A language counts as many examples as TFDS says, or as its files have bytes; data.mixing makes
     the rates, q ~ p^(1/T).
-
-    Raises:
-      InputError: there are no languages, or one of data.languages is not among them.
     """
     from t5x_lite.data.tasks.text_files import check_language
     from t5x_lite.data.tasks.text_source import language_sizes

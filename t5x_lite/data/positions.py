@@ -36,11 +36,7 @@ def seal(kind: bytes, body: bytes) -> bytes:
 
 
 def unseal(kind: bytes, state: bytes) -> bytes:
-    """The content of a position.
-
-    Raises:
-      InputError: it is damaged, or is of another kind.
-    """
+    """The content of a position."""
     for other, says in _SAYS.items():
         if other != kind and state.startswith(other):
             raise InputError(f"the saved data position is {says}, or begin a new run")
@@ -52,11 +48,7 @@ def unseal(kind: bytes, state: bytes) -> bytes:
 
 
 def share_of_batch(data: Data, process_count: int) -> int:
-    """Rows of a batch, of the longest where there are several shapes, that each process gets.
-
-    Raises:
-      InputError: it cannot be divided, or another shape of batches cannot.
-    """
+    """Rows of a batch, of the longest where there are several shapes, that each process gets."""
     for shape in shapes_of(data):
         if shape.batch_size % process_count:
             raise InputError(
@@ -87,11 +79,7 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
 
 
 def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuses the position of other data.
-
-    Raises:
-      InputError: naming all that differs.
-    """
+    """Refuses the position of other data."""
     names = sorted({*saved, *current})
     differing = [name for name in names if saved.get(name) != current.get(name)]
     different = [f"{name} {saved.get(name)!r} (now {current.get(name)!r})" for name in differing]
@@ -111,15 +99,6 @@ def refuse_processes(*, step: int, saved: int, here: int, workdir: str) -> NoRet
 
     Each process saves where tf.data is in its own part of the examples, buffers included: of that
     nothing can be made for other parts.
-
-    Args:
-      step: whose positions they are.
-      saved: processes that saved one.
-      here: processes that there are.
-      workdir: of the run; its config.json makes the cache.
-
-    Raises:
-      InputError: always, with the command that makes a cache.
     """
     place = workdir.rstrip("/")
     here_too = place.rpartition("/")[-1] if "://" in place else place  # caches lie on disks

@@ -15,12 +15,7 @@ from t5x_lite.data.mixtures import find_mixture
 
 
 def batch_source(data: Data) -> ModuleType:
-    """The module with the `train_batches`, `eval_batches` and `epoch_of` of a data config.
-
-    Raises:
-      InputError: data.task names nothing, data.mixing is set for a single task, or there is no
-        TensorFlow.
-    """
+    """The module with the `train_batches`, `eval_batches` and `epoch_of` of a data config."""
     if data.cache:
         from t5x_lite.data.cache import batches as cached
 

@@ -66,11 +66,7 @@ def spread(values: Values) -> dict[str, dict[str, Any]]:
 
 
 def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """The spreads of tasks as a table of text, values times 100.
-
-    Args:
-      rows: `spread` of each task, by its name.
-    """
+    """The spreads of tasks as a table of text, values times 100."""
     names = ("task", "metric", "mean", "min", "max", "std")
     lines: list[tuple[str, ...]] = [(*names, *(f"std {axis}" for axis in AXES))]
     for task, metrics in rows.items():
@@ -347,15 +343,7 @@ class ShownExamples:
             )
 
     def prompts(self, name: str, data: Data) -> Prompts:
-        """The prompts of a task.
-
-        Args:
-          name: the task's, for the draw.
-          data: the config of the task whose examples are shown, with the length of the prompts.
-
-        Raises:
-          InputError: that has no such split, its file is missing or wrong, or no answer is known.
-        """
+        """The prompts of a task."""
         if name not in self._made:
             self._made[name] = Prompts(
                 self._config,

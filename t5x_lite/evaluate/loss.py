@@ -98,22 +98,7 @@ def fisher_diagonal(
     part: str = "model",
     classes: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """The diagonal for one part of the parameters.
-
-    Args:
-      loss: whose terms are sums of negative log-likelihoods.
-      params: of the model and all else, in float32.
-      rows: batches of one row.
-      part: of the parameters.
-      classes: how many there are, for the expected diagonal; a row has its class + 1 in "labels".
-        None is the empirical one.
-
-    Returns:
-      path -> float32, of the array's shape.
-
-    Raises:
-      InputError: a batch has several rows, there is none, or the loss compares rows.
-    """
+    """The diagonal for one part of the parameters."""
 
     def surprise(own: Any, batch: Batch) -> Array:
         given = loss({**params, part: own}, batch)
@@ -151,20 +136,7 @@ def mean_over_examples(
     *,
     what: str,
 ) -> dict[str, np.ndarray]:
-    """The mean of what each example adds to a total that begins as 0.
-
-    Args:
-      added: (total, batch of one row) -> the total with that row's.
-      like: nested arrays, of the total's shapes.
-      rows: batches of one row.
-      what: it is, for errors.
-
-    Returns:
-      path -> float32, of the array's shape.
-
-    Raises:
-      InputError: a batch has several rows, or there is none.
-    """
+    """The mean of what each example adds to a total that begins as 0."""
     total, number = jax.tree.map(jnp.zeros_like, like), 0
     for row in rows:
         between_batches()
@@ -179,11 +151,7 @@ def mean_over_examples(
 
 
 def classes_of(learner: Learner) -> int:
-    """How many classes a classifier has.
-
-    Raises:
-      InputError: it is none.
-    """
+    """How many classes a classifier has."""
     head = learner.heads.get("classifier")
     classes = 0 if head is None else vars(head).get("num_classes", 0)
     if classes < 2:
@@ -204,20 +172,7 @@ def head_importance(
     *,
     name: str = "heads",
 ) -> dict[str, np.ndarray]:
-    """The importance of each head.
-
-    Args:
-      loss: of a learner that has the masks, `t5x_lite.adapters.masks.Heads`.
-      params: of the model and all else; masks are 1 where a head is whole.
-      rows: batches of one row.
-      name: of the masks' adapter.
-
-    Returns:
-      path of a mask below the adapter -> float32 [N, H].
-
-    Raises:
-      InputError: a batch has several rows, there is none, or the loss compares rows.
-    """
+    """The importance of each head."""
 
     def value(masks: Any, batch: Batch) -> Array:
         given = loss({**params, _ADAPTERS: {**params[_ADAPTERS], name: masks}}, batch)
@@ -241,18 +196,7 @@ def divided(importance: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N H"]:
 
 
 def pruned(importance: Mapping[str, np.ndarray], *, keep: float) -> dict[str, np.ndarray]:
-    """Masks in which the most important heads are 1 and the others 0.
-
-    Args:
-      importance: as `head_importance` gives it; layers are compared after `divided`.
-      keep: the share of all heads that are kept, above 0; rounded to whole heads, at least one.
-
-    Returns:
-      path -> float32 [N, H]. Equal heads are kept in the order of their paths, layers and numbers.
-
-    Raises:
-      InputError: keep is not above 0 and at most 1.
-    """
+    """Masks in which the most important heads are 1 and the others 0."""
     if not 0 < keep <= 1:
         raise InputError(f"keep must be above 0 and at most 1: got {keep}")
     paths = sorted(importance)

@@ -113,20 +113,7 @@ class BestParams(SameParams):
         step: Step,
         use: str | None = None,
     ) -> "BestParams":
-        """Chooses among the checkpoints of a work directory.
-
-        Args:
-          checkpoints: one work directory.
-          model: as it was loaded from there, with the config of its training.
-          names: the tasks.
-          mesh: where parameters go.
-          step: must be None.
-          use: as for `load_using`.
-
-        Raises:
-          InputError: there are several checkpoints or a step is given, or training measured none of
-            them, or on a test split.
-        """
+        """Chooses among the checkpoints of a work directory."""
         if len(checkpoints) > 1 or step is not None:
             raise InputError(
                 "evaluation.best_per_task chooses the step itself: give one --checkpoint, a work "
@@ -153,17 +140,7 @@ class BestParams(SameParams):
 
 
 def best_of_run(workdir: Path, *, until: int, split: str) -> str | None:
-    """Writes best.json of a run on a mixture.
-
-    Args:
-      workdir: with metrics.jsonl.
-      until: the last step that counts.
-      split: by which checkpoints are chosen.
-
-    Returns:
-      The table of the tasks with their best steps; None of a run on one task, or where there was
-      no evaluation, or only on a test split.
-    """
+    """Writes best.json of a run on a mixture."""
     tasks = {} if is_test(split) else best_tasks(evaluated_steps(workdir, until=until), split=split)
     if not tasks:
         return None
@@ -213,25 +190,13 @@ class Submissions:
                 self.names.append(name)
 
     def files(self, directory: Path) -> list[Path]:
-        """The files of these tasks that there are.
-
-        Args:
-          directory: as of `write`.
-        """
+        """The files of these tasks that there are."""
         formats = [FORMATS[name] for name in self.names]
         paths = [directory / form.benchmark.lower() / form.file for form in formats]
         return [path for path in paths if path.is_file()]
 
     def write(self, directory: Path, chosen: SameParams) -> None:
-        """Answers the test splits, on all processes, and writes the files on the first.
-
-        Args:
-          directory: gets a folder for each benchmark.
-          chosen: the checkpoints with which tasks are answered.
-
-        Raises:
-          InputError: a file could not be written; all others are.
-        """
+        """Answers the test splits, on all processes, and writes the files on the first."""
         written, faults = 0, dict(self.faults)
         for name in sorted(self.names, key=chosen.step):
             assert self._suite is not None
@@ -280,11 +245,7 @@ def _tell(written: Written, official: int | None) -> None:
 
 
 def check_output(directory: Path) -> None:
-    """Refuses a directory that cannot be made or written, before the work and not after it.
-
-    Raises:
-      InputError: it is a file, or its parent does not allow it.
-    """
+    """Refuses a directory that cannot be made or written, before the work and not after it."""
     if directory.exists() and not directory.is_dir():
         raise InputError(f"--output {directory} is not a directory")
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
@@ -344,15 +305,7 @@ class Outcome:
         return task_rows(self.suite, metrics, steps=steps)
 
     def write(self, directory: Path, summary: Mapping[str, Any]) -> None:
-        """Writes all files; the model answers the test splits for it.
-
-        Args:
-          directory: made if it is missing.
-          summary: what metrics.json begins with.
-
-        Raises:
-          InputError: a file cannot be written, or, after all others are, one for a server.
-        """
+        """Writes all files; the model answers the test splits for it."""
         if jax.process_index() == 0:
             with (
                 made_directory(directory),

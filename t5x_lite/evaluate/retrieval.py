@@ -127,14 +127,7 @@ class HeadCorpus:
 def rank_all(
     corpus: HeadCorpus, queries: Several, ways: Ways, *, num: int
 ) -> dict[str, list[list[tuple[str, float]]]]:
-    """The rankings of all queries, by way: documents with their scores, best first.
-
-    Args:
-      corpus: of the documents.
-      queries: what the heads made of the queries.
-      ways: how documents are ranked.
-      num: queries.
-    """
+    """The rankings of all queries, by way: documents with their scores, best first."""
     finder = Finder(corpus, ways)
     made: dict[str, list[list[tuple[str, float]]]] = {name: [] for name in ways.names}
     for number in range(num):
@@ -186,24 +179,7 @@ class RetrievalEvaluator:
         whole: Bind | None = None,
         heads: HeadEmbedder | None = None,
     ):
-        """Reads queries and judgements, and goes through the corpus once to check it.
-
-        Args:
-          bind: puts together a model that has `encode` from what `run` is given.
-          rows: makes rows of texts.
-          settings: of the search; pooling None is "mean", normalize None is True, and a length None
-            is `max_length`.
-          split: "train", "validation" (qrels/dev.tsv) or "test".
-          batch_size: texts encoded at once.
-          max_length: tokens that the model can read.
-          mesh: whose devices share the texts, and the queries in the search; None is one device.
-          whole: as for `Embedder`.
-          heads: encodes for the heads of `settings.ways`, where there are ways.
-
-        Raises:
-          InputError: the directory or a file in it is wrong, or lacks what the judgements name; a
-            length is too short or too long; or the package that computes the metrics is missing.
-        """
+        """Reads queries and judgements, and goes through the corpus once to check it."""
         ranking.check_installed()
         self._settings, self._rows = settings, rows
         self._lengths = {
@@ -235,14 +211,7 @@ class RetrievalEvaluator:
         return [_named(way, name) for way in self._settings.ways or ("",) for name in ranking.NAMES]
 
     def run(self, params: Params) -> dict[str, float]:
-        """The means of nDCG@10, MRR@10 and Recall@100 over the queries, of each way.
-
-        Args:
-          params: what `bind` takes.
-
-        Raises:
-          InputError: a vector is not finite, or a document comes twice.
-        """
+        """The means of nDCG@10, MRR@10 and Recall@100 over the queries, of each way."""
         names = list(self._judged.queries)
         texts = [
             (self._settings.query_prefix or "") + text for text in self._judged.queries.values()
@@ -437,23 +406,11 @@ def retrieval_evaluator(
 ) -> RetrievalEvaluator:
     """What measures a learner's parameters, at any time, by the retrieval of documents.
 
-        evaluator = retrieval_evaluator(
-            experiment, learner_of(experiment), vocabulary, Retrieval(directory="scifact"),
-            split="test", batch_size=64,
-        )
-        evaluator.run(state.params)["ndcg_at_10"]
-
-    Args:
-      experiment: what the settings leave open is as its objective and its data say.
-      learner: whose parameters are measured.
-      vocabulary: of the model.
-      settings: of the measurement.
-      split: whose judgements.
-      batch_size: texts encoded at once.
-      mesh: as for `RetrievalEvaluator`.
-
-    Raises:
-      InputError: the model has no encoder; or as `RetrievalEvaluator`.
+    evaluator = retrieval_evaluator(
+        experiment, learner_of(experiment), vocabulary, Retrieval(directory="scifact"),
+        split="test", batch_size=64,
+    )
+    evaluator.run(state.params)["ndcg_at_10"]
     """
     check_encodes(learner, "of evaluation.retrieval")
     vectors = Vectors.of(experiment, pooling=settings.pooling, normalize=settings.normalize)

@@ -50,12 +50,7 @@ Line = tuple[str, ...]
 
 
 def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bool]:
-    """The lines of a sentence, and whether each word has a predicted tag.
-
-    Args:
-      example: of `data.tasks.labelled`, with "words" and "targets_pretokenized"; it may be empty.
-      predicted: the tags, with spaces between them; a word without one has "O".
-    """
+    """The lines of a sentence, and whether each word has a predicted tag."""
     words = example.get("words", "").split("\n") if example else []
     target = example.get("targets_pretokenized", UNKNOWN)
     tags = predicted.split()
@@ -66,20 +61,12 @@ def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bo
 
 
 def dump(rows: Sequence[tuple[Any, Sequence[Line]]]) -> str:
-    """The file's text.
-
-    Args:
-      rows: (index, lines) of the sentences in their order.
-    """
+    """The file's text."""
     return "".join("".join(f"{' '.join(line)}\n" for line in lines) + "\n" for _, lines in rows)
 
 
 def load(text: str) -> list[tuple[tuple[int], list[Line]]]:
-    """The sentences of a file's text, numbered from 0.
-
-    Raises:
-      ValueError: a line has another number of columns than the first.
-    """
+    """The sentences of a file's text, numbered from 0."""
     found: list[list[Line]] = [[]]
     width = len(text.partition("\n")[0].split(" "))
     for number, line in enumerate(text.split("\n")[:-1], start=1):
@@ -193,18 +180,7 @@ class Written:
 def write(
     submission: Format, answers: Iterable[Answer], directory: str | Path, *, where: str = ""
 ) -> Written:
-    """Writes one file, after it was checked; it is there whole or not at all.
-
-    Args:
-      submission: the task's format.
-      answers: to all examples of the test split, in any order. Several to one query of ReCoRD are
-        copies of it, of which the first counts.
-      directory: made if it is missing.
-      where: what the answers are of, for the errors.
-
-    Raises:
-      InputError: two examples have one number, or the directory cannot be written.
-    """
+    """Writes one file, after it was checked; it is there whole or not at all."""
     rows: dict[Index, Any] = {}
     invalid = 0
     for answer in answers:
@@ -235,18 +211,7 @@ def write(
 
 
 def check(submission: Format, text: str, *, expected: Iterable[Index] | None = None) -> None:
-    """Checks a file as strictly as its server could.
-
-    Args:
-      submission: the task's format.
-      text: the content of the file.
-      expected: the numbers of all examples of the test split; None does not look whether all of
-        them are there.
-
-    Raises:
-      ValueError: naming the file and what is wrong: another header or form, a label that is none,
-        numbers that are missing, unknown, there twice, or out of order.
-    """
+    """Checks a file as strictly as its server could."""
     name = submission.file
     if not text.endswith("\n") or "\r" in text or text.startswith("\ufeff"):
         raise ValueError(f"{name}: lines must end with a newline, without carriage returns or BOM")
@@ -445,12 +410,7 @@ FORMATS: dict[str, Format] = {
 
 
 def example_index(raw: Mapping[str, Any], *, number: int) -> Index:
-    """The numbers by which a server knows an example.
-
-    Args:
-      raw: the fields of the example: "idx", or those of T5's MultiRC and ReCoRD.
-      number: its place in the split, where it has none of these.
-    """
+    """The numbers by which a server knows an example."""
     if "idx/answer" in raw:
         return tuple(int(raw[f"idx/{name}"]) for name in ("paragraph", "question", "answer"))
     if "idx/query" in raw:
@@ -463,19 +423,7 @@ FOLDERS = {"squad_squad": "squad_v1.1", "squad_squad_v2": "squad_v2.0"}
 
 
 def write_squad(answers: Iterable[tuple[Mapping[str, Any], Any]], directory: Path) -> list[Path]:
-    """Writes one file or both; each is there whole or not at all.
-
-    Args:
-      answers: of all questions, the fields of each, of which "id" is read, and the prediction as
-        the metrics compare it: a text, or {"value": the text, "null_odds"}.
-      directory: made if it is missing.
-
-    Returns:
-      The files.
-
-    Raises:
-      InputError: a file cannot be written.
-    """
+    """Writes one file or both; each is there whole or not at all."""
     texts: dict[str, str] = {}
     odds: dict[str, float] = {}
     for fields, answer in answers:

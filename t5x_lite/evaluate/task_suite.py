@@ -167,15 +167,7 @@ class Answerers:
         return self._data.layout.answered_by_head
 
     def of(self, task: Any, settings: Evaluation) -> Generator:
-        """What answers a task's examples.
-
-        Args:
-          task: the seqio.Task.
-          settings: those of the task.
-
-        Raises:
-          InputError: a head is to answer, and there is none.
-        """
+        """What answers a task's examples."""
         from t5x_lite.data.live import tasks as live_tasks
 
         size = settings.batch_size or self._data.batch_size
@@ -191,11 +183,7 @@ class Answerers:
         return LabelGenerator(self._ranker(batch_size=size), labels, tokens)
 
     def check_head(self, task: Any) -> str:
-        """The name of the head that answers a task.
-
-        Raises:
-          InputError: there is none.
-        """
+        """The name of the head that answers a task."""
         from t5x_lite.data.live import tasks as live_tasks
 
         form = task_form(task)
@@ -208,11 +196,7 @@ class Answerers:
         )
 
     def named_heads(self, heads: Sequence[Head], task: Any) -> tuple[Head, ...]:
-        """Heads, of which the one that answers a task has the names of its classes.
-
-        Raises:
-          InputError: see `models.heads.with_labels`.
-        """
+        """Heads, of which the one that answers a task has the names of its classes."""
         from t5x_lite.data.live import tasks as live_tasks
 
         labels = live_tasks.task_labels(task)
@@ -325,18 +309,7 @@ class TaskSuite:
         mesh: Mesh,
         learner: Bind | None = None,
     ) -> None:
-        """Reads the examples.
-
-        Args:
-          experiment: its data and its evaluation.
-          vocabulary: of the data.
-          bind: the model that answers.
-          mesh: where batches go.
-          learner: the model with its heads, one of which may answer; None where there are none.
-
-        Raises:
-          InputError: a task cannot be made or read, has no labels to rank, or is none for the head.
-        """
+        """Reads the examples."""
         self._data, self._settings = experiment.data, experiment.evaluation
         self._vocabulary = vocabulary
         self._answerers = Answerers(experiment, vocabulary, bind=bind, mesh=mesh, learner=learner)
@@ -423,15 +396,7 @@ class TaskSuite:
         return self._few_shot[name]
 
     def _prompts(self, name: str, *, no: str) -> Prompts | None:
-        """The prompts of a task; None of a mixture's that has no examples to show.
-
-        Args:
-          name: the task's.
-          no: what such a task lacks then, for the log.
-
-        Raises:
-          InputError: the examples cannot be read, or a task that stands alone has none.
-        """
+        """The prompts of a task; None of a mixture's that has no examples to show."""
         from t5x_lite.data.live import tasks
 
         source, split = self.sources[name], self._settings.few_shot.split
@@ -447,11 +412,7 @@ class TaskSuite:
             return None
 
     def _has_labels(self, name: str, examples: Sequence[Any]) -> bool:
-        """Whether any target of a split is known; a task that stands alone must have one.
-
-        Raises:
-          InputError: it has none.
-        """
+        """Whether any target of a split is known; a task that stands alone must have one."""
         if any(is_known(example.targets_text, example.target) for example in examples):
             return True
         if not self.is_mixture:
@@ -461,11 +422,7 @@ class TaskSuite:
         return False
 
     def _check_loss(self) -> None:
-        """Refuses the loss of a task on a test split that has no labels.
-
-        Raises:
-          InputError: its first targets are all unknown.
-        """
+        """Refuses the loss of a task on a test split that has no labels."""
         split = self._settings.split
         if self.is_mixture or self.evaluators or not self._settings.loss or "test" not in split:
             return
@@ -474,11 +431,7 @@ class TaskSuite:
             self._has_labels(name, examples or ())
 
     def check_test(self, name: str) -> None:
-        """Reads the test split of a task, without its tokens.
-
-        Raises:
-          InputError: its file cannot be read; not where there is none.
-        """
+        """Reads the test split of a task, without its tokens."""
         from t5x_lite.data.live import tasks
 
         try:
@@ -535,11 +488,7 @@ class TaskSuite:
         return [name for name, source in self.sources.items() if not source.counts]
 
     def run(self, params: Params | ParamsOf) -> dict[str, float]:
-        """The metrics and the score, of a mixture as `standings.scored` names them.
-
-        Args:
-          params: of the model; or, by a task's name, those to answer it with.
-        """
+        """The metrics and the score, of a mixture as `standings.scored` names them."""
         found = {
             name: evaluator.run(params(name) if callable(params) else params)
             for name, evaluator in self.evaluators.items()
@@ -576,11 +525,7 @@ class TaskSuite:
         ]
 
     def answers(self, name: str, params: Params) -> list[Answer] | None:
-        """A model's answers to the test split of one task; None where that is not there.
-
-        Raises:
-          InputError: its file cannot be read.
-        """
+        """A model's answers to the test split of one task; None where that is not there."""
         from t5x_lite.data.live import tasks as live_tasks
 
         examples = self._examples(name, split="test", limit=None, may_lack=True)
@@ -613,11 +558,7 @@ class TaskSuite:
         return self._answerers.of(self.sources[name].task, self._by_task.evaluation(name))
 
     def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:
-        """An experiment's heads, with the names of the task's classes where a head is trained.
-
-        Raises:
-          InputError: see `models.heads.with_labels`.
-        """
+        """An experiment's heads, with the names of the task's classes where a head is trained."""
         if not self._answerers.reads_labels or self.is_mixture:
             return tuple(heads)
         [source] = self.sources.values()
@@ -631,13 +572,7 @@ class TaskSuite:
 
 
 def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
-    """The error of a split that has nothing to compare predictions with.
-
-    Args:
-      task: data.task.
-      split: evaluation.split.
-      splits: those of the task.
-    """
+    """The error of a split that has nothing to compare predictions with."""
     remedy = (
         "measure --evaluation.split validation; its answers to the test split are then written "
         "with --output DIR, for a task that has a benchmark's server"
@@ -654,13 +589,7 @@ def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
 def task_rows(
     suite: TaskSuite, metrics: Mapping[str, float], *, steps: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """What metrics.json says of each task of a mixture.
-
-    Args:
-      suite: after its run.
-      metrics: what the run gave.
-      steps: the step of the checkpoint with which each task was answered.
-    """
+    """What metrics.json says of each task of a mixture."""
     invalid = suite.invalid()
     rows = {}
     for name in suite.evaluators:

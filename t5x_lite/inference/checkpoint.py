@@ -399,11 +399,7 @@ def _layout(member: Loaded) -> Layout:
 
 
 def _check_together(first: Loaded, other: Loaded) -> None:
-    """Refuses an ensemble whose members write different tokens.
-
-    Raises:
-      InputError: naming both.
-    """
+    """Refuses an ensemble whose members write different tokens."""
     names = f"the checkpoints {first.directory} and {other.directory}"
     if first.vocabulary.digest != other.vocabulary.digest:
         raise InputError(f"{names} have different vocabularies: an ensemble needs one")

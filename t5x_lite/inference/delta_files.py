@@ -559,11 +559,7 @@ def _merged(opened: Opened, arrays: Arrays, dtype: Stored, loss: Rounding) -> di
 def _that_config_has(
     opened: Opened, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
 ) -> dict[str, LazyArray]:
-    """The arrays that the config's model, heads and objective have.
-
-    Raises:
-      InputError: one is missing or of another shape, or the delta has one that has no place.
-    """
+    """The arrays that the config's model, heads and objective have."""
     shapes = trees.flatten(learner_of(_merged_config(opened.directory, files)).shapes)
     if homeless := sorted(opened.delta.extra.keys() - shapes.keys()):
         raise InputError(

@@ -270,12 +270,7 @@ class HeadAnswers(Generator):
 
     @abstractmethod
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        """The answers to a row, the best first.
-
-        Args:
-          logits: float32, what the head says of it.
-          second: which tokens are of its second text.
-        """
+        """The answers to a row, the best first."""
 
 
 class ClassAnswers(HeadAnswers):

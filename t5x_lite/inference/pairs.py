@@ -194,11 +194,7 @@ def trains_ranking(experiment: Experiment) -> bool:
 
 
 def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tuple[int, int]:
-    """Tokens of a row and of a query: asked for, or trained with.
-
-    Raises:
-      InputError: the model cannot read so many, or a query leaves no room for a passage.
-    """
+    """Tokens of a row and of a query: asked for, or trained with."""
     experiment = loaded.experiment
     most, data = experiment.model.longest_document, experiment.data
     trained = {"inputs": data.inputs_length, "targets": data.targets_length}

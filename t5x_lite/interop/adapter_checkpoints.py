@@ -184,11 +184,7 @@ class _Fitted:
 
 
 def _sides_of(directory: Path) -> dict[Role, Path]:
-    """Return the directories of a two-tower retriever's adapters, {} if there is one adapter.
-
-    Raises:
-      InputError: there is only one of the two.
-    """
+    """Return the directories of a two-tower retriever's adapters, {} if there is one adapter."""
     found: dict[Role, Path] = {role: directory / role for role in get_args(Role)}
     if not any(path.is_dir() for path in found.values()):
         return {}
@@ -390,11 +386,7 @@ def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
 def _vocabulary_of(
     source: Path, files: Mapping[str, bytes], experiment: Experiment, *, rows: int
 ) -> Vocabulary | None:
-    """Return the vocabulary of a directory's tokenizer, or None if it is the base's.
-
-    Raises:
-      InputError: the embedding has other rows than the base's, and no tokenizer says what they are.
-    """
+    """Return the vocabulary of a directory's tokenizer, or None if it is the base's."""
     resized = rows != experiment.model.vocab_size
     own = any((source / file).is_file() for file in _TOKENIZERS)
     if not own:
@@ -454,15 +446,7 @@ def _read_file(directory: Path) -> Any:
 def _with_head(
     base: Experiment, head: Head | None, *, files: Mapping[str, bytes], resized: bool
 ) -> Experiment:
-    """The base's experiment for a head: with an objective that reads it, and with that head.
-
-    Args:
-      base: config of the base.
-      head: the head that comes along, if any.
-      files: of the base, with its vocabulary.
-      resized: whether the embedding has other rows than the base's; the base's own heads over the
-        vocabulary do not fit then.
-    """
+    """The base's experiment for a head: with an objective that reads it, and with that head."""
     if resized and (head is None or head.name != Mlm().name):
         others = tuple(each for each in base.heads if each.name != Mlm().name)
         base = dataclasses.replace(base, heads=others)
@@ -508,12 +492,7 @@ def left_to_base(
     source: Path,
     where: Path,
 ) -> list[str]:
-    """The paths that a module's checkpoint leaves to its base.
-
-    Raises:
-      InputError: the base lacks one, or has it in another shape; or the module's own arrays are not
-        those that its config says on this base.
-    """
+    """The paths that a module's checkpoint leaves to its base."""
     wanted = trees.flatten(learner_of(made).shapes)
     for path, array in arrays.items():
         shape = tuple(wanted[path].shape) if path in wanted else None
@@ -657,10 +636,6 @@ def export_sum(
 
     Ranks are concatenated, which is exact, or a singular value decomposition has the asked rank.
     alpha is the rank, so PEFT's scale is 1.
-
-    Raises:
-      InputError: something else is changed than kernels of dense layers, or a change of full rank
-        is exported without a rank.
     """
     opened = open_delta(where, use=use)
     base, params = opened.base()
@@ -816,11 +791,7 @@ def _composition(experiment: Experiment) -> Block | None:
 
 
 def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter:
-    """The module that is exported.
-
-    Raises:
-      InputError: there is none, no such one, or it could be one or another.
-    """
+    """The module that is exported."""
     modules = {module.name: module for module in experiment.adapters.modules}
     if not modules:
         raise InputError(f"checkpoint {where} has no module: `t5x-lite export hf` writes the model")
@@ -859,11 +830,7 @@ def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
 def _trained_head(
     experiment: Experiment, params: Mapping[str, LazyArray], base: Base | None, *, where: Path
 ) -> Head | None:
-    """The head that trained with a module; None where none did.
-
-    Raises:
-      InputError: PEFT's directories have no such head.
-    """
+    """The head that trained with a module; None where none did."""
     head = head_for_export(experiment, where=where)
     if head is None:
         return None

@@ -137,11 +137,7 @@ def is_library(directory: Path) -> bool:
 
 
 def read_module(directory: Path) -> LibraryFile:
-    """What a directory holds of a module.
-
-    Raises:
-      InputError: it is incomplete or damaged, or of a method that cannot become one of ours.
-    """
+    """What a directory holds of a module."""
     where = directory / CONFIG
     if not where.is_file():
         raise InputError(f"{directory}: holds no {CONFIG}")
@@ -155,16 +151,7 @@ def read_module(directory: Path) -> LibraryFile:
 
 
 def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dict[str, np.ndarray]]:
-    """The file of a directory's tensors, and these by name, in float32.
-
-    Args:
-      directory: that holds one of two files.
-      safetensors: name of the one.
-      torch: name of the other.
-
-    Raises:
-      InputError: there is none, or it is damaged.
-    """
+    """The file of a directory's tensors, and these by name, in float32."""
     path = directory / safetensors
     if path.is_file():
         arrays: Mapping[str, Any] = read_safetensors(path)
@@ -226,11 +213,7 @@ def _is_old(found: Mapping[str, Any]) -> bool:
 
 
 def _complete(where: Path, config: Mapping[str, Any], *, is_old: bool) -> dict[str, Any]:
-    """A config with what it leaves out.
-
-    Raises:
-      InputError: a field is unknown or missing, or of what no module of ours does.
-    """
+    """A config with what it leaves out."""
     kind = config.get("architecture")
     if kind == "union" and isinstance(config.get("configs"), list):
         members = [each if isinstance(each, dict) else {} for each in config["configs"]]

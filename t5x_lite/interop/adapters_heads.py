@@ -105,11 +105,7 @@ class LibraryHead:
     tensors: Mapping[str, np.ndarray]
 
     def beside(self, module: Module) -> Module:
-        """The module with the head, where it can become one of ours.
-
-        Raises:
-          InputError: the tensors are not those of the config.
-        """
+        """The module with the head, where it can become one of ours."""
         head = self._head()
         if head is None:
             said = {name: self.config.get(name) for name in ("head_type", "layers", "use_pooler")}
@@ -211,11 +207,7 @@ def _outputs(head: Head) -> int:
 
 
 def read_head(directory: Path) -> LibraryHead | ClassHeadFile | None:
-    """Return the head in a directory, or None if there is none.
-
-    Raises:
-      InputError: it is incomplete or damaged.
-    """
+    """Return the head in a directory, or None if there is none."""
     where = directory / HEAD_CONFIG
     if not where.is_file():
         return None
@@ -264,19 +256,7 @@ def write_head(
     said: Mapping[str, Any],
     where: object,
 ) -> bool:
-    """Writes head_config.json and pytorch_model_head.bin.
-
-    Args:
-      directory: where.
-      head: config of the head.
-      arrays: by path, those of the head among them.
-      name: of the head there, the module's.
-      said: what the directory's config says of the model.
-      where: the checkpoint, for messages.
-
-    Returns:
-      Whether the library has such a head; else nothing is written.
-    """
+    """Writes head_config.json and pytorch_model_head.bin."""
     config = _config_of(head)
     if config is None:
         return False
@@ -341,11 +321,7 @@ Tensors = dict[str, np.ndarray]
 
 
 def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
-    """A prefix of ours.
-
-    Raises:
-      InputError: the base is no encoder, or the tensors are not those of the config and the base.
-    """
+    """A prefix of ours."""
     config, where = file.config, file.config_file
     _check_encoder(where, hosts)
     for field, wanted in (("leave_out", 0), ("dropout", 0), ("non_linearity", "tanh")):
@@ -407,11 +383,7 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 
 
 def _tensors(file: LibraryFile) -> tuple[Tensors, dict[tuple[int, str], np.ndarray]]:
-    """The tensors of a prefix by the ends of their names, and gates by layer and leaf.
-
-    Raises:
-      InputError: there are others, or those that are repeated differ.
-    """
+    """The tensors of a prefix by the ends of their names, and gates by layer and leaf."""
     found: Tensors = {}
     gates: dict[tuple[int, str], np.ndarray] = {}
     name = re.escape(file.name)
@@ -432,11 +404,7 @@ def _tensors(file: LibraryFile) -> tuple[Tensors, dict[tuple[int, str], np.ndarr
 
 
 def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
-    """A prompt of ours.
-
-    Raises:
-      InputError: the base is no encoder, or the tensor is not that of the config and the base.
-    """
+    """A prompt of ours."""
     config, where = file.config, file.config_file
     _check_encoder(where, hosts)
     if config["combine"] != "prefix":
@@ -457,17 +425,7 @@ def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 def prefix_files(
     adapter: Prefix, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """The config, and the tensors by name, of a prefix.
-
-    Args:
-      adapter: config of the module.
-      own: its arrays, by path below it.
-      hosts: the layers of the base.
-      said: the module, for messages.
-
-    Raises:
-      InputError: the library has no such prefix.
-    """
+    """The config, and the tensors by name, of a prefix."""
     _check_encoder(said, hosts)
     if adapter.place != "none" or adapter.gate == "real_tokens":
         what = "place='left'" if adapter.place != "none" else "gate='real_tokens'"
@@ -509,11 +467,7 @@ def prefix_files(
 def prompt_files(
     adapter: Prompt, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """The config, and the tensor by its name, of a prompt; the arguments are `prefix_files`'.
-
-    Raises:
-      InputError: the library has no such prompt.
-    """
+    """The config, and the tensor by its name, of a prompt; the arguments are `prefix_files`'."""
     _check_encoder(said, hosts)
     if adapter.init == "vocab":
         raise InputError(

@@ -124,11 +124,7 @@ class LibraryDirectory(LibraryFile):
 
 
 def read_library(directory: Path) -> LibraryDirectory:
-    """What a directory holds.
-
-    Raises:
-      InputError: it is incomplete or damaged, or of a method that cannot become one of ours.
-    """
+    """What a directory holds."""
     return LibraryDirectory(**vars(read_module(directory)), head=read_head(directory))
 
 
@@ -145,17 +141,7 @@ def with_head(
 
 
 def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
-    """A module of ours of a directory.
-
-    Args:
-      file: the directory.
-      hosts: the layers of the base.
-      name: of the module.
-
-    Raises:
-      InputError: the tensors are not those of the config and the base, or say what no module of
-        ours can.
-    """
+    """A module of ours of a directory."""
     kind = file.config["architecture"]
     if kind == "union":
         return _union(file, hosts, name=name)
@@ -326,11 +312,7 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
 
 
 def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
-    """Below an invertible adapter: path -> array; {} without one.
-
-    Raises:
-      InputError: it is of GLOW, or of another activation than relu.
-    """
+    """Below an invertible adapter: path -> array; {} without one."""
     kind = file.config["inv_adapter"]
     if not kind:
         return {}
@@ -387,11 +369,7 @@ def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
 def _gated(
     file: LibraryFile, module: peft.Module, gates: Mapping[str, np.ndarray], hosts: Hosts
 ) -> peft.Module:
-    """The branches with the library's gates, by the layer's name and "weight" or "bias".
-
-    Raises:
-      InputError: the base has a decoder, or a gate is missing.
-    """
+    """The branches with the library's gates, by the layer's name and "weight" or "bias"."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
             f"{file.config_file}: use_gating in a decoder is not supported: the library's gate "

@@ -143,11 +143,7 @@ class SetupFile:
         return dataclasses.replace(self, class_head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """The modules and fusions of ours. They have their own names, and not `name`.
-
-        Raises:
-          InputError: a directory is none, or is of another base.
-        """
+        """The modules and fusions of ours. They have their own names, and not `name`."""
         del name, norms
         made = {own: to_module(file, hosts, name=own) for own, file in self.modules.items()}
         adapters = [each.adapter for each in made.values()]
@@ -198,11 +194,7 @@ def is_setup(directory: Path) -> bool:
 
 
 def read_setup(directory: Path) -> SetupFile:
-    """What a directory with a composition holds.
-
-    Raises:
-      InputError: it is incomplete or damaged, or has a block that is none of ours.
-    """
+    """What a directory with a composition holds."""
     where = directory / SETUP
     config = read_json(where)
     names: dict[str, str] = {}
@@ -311,11 +303,7 @@ def _fusion_name(block: Fuse, theirs: Mapping[str, str]) -> str:
 
 
 def _read_fusion(directory: Path, name: str) -> tuple[Path, dict[str, np.ndarray], bool]:
-    """The file of a fusion, its tensors, and whether it is static.
-
-    Raises:
-      InputError: it is incomplete or damaged, or of a form that none of ours has.
-    """
+    """The file of a fusion, its tensors, and whether it is static."""
     where = directory / FUSION_CONFIG
     if not where.is_file():
         raise InputError(f"{directory}: holds no {FUSION_CONFIG}, which the fusion {name} needs")
@@ -340,24 +328,7 @@ def write_setup(
     head: Head | None,
     where: object,
 ) -> bool:
-    """Writes a composition, its modules and its fusions.
-
-    Args:
-      directory: where.
-      tree: the composition.
-      adapters: configs of its modules.
-      arrays: theirs, the fusions' and the head's, by path.
-      hosts: the layers of the base.
-      base: model_name.
-      head: what trained with them; it goes along with the first module.
-      where: the checkpoint, for messages.
-
-    Returns:
-      Whether the head was written.
-
-    Raises:
-      InputError: the library has no such composition or module, naming the rule.
-    """
+    """Writes a composition, its modules and its fusions."""
     said = f"checkpoint {where}: {tree}"
     written = False
     for number, adapter in enumerate(adapters):
@@ -381,11 +352,7 @@ def write_setup(
 
 
 def _written(node: Any, *, said: str, level: int) -> dict[str, Any]:
-    """The JSON of a tree.
-
-    Raises:
-      InputError: the library has no such block, or not there.
-    """
+    """The JSON of a tree."""
     if isinstance(node, str):
         return {"type": "single", "children": [node]}
     kind = type(node).__name__

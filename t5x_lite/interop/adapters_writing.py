@@ -62,23 +62,7 @@ def write_library(
     head: Head | None = None,
     where: object,
 ) -> bool:
-    """Writes adapter_config.json and pytorch_adapter.bin, and the files of a head.
-
-    Args:
-      directory: where.
-      adapter: config of the module.
-      arrays: the module's by path, and the head's.
-      hosts: the layers of the base.
-      base: model_name.
-      head: that trained with the module.
-      where: the checkpoint, for messages.
-
-    Returns:
-      Whether the head was written: the library has one like it.
-
-    Raises:
-      InputError: the library has no such module, naming the rule.
-    """
+    """Writes adapter_config.json and pytorch_adapter.bin, and the files of a head."""
     said = f"checkpoint {where}: module {adapter.name!r}"
     start = f"{ADAPTERS}{adapter.name}/"
     own = {path.removeprefix(start): x for path, x in arrays.items() if path.startswith(start)}
@@ -301,11 +285,7 @@ def _ia3(
 
 
 def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
-    """The fields that name layers; they name the same in every stack, and in every attention.
-
-    Raises:
-      InputError: the module's layers are others.
-    """
+    """The fields that name layers; they name the same in every stack, and in every attention."""
     names = {site.partition("/")[2].removeprefix("cross_") for site in sites}
     wanted = {
         f"{stack}/{site}" for stack, site in hosts.kernels if site.removeprefix("cross_") in names

@@ -98,11 +98,7 @@ _SUMMARY = {
 
 
 def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
-    """The config of a model.
-
-    Raises:
-      InputError: naming the first field that is missing, malformed or not supported.
-    """
+    """The config of a model."""
     kind = config["model_type"]
     check_fixed(where, config, _FIXED)
     if "quantization_config" in config:
@@ -132,11 +128,7 @@ def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
 
 
 def _from_model(model: BertConfig, head: Head | None, model_type: str | None) -> dict[str, Any]:
-    """The content of a config.json.
-
-    Raises:
-      InputError: transformers has no such model.
-    """
+    """The content of a config.json."""
     kind = _kind(model, head, model_type)
     architecture = _CLASSES[kind] + ("Model" if head is None else _SUFFIXES[head.name])
     check_activation(
@@ -213,12 +205,7 @@ def _table(model: BertConfig, head: Head | None, model_type: str) -> list[Rule]:
 
 
 def layer_rules(ours: str, theirs: str) -> list[Rule]:
-    """The rules of stacked layers.
-
-    Args:
-      ours: path of the stack.
-      theirs: the name of one layer, with "{layer}" in it.
-    """
+    """The rules of stacked layers."""
     rules: list[Rule] = []
     for name in ("query", "key", "value"):
         rules += dense_rules(f"{ours}/attention/{name}", f"{theirs}.attention.self.{name}")

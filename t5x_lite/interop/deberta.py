@@ -94,11 +94,7 @@ _logger = logging.getLogger(__name__)
 
 
 def _to_model(where: Path, config: Mapping[str, Any]) -> DebertaConfig:
-    """The config of a model.
-
-    Raises:
-      InputError: naming the first field that is missing, malformed or not supported.
-    """
+    """The config of a model."""
     if config.get("relative_attention", False) is not True:
         raise InputError(f"{where}: relative_attention must be true; there is no other DeBERTa")
     if config.get("conv_groups", 1) != 1:

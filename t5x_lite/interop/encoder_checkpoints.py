@@ -81,15 +81,7 @@ def family_of(hf_config: Mapping[str, Any]) -> Family | None:
 
 
 def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Family]:
-    """An encoder's config and its family.
-
-    Args:
-      model: the config.
-      where: its checkpoint, for messages.
-
-    Raises:
-      InputError: it is of no family.
-    """
+    """An encoder's config and its family."""
     for family in FAMILIES:
         # A subclass may compute another thing, of which transformers would know nothing.
         if isinstance(model, EncoderConfig) and type(model) is family.config:
@@ -98,12 +90,7 @@ def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Fa
 
 
 def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:
-    """The kind of classification head that a checkpoint's family is fine-tuned with.
-
-    Args:
-      model: of the checkpoint.
-      heads: that it has.
-    """
+    """The kind of classification head that a checkpoint's family is fine-tuned with."""
     named = by_name(heads)
     if isinstance(classifier := named.get("classifier"), Classifier):
         return classifier.kind
@@ -156,11 +143,7 @@ class Release:
         return {path: array for arrays in found for path, array in arrays.items()}
 
     def experiment(self, place: Path) -> Experiment:
-        """A config around the model.
-
-        Args:
-          place: where its vocabulary will be.
-        """
+        """A config around the model."""
         model, head = self.checkpoint.model, self.checkpoint.head
         objective, task = objective_for(head, mask_id=self.vocabulary.mask_id)
         if self.condenser is not None:
@@ -213,15 +196,7 @@ def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
 
 
 def generator_config(source: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config.json of a release's generator: generator_config.json, or config.json itself.
-
-    Args:
-      source: the release.
-      config: the content of its config.json.
-
-    Raises:
-      InputError: there is no generator, or its config is not JSON object.
-    """
+    """The config.json of a release's generator: generator_config.json, or config.json itself."""
     if not (source / _GENERATOR).is_file():
         raise InputError(
             f"{source}: holds no {_GENERATOR}, the generator of a release of DeBERTaV3; leave "
@@ -240,18 +215,7 @@ def read_release(
     part: Part = "model",
     skip_from: int | None = None,
 ) -> Release:
-    """Reads an encoder's directory, but no large array.
-
-    Args:
-      family: of the encoder.
-      source: the directory.
-      hf_config: the content of its config.json, or what `generator_config` gave.
-      part: which of a release's models.
-      skip_from: of the head of a Condenser, where there is one.
-
-    Raises:
-      InputError: it is incomplete, damaged or of another kind.
-    """
+    """Reads an encoder's directory, but no large array."""
     where = source / CONFIG
     if part == "generator" and (source / _GENERATOR_CONFIG).is_file():
         where = source / _GENERATOR_CONFIG
@@ -338,25 +302,7 @@ def export_of(
     max_length: int | None = None,
     where: object,
 ) -> Export:
-    """An encoder and its head, as transformers has them.
-
-    Args:
-      experiment: of the checkpoint.
-      params: the learner's, by path.
-      vocabulary: that it was trained with.
-      part: the model, or the generator that it was trained against.
-      cast: gives its arrays the dtype that they shall have.
-      model_type: that it had where it was imported from, if it was.
-      kept: files from there, by name.
-      head: the name of the head; see `exported_head`.
-      sentences: how sentence-transformers makes vectors of it, where that shall load it; there is
-        no head then.
-      max_length: tokens of a text there; None is what the model reads at most.
-      where: the checkpoint, for messages.
-
-    Raises:
-      InputError: transformers has no such model, or the parameters are not those of the config.
-    """
+    """An encoder and its head, as transformers has them."""
     beside: dict[str, dict[str, LazyArray]] = {}
     flag = ""
     if part == "generator":
@@ -420,18 +366,7 @@ def _object(content: bytes) -> dict[str, Any]:
 def exported_head(
     experiment: Experiment, family: Family, name: str | None, *, where: object
 ) -> Head | None:
-    """The head that is exported; None is the encoder alone.
-
-    Args:
-      experiment: of the checkpoint.
-      family: of the encoder.
-      name: of the head; "none" is none, and None the one that the objective reads, or else the only
-        one that transformers has.
-      where: the checkpoint, for messages.
-
-    Raises:
-      InputError: there is no such head, or it could be one or another.
-    """
+    """The head that is exported; None is the encoder alone."""
     heads = heads_of(experiment.objective, experiment.heads)
     known = {key: head for key, head in heads.items() if family.heads(head)}
     if name == "none":
@@ -486,11 +421,7 @@ def _own(
 def seen_params(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """A checkpoint's parameters as the modules read them, by path.
-
-    Raises:
-      InputError: they are not those of the config.
-    """
+    """A checkpoint's parameters as the modules read them, by path."""
     try:
         return tied_parameters.read_lazily(views_of(experiment.model, experiment.objective), params)
     except ValueError as error:

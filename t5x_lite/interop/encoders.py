@@ -156,19 +156,7 @@ def read_encoder(
     where: Path,
     weights: Path | None = None,
 ) -> EncoderCheckpoint:
-    """Reads what a directory holds, but no large array.
-
-    Args:
-      family: of the model.
-      directory: of `save_pretrained`, or a clone of a model's repository.
-      hf_config: the content of its config.json.
-      where: that file, for messages.
-      weights: a file of PyTorch's; None is one of the usual names.
-
-    Raises:
-      InputError: its config or weights are missing, damaged or of another model; tensors that are
-        missing, unexpected or of another shape are named.
-    """
+    """Reads what a directory holds, but no large array."""
     model = family.to_model(where, hf_config)
     tensors = read_tensors(directory) if weights is None else Tensors(weights, read_torch(weights))
     check_layers(where, {"num_hidden_layers": model.num_layers}, tensors.arrays)
@@ -221,20 +209,7 @@ def encoder_tensors(
     model_type: str,
     where: object,
 ) -> dict[str, LazyArray]:
-    """The tensors of a `model.safetensors`, each made of our array when it is read.
-
-    Args:
-      family: of the model.
-      model: the encoder.
-      head: what stands on it.
-      arrays: ours by path; each is read once, if its tensors are read one after another.
-      model_type: of the config.json.
-      where: they are from, for messages.
-
-    Raises:
-      InputError: the arrays are not those of the config; one that holds NaN or infinity is refused
-        when it is read.
-    """
+    """The tensors of a `model.safetensors`, each made of our array when it is read."""
     ours = learner_shapes(model, head)
     if difference := trees.difference(ours, arrays):
         raise InputError(f"{where}: the parameters are not those of the model: {difference}")
@@ -258,13 +233,6 @@ def with_kept(
 
     An import refuses what changes numbers and is not supported, so the other fields go along. If
     the model is unchanged, the earlier values are kept as they were spelled.
-
-    Args:
-      family: of the model.
-      config: content that `family.from_model` gave.
-      kept: content of the earlier config.json; {} without one.
-      model: config of the exported encoder.
-      head: the head that is written, if any.
     """
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
@@ -314,13 +282,7 @@ def norm_rules(ours: str, theirs: str) -> list[Rule]:
 
 
 def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Rule]:
-    """The rules of an encoder whose names may stand with a prefix or without it.
-
-    Args:
-      rules: without it.
-      prefix: such as "bert.".
-      written: whether the name that is written, and looked for first, has it.
-    """
+    """The rules of an encoder whose names may stand with a prefix or without it."""
     changed = []
     for rule in rules:
         names = (rule.theirs, *rule.aliases)
@@ -342,11 +304,7 @@ def check_fixed(where: Path, config: Mapping[str, Any], fixed: Mapping[str, Any]
 def number(
     where: Path, config: Mapping[str, Any], name: str, *, default: int | float | None = None
 ) -> Any:
-    """A number of a config.json; one without a default must be there and whole.
-
-    Raises:
-      InputError: it is missing or no number.
-    """
+    """A number of a config.json; one without a default must be there and whole."""
     value = config.get(name)
     value = default if value is None else value
     if value is None:
@@ -379,18 +337,7 @@ def task_head(
     kinds: Mapping[str, ClassifierKind],
     dropout: str,
 ) -> Head | None:
-    """The head for a task that a directory has; None where it has none.
-
-    Args:
-      where: its config.json, for messages.
-      config: the content of that.
-      tensors: the arrays by name.
-      kinds: the kind of a "classifier" and of a "choice".
-      dropout: the field of config.json that holds the head's rate.
-
-    Raises:
-      InputError: what it says of its classes is malformed.
-    """
+    """The head for a task that a directory has; None where it has none."""
     name = _name(config, tensors)
     if name is None:
         return None
@@ -442,11 +389,7 @@ def _name(config: Mapping[str, Any], tensors: Mapping[str, Any]) -> str | None:
 
 
 def problem_of(where: Path, config: Mapping[str, Any], number: int) -> Problem:
-    """Return the meaning of a classifier's logits; "auto" if it follows from their number.
-
-    Raises:
-      InputError: problem_type has an unknown value.
-    """
+    """Return the meaning of a classifier's logits; "auto" if it follows from their number."""
     found = config.get("problem_type")
     if found is None:
         return "auto"
@@ -460,11 +403,7 @@ def problem_of(where: Path, config: Mapping[str, Any], number: int) -> Problem:
 
 
 def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str, ...]:
-    """The names of classes that id2label gives; none where it says LABEL_0 and so on, or nothing.
-
-    Raises:
-      InputError: they are not as many as the classes, or no names.
-    """
+    """The names of classes that id2label gives; none if it says LABEL_0 and so on, or nothing."""
     table = config.get("id2label")
     if table is None:
         stated = config.get("num_labels")
@@ -503,11 +442,7 @@ def task_config(head: Head | None, *, dropout: str) -> dict[str, Any]:
 
 
 def check_activation(head: Head | None, *, wanted: str, architecture: str) -> None:
-    """Refuses a classifier whose first layer has another activation than transformers' class.
-
-    Raises:
-      InputError: with both.
-    """
+    """Refuses a classifier whose first layer has another activation than transformers' class."""
     if isinstance(head, Classifier | Choice) and head.activation != wanted:
         raise InputError(
             f"{architecture} of transformers has {wanted} in its head, and here it is "
@@ -516,13 +451,7 @@ def check_activation(head: Head | None, *, wanted: str, architecture: str) -> No
 
 
 def task_rules(head: Head | None, first: str, out: str) -> list[Rule]:
-    """The rules of a head for a task.
-
-    Args:
-      head: the one.
-      first: their name of the first layer, where there is one.
-      out: their name of the last layer.
-    """
+    """The rules of a head for a task."""
     if head is None or head.name not in SUFFIXES:
         return []
     ours = f"{HEADS}{head.name}"

@@ -133,11 +133,7 @@ def is_t5_encoder(model: ModelConfig) -> bool:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The object in a directory's config.json.
-
-    Raises:
-      InputError: there is no such directory or file, or it is not JSON object.
-    """
+    """The object in a directory's config.json."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory")
     path = directory / CONFIG
@@ -147,11 +143,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-      InputError: it is unreadable or no object.
-    """
+    """The object in a JSON file."""
     try:
         found = plain_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -174,16 +166,7 @@ def to_model(
 def to_model(
     where: Path, config: Mapping[str, Any], *, encoder: bool = False
 ) -> T5Config | T5EncoderConfig:
-    """The sizes of the model; `tie_embeddings` as declared, which the weights may overrule.
-
-    Args:
-      where: the config.json, for messages.
-      config: its content.
-      encoder: whether the model is the encoder alone (T5EncoderModel).
-
-    Raises:
-      InputError: naming the first field that is missing, malformed or not supported.
-    """
+    """The sizes of the model; `tie_embeddings` as declared, which the weights may overrule."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _ARCHITECTURES:
         raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(_ARCHITECTURES)}")
@@ -271,13 +254,7 @@ _OF_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs", "is_encoder_decode
 def with_kept(
     config: Mapping[str, Any], kept: Mapping[str, Any], *, model: T5Config | T5EncoderConfig
 ) -> dict[str, Any]:
-    """Return a config.json with the fields of the one that the model was imported with.
-
-    Args:
-      config: content that `from_model` gave.
-      kept: content of the earlier config.json; {} without one.
-      model: config of the exported model.
-    """
+    """Return a config.json with the fields of the one that the model was imported with."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
@@ -295,13 +272,6 @@ def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
     """The T5 of which a config.json can be written.
 
     Layers that are shared here are there twice: transformers has no such T5.
-
-    Args:
-      model: a config.
-      where: its checkpoint, for messages.
-
-    Raises:
-      InputError: it is of no T5.
     """
     if isinstance(model, T5EncoderConfig):
         return model
@@ -316,16 +286,7 @@ def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
 def from_model(
     model: T5Config | T5EncoderConfig, *, model_type: str | None, dtype: str
 ) -> dict[str, Any]:
-    """The content of a config.json that both transformers 4 and 5 read.
-
-    Args:
-      model: the config.
-      model_type: what it was called where it came from; another is chosen where it does not fit.
-      dtype: of the weights, such as "float32".
-
-    Raises:
-      InputError: transformers has no such model.
-    """
+    """The content of a config.json that both transformers 4 and 5 read."""
     is_encoder = isinstance(model, T5EncoderConfig)
     if not is_encoder and model.share_layers:
         raise InputError("transformers has no T5 whose encoder and decoder share their layers")
@@ -444,15 +405,7 @@ class HFCheckpoint(Source):
 
 
 def read_hf(source: str | Path) -> HFCheckpoint:
-    """Reads what a directory holds, but no large array.
-
-    Args:
-      source: a directory of `save_pretrained`, or a clone of a model's repository.
-
-    Raises:
-      InputError: its config or weights are missing, damaged or not those of a T5; tensors that are
-        missing, unexpected or of another shape are named.
-    """
+    """Reads what a directory holds, but no large array."""
     directory = Path(source)
     hf_config = read_config(directory)
     tensors = read_tensors(directory)
@@ -535,17 +488,7 @@ def _scaled(array: np.ndarray | LazyArray, factor: float) -> LazyArray:
 def their_tensors(
     config: T5Config | T5EncoderConfig, arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """The tensors of a `model.safetensors`, each made of our array when it is read.
-
-    Args:
-      config: the model.
-      arrays: ours by path; each is read once, if its tensors are read one after another.
-      where: they are from, for messages.
-
-    Raises:
-      InputError: the arrays are not those of the config; one that holds NaN or infinity is refused
-        when it is read.
-    """
+    """The tensors of a `model.safetensors`, each made of our array when it is read."""
     ours, wanted = model_pieces(config)
     if difference := trees.difference(ours, arrays):
         raise InputError(f"the parameters are not those of the model: {difference}")

@@ -76,12 +76,7 @@ _logger = logging.getLogger(__name__)
 
 
 def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
-    """The roles that have a directory each; () where one model is for both.
-
-    Args:
-      experiment: of the checkpoint.
-      projections: whether projections are exported.
-    """
+    """The roles that have a directory each; () where one model is for both."""
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     apart = head is not None and head.projection is not None and not head.tied
     two = experiment.objective.more_towers() or (projections and apart)
@@ -91,13 +86,7 @@ def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
 def of_role(
     experiment: Experiment, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[Experiment, dict[str, LazyArray]]:
-    """The checkpoint of the encoder of one role alone.
-
-    Args:
-      experiment: of the checkpoint.
-      params: the learner's, by path.
-      role: whose encoder becomes the model.
-    """
+    """The checkpoint of the encoder of one role alone."""
     objective = experiment.objective.with_one_tower()
     found = as_model(params, tower_named(experiment, role))
     return dataclasses.replace(experiment, objective=objective), found
@@ -136,11 +125,7 @@ def refuse_of_t5(
     part: encoder_checkpoints.Part,
     head: str | None,
 ) -> None:
-    """Refuses what encoders alone have.
-
-    Raises:
-      InputError: it is asked for.
-    """
+    """Refuses what encoders alone have."""
     name = type(experiment.model).__name__
     if sentence_transformers and not hf.is_t5_encoder(experiment.model):
         raise InputError(
@@ -211,11 +196,7 @@ def export_t5(
 
 
 def merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
-    """A checkpoint's parameters by path, with its adapters added to the model's kernels.
-
-    Raises:
-      InputError: an adapter cannot be merged.
-    """
+    """A checkpoint's parameters by path, with its adapters added to the model's kernels."""
     learner = learner_of(with_float32_base(experiment))
     params = checkpointing.restore_params(source, learner.shapes)
     try:
@@ -303,11 +284,7 @@ def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
 
 
 def _earlier_config(source: AnyPath, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The config.json of an imported model; {} without one.
-
-    Raises:
-      InputError: the config.json that was kept is damaged.
-    """
+    """The config.json of an imported model; {} without one."""
     name = f"{HUGGINGFACE}/{hf.CONFIG}"
     try:
         kept = json.loads(files.get(name, b"{}"))
@@ -393,15 +370,7 @@ def origin_name(files: Mapping[str, bytes]) -> str:
 def write_adapter_card(
     directory: Path, *, library: str, base: str, experiment: Experiment, name: str
 ) -> None:
-    """Write README.md beside an exported adapter.
-
-    Args:
-      directory: of the files.
-      library: "peft" or "adapters".
-      base: name at the hub or directory of the base; "" if unknown.
-      experiment: config of the checkpoint.
-      name: of the checkpoint.
-    """
+    """Write README.md beside an exported adapter."""
     head: dict[str, Any] = {"library_name": library, "tags": ["t5x_lite", library]}
     if _AT_HUB.fullmatch(base):
         head["base_model"] = base
@@ -420,13 +389,7 @@ def write_adapter_card(
 
 
 def origin_of(step: AnyPath, files: Mapping[str, bytes], experiment: Experiment) -> Origin:
-    """Reads what is known of a step.
-
-    Args:
-      step: its directory.
-      files: of it, as `checkpoints.step_files` gives them.
-      experiment: its config.
-    """
+    """Reads what is known of a step."""
     number = int(step.name) if step.name.isdigit() else 0
     in_workdir = step.parent.name == checkpointing.DIRECTORY
     workdir = step.parent.parent if in_workdir else step
@@ -475,13 +438,7 @@ def _json_of(content: bytes) -> dict[str, Any]:
 
 
 def write_card(directory: Path, origin: Origin, experiment: Experiment) -> None:
-    """Writes README.md beside the exported files, whose config.json says what they are.
-
-    Args:
-      directory: holds them.
-      origin: of the checkpoint.
-      experiment: its config.
-    """
+    """Writes README.md beside the exported files, whose config.json says what they are."""
     architecture = str((read_json(directory / CONFIG).get("architectures") or [""])[0])
     sentences = (directory / _SENTENCES).is_file()
     card = model_card(origin, experiment, architecture=architecture, sentences=sentences)
@@ -491,14 +448,7 @@ def write_card(directory: Path, origin: Origin, experiment: Experiment) -> None:
 def model_card(
     origin: Origin, experiment: Experiment, *, architecture: str, sentences: bool = False
 ) -> str:
-    """The card.
-
-    Args:
-      origin: of the checkpoint.
-      experiment: its config.
-      architecture: the class of transformers, "T5ForConditionalGeneration".
-      sentences: whether sentence-transformers loads it.
-    """
+    """The card."""
     pipeline = next((p for end, p in _PIPELINES.items() if architecture.endswith(end)), _GENERIC)
     head = _head(origin, experiment, pipeline="sentence-similarity" if sentences else pipeline)
     if sentences:

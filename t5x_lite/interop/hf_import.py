@@ -71,14 +71,7 @@ _HEAD = f"{HEADS}{Dense().name}/"
 
 
 def directories_of(source: Path) -> dict[Role, Path]:
-    """The directories of the two encoders; {} where the source is a model itself.
-
-    Args:
-      source: a directory.
-
-    Raises:
-      InputError: there is one of the two alone.
-    """
+    """The directories of the two encoders; {} where the source is a model itself."""
     found: dict[Role, Path] = {role: source / f"{role}_model" for role in get_args(Role)}
     if (source / CONFIG).exists() or not any(path.is_dir() for path in found.values()):
         return {}
@@ -110,11 +103,7 @@ class TwoTowers:
     is_one: bool
 
     def experiment(self, place: Path) -> Experiment:
-        """A config around the retriever.
-
-        Args:
-          place: where its vocabulary will be.
-        """
+        """A config around the retriever."""
         one = self.releases["query"].experiment(place)
         vectors = {"pooling": self.head.pooling, "normalize": self.head.normalize}
         temperature = {} if self.head.normalize else {"temperature": DOT["temperature"]}
@@ -153,15 +142,7 @@ class TwoTowers:
 
 
 def read_towers(source: Path, directories: Mapping[Role, Path]) -> TwoTowers:
-    """Reads the two directories; of equal encoders all arrays, one by one.
-
-    Args:
-      source: the directory above.
-      directories: of `directories_of`.
-
-    Raises:
-      InputError: one is incomplete, damaged or no encoder, or the two differ in more than weights.
-    """
+    """Reads the two directories; of equal encoders all arrays, one by one."""
     configs: dict[Role, dict[str, Any]] = {
         role: read_config(path) for role, path in directories.items()
     }
@@ -466,12 +447,6 @@ def _experiment(
     """A config around an imported model: fine-tuning as the paper does it, on span corruption.
 
     An encoder alone has no loss.
-
-    Args:
-      model: its config.
-      vocabulary: its vocabulary.
-      place: where that will be.
-      trained_steps: of the model, where its checkpoint says them; 0 where it does not.
     """
     is_bytes = isinstance(vocabulary, Bytes)
     named = isinstance(vocabulary, Bytes) and not vocabulary.added

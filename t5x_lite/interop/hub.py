@@ -70,18 +70,7 @@ def is_hub_id(source: str) -> bool:
 def find_source(
     source: str | Path, *, revision: str | None = None, generator: bool = False
 ) -> Found:
-    """Where the files of a source are, which are downloaded where they have to be.
-
-    Args:
-      source: a directory, or the name of a model at the hub.
-      revision: branch, tag or commit; None is main.
-      generator: whether the weights of DeBERTaV3's generator are wanted, and not the model's.
-
-    Raises:
-      InputError: there is neither, a revision is given with a directory, the repository is private
-        or gated, or the hub cannot be reached and the cache lacks it; with the command that
-        downloads it.
-    """
+    """Where the files of a source are, which are downloaded where they have to be."""
     name = str(source)
     if Path(source).exists() or not is_hub_id(name):
         if revision is not None:
@@ -123,12 +112,7 @@ def cache_directory() -> Path:
 
 
 def find_cached(repository: str, revision: str | None = None) -> Path | None:
-    """The snapshot of a revision in the cache; None where it has none with files.
-
-    Args:
-      repository: its name.
-      revision: a branch or tag that refs/ names, or a commit; None is main.
-    """
+    """The snapshot of a revision in the cache; None where it has none with files."""
     folder = cache_directory() / f"models--{repository.replace('/', '--')}"
     wanted = revision or "main"
     reference = folder / "refs" / wanted
@@ -141,12 +125,7 @@ def find_cached(repository: str, revision: str | None = None) -> Path | None:
 
 
 def wanted_files(names: Sequence[str], *, generator: bool = False) -> list[str]:
-    """The files of a repository that are read: all but weights of other formats.
-
-    Args:
-      names: of all its files.
-      generator: as in `find_source`.
-    """
+    """The files of a repository that are read: all but weights of other formats."""
     weights = next(
         (
             patterns
@@ -181,12 +160,7 @@ def why_unreachable(endpoint: str) -> str:
 
 
 def _download(repository: str, revision: str | None, *, generator: bool) -> Path | str:
-    """The snapshot of a repository, or why it cannot be reached.
-
-    Raises:
-      InputError: the hub answers that there is no such repository or revision, or that it is
-        private or gated.
-    """
+    """The snapshot of a repository, or why it cannot be reached."""
     import huggingface_hub
     from huggingface_hub import constants, errors
 

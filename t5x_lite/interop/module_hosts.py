@@ -87,17 +87,7 @@ class Hosts:
 def hosts_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None = None, where: object
 ) -> Hosts:
-    """The names for a model.
-
-    Args:
-      model: a T5 or an encoder.
-      head: what stands on an encoder; with one, names have the prefix of the model's class.
-      model_type: that the model had where it was imported from, if it was.
-      where: its checkpoint, for messages.
-
-    Raises:
-      InputError: transformers has no such model.
-    """
+    """The names for a model."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         num_heads = config.num_heads
@@ -166,11 +156,7 @@ def head_modules(found: Sequence[Piece]) -> tuple[str, ...]:
 
 
 def refuse_views(where: object, views: Sequence[object]) -> None:
-    """Refuses a base that stores other arrays than it reads.
-
-    Raises:
-      InputError: with the remedy.
-    """
+    """Refuses a base that stores other arrays than it reads."""
     if views:
         raise InputError(
             f"checkpoint {where}: its layers or tables are shared, and a module needs a base of "

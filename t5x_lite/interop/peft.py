@@ -127,11 +127,7 @@ class Module:
 
 
 def read_peft(directory: Path) -> PeftFile:
-    """What a directory holds.
-
-    Raises:
-      InputError: it is incomplete or damaged, or cannot become a module of ours.
-    """
+    """What a directory holds."""
     config = read_config(directory)
     path, arrays = arrays_of(directory)
     tensors: dict[str, np.ndarray] = {}
@@ -148,11 +144,7 @@ def read_peft(directory: Path) -> PeftFile:
 
 
 def arrays_of(directory: Path) -> tuple[Path, Mapping[str, Any]]:
-    """The file of a directory's tensors, and these by name.
-
-    Raises:
-      InputError: there is none, or it is damaged.
-    """
+    """The file of a directory's tensors, and these by name."""
     path, torch = directory / SAFETENSORS, directory / _TORCH
     if path.is_file():
         return path, read_safetensors(path)
@@ -162,18 +154,7 @@ def arrays_of(directory: Path) -> tuple[Path, Mapping[str, Any]]:
 
 
 def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-    """A module of ours of a directory.
-
-    Args:
-      file: the directory.
-      hosts: the layers of the base, with the head that the file has or that the base has.
-      name: of the module.
-      norms: of the base's kernels; asked for where the file is of DoRA.
-
-    Raises:
-      InputError: the tensors are not those of the config and the base, or say what no module of
-        ours can.
-    """
+    """A module of ours of a directory."""
     by_layer, names = _by_place(file, hosts)
     if file.config["peft_type"] == "IA3":
         adapter, arrays = _to_ia3(file, hosts, by_layer, name=name)
@@ -189,11 +170,7 @@ def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Modul
 def _by_place(
     file: PeftFile, hosts: Hosts
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
-    """The module's tensors: written name of a layer -> leaf -> tensor; and -> its name there.
-
-    Raises:
-      InputError: they are at other layers than the config names, or a layer lacks one.
-    """
+    """The module's tensors: written name of a layer -> leaf -> tensor; and -> its name there."""
     by_layer: dict[str, dict[str, np.ndarray]] = {}
     names: dict[str, str] = {}
     prefix = ""

@@ -58,11 +58,7 @@ _LEAVES_THE_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The content of a directory's adapter_config.json, if a module can be made of it.
-
-    Raises:
-      InputError: it is missing, damaged, or of what cannot interchange, naming the field.
-    """
+    """The content of a directory's adapter_config.json, if a module can be made of it."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory")
     where = directory / CONFIG
@@ -100,11 +96,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def number_of(where: object, name: str, value: Any, *, least: int | float) -> Any:
-    """A number of the config.
-
-    Raises:
-      InputError: it is none, or out of range.
-    """
+    """A number of the config."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value < LARGEST:
         raise InputError(f"{where}: {name} must be a number from {least}, got {str(value)[:60]!r}")
@@ -114,18 +106,7 @@ def number_of(where: object, name: str, value: Any, *, least: int | float) -> An
 def of_pattern(
     where: object, config: Mapping[str, Any], field: str, name: str, default: Any
 ) -> Any:
-    """What a table of patterns says of a layer: the first that matches the end of its name.
-
-    Args:
-      where: the file, for messages.
-      config: its content.
-      field: rank_pattern or alpha_pattern.
-      name: of the layer.
-      default: where none matches.
-
-    Raises:
-      InputError: it is no table of regular expressions.
-    """
+    """What a table of patterns says of a layer: the first that matches the end of its name."""
     patterns = config.get(field) or {}
     if not isinstance(patterns, dict):
         raise InputError(f"{where}: {field} must be an object, got {str(patterns)[:60]!r}")
@@ -142,11 +123,7 @@ def of_pattern(
 
 
 def is_target(where: object, config: Mapping[str, Any], field: str, name: str) -> bool:
-    """Whether target_modules or exclude_modules names a layer.
-
-    Raises:
-      InputError: the field is neither names nor a regular expression.
-    """
+    """Whether target_modules or exclude_modules names a layer."""
     targets = config.get(field)
     if isinstance(targets, str):
         return _matches(where, field, targets, name)
@@ -173,12 +150,7 @@ def _matches(where: object, field: str, pattern: str, name: str, *, start: str =
 
 
 def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
-    """target_modules that mean some layers and no others: short names, or else an expression.
-
-    Args:
-      chosen: the layers that it must name.
-      known: the model's dense layers.
-    """
+    """target_modules that mean some layers and no others: short names, or else an expression."""
     wanted, all_names = set(chosen), set(known)
     short = sorted({_short(name) for name in wanted})
     if {n for n in all_names if n.endswith(tuple(f".{end}" for end in short))} == wanted:
@@ -226,20 +198,7 @@ def head_of(
     model_type: str | None,
     heads: Mapping[str, Head],
 ) -> Head | None:
-    """Return the head whose tensors a directory keeps, or None if it keeps none.
-
-    Args:
-      where: the config file of the directory, for messages.
-      said: its task_type, or the "architectures" and "id2label" of a config.json.
-      kept: tensors that belong to no adapter, by name.
-      model: config of the base.
-      model_type: model_type of the base, if known.
-      heads: heads of the base by name. One with the same number of classes is returned as it is,
-        with its labels.
-
-    Raises:
-      InputError: the tensors belong to a head that is not supported.
-    """
+    """Return the head whose tensors a directory keeps, or None if it keeps none."""
     if not kept or not is_encoder(model):
         return None
     encoder, family = with_family(model, where=where)
@@ -285,16 +244,7 @@ def _classes(head: Head) -> Any:
 
 
 def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> dict[str, np.ndarray]:
-    """Return the arrays of a head, by our path, that a directory keeps.
-
-    Args:
-      where: the file of the tensors, for messages.
-      kept: tensors that belong to no adapter, by name.
-      hosts: names of the base with that head.
-
-    Raises:
-      InputError: a tensor belongs neither to the head nor to the base, or has another shape.
-    """
+    """Return the arrays of a head, by our path, that a directory keeps."""
     left, arrays = dict(kept), {}
     for piece in hosts.pieces:
         names = [name for name in (piece.name, *piece.aliases) if name in left]
@@ -342,17 +292,6 @@ def base_change(
 
     PEFT replaces one module at a time. A replaced embedding of a tied T5 leaves the output layer as
     it was, so the model gets an output layer of its own here.
-
-    Args:
-      where: the file of the tensors, for messages.
-      kept: tensors that belong to no adapter, by name.
-      hosts: names of the base.
-      model: config of the base.
-      scaled: whether transformers multiplies the decoder's output by d_model**-0.5.
-      read: reads an array of the base, by path.
-
-    Raises:
-      InputError: no model of ours can hold the tensors.
     """
     own = {name for piece in hosts.pieces for name in (piece.name, *piece.aliases)}
     left = {name: x for name, x in kept.items() if name not in own}
@@ -472,17 +411,7 @@ def _encoder_table(
 def changed_base(
     arrays: Mapping[str, np.ndarray], hosts: Hosts, *, scaled: bool, where: object
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the tensors of the base that changed, and their modules for modules_to_save.
-
-    Args:
-      arrays: by path; those at "model/" have changed.
-      hosts: names of the base.
-      scaled: whether transformers multiplies the decoder's output by d_model**-0.5.
-      where: the checkpoint, for messages.
-
-    Raises:
-      InputError: an array changed that is neither an embedding, nor an output layer.
-    """
+    """Return the tensors of the base that changed, and their modules for modules_to_save."""
     tensors: dict[str, np.ndarray] = {}
     modules: list[str] = []
     by_path = {piece.path: piece for piece in hosts.base}

@@ -74,15 +74,7 @@ class Table:
 
 
 def read_table(directory: Path, *, may_be_double: bool = False) -> Table:
-    """Reads a directory of PEFT.
-
-    Args:
-      directory: with both files.
-      may_be_double: whether there may be twice as many rows as num_virtual_tokens.
-
-    Raises:
-      InputError: it is incomplete or damaged, or the rows are not as many.
-    """
+    """Reads a directory of PEFT."""
     where = directory / CONFIG
     config = read_json(where)
     number = number_of(where, "num_virtual_tokens", config.get("num_virtual_tokens"), least=1)
@@ -139,11 +131,7 @@ class PrefixFile:
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """A module of ours.
-
-        Raises:
-          InputError: the base has no such prefixes, or is of another size.
-        """
+        """A module of ours."""
         del norms
         stack, num_layers = _stack(hosts, where=self.where)
         config, where = self.config, self.config_file
@@ -189,11 +177,7 @@ def is_prefix(directory: Path) -> bool:
 
 
 def read_prefix(directory: Path) -> PrefixFile:
-    """What a directory holds.
-
-    Raises:
-      InputError: it is incomplete or damaged.
-    """
+    """What a directory holds."""
     table = read_table(directory)
     for name in table.others:
         if not name.startswith(HEAD):
@@ -210,17 +194,7 @@ def read_prefix(directory: Path) -> PrefixFile:
 def prefix_of(
     adapter: Prefix, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The fields of adapter_config.json, and the table; a network is left out.
-
-    Args:
-      adapter: config of the module.
-      arrays: its arrays by path.
-      hosts: the layers of the base.
-      where: the checkpoint, for messages.
-
-    Raises:
-      InputError: PEFT has no such prefixes.
-    """
+    """The fields of adapter_config.json, and the table; a network is left out."""
     said = f"checkpoint {where}: module {adapter.name!r}"
     stack, num_layers = _stack(hosts, where=said)
     several = stack == "decoder"
@@ -269,11 +243,7 @@ def _pairs(num_layers: int, *, several: bool) -> list[int]:
 
 
 def _stack(hosts: Hosts, *, where: object) -> tuple[str, int]:
-    """The stack that has the prefixes, and its layers.
-
-    Raises:
-      InputError: PEFT has none for the base.
-    """
+    """The stack that has the prefixes, and its layers."""
     if hosts.model_type.startswith("deberta"):
         raise InputError(f"{where}: PEFT has no prefixes for {hosts.model_type}")
     stack = "decoder" if ("decoder", "attention/key") in hosts.kernels else "encoder"
@@ -310,11 +280,7 @@ class PromptFile:
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """A module of ours.
-
-        Raises:
-          InputError: the base is no T5, or of another size.
-        """
+        """A module of ours."""
         del norms
         check_t5(self.where, hosts)
         d_model = hosts.kernels["encoder", "attention/query"][1]
@@ -334,11 +300,7 @@ def is_prompt(directory: Path) -> bool:
 
 
 def read_prompt(directory: Path) -> PromptFile:
-    """What a directory holds.
-
-    Raises:
-      InputError: it is incomplete or damaged.
-    """
+    """What a directory holds."""
     table = read_table(directory, may_be_double=True)
     if table.others:
         raise InputError(f"{table.where}: holds {sorted(table.others)[0]}, and not {ROWS} alone")
@@ -353,17 +315,7 @@ def read_prompt(directory: Path) -> PromptFile:
 def prompt_of(
     adapter: Prompt, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The fields of adapter_config.json, and the tensor.
-
-    Args:
-      adapter: config of the module.
-      arrays: its array by path.
-      hosts: the layers of the base.
-      where: the checkpoint, for messages.
-
-    Raises:
-      InputError: PEFT has no such prompt.
-    """
+    """The fields of adapter_config.json, and the tensor."""
     check_t5(where, hosts)
     if adapter.init == "vocab":
         raise InputError(

@@ -38,22 +38,7 @@ def write_peft(
     where: object,
     scaled: bool = False,
 ) -> None:
-    """Writes adapter_config.json and adapter_model.safetensors.
-
-    Args:
-      directory: where.
-      adapter: config of the module.
-      arrays: the module's by path, those of the head that it was trained with, and those of the
-        base that changed with it.
-      hosts: the layers of the base, with that head.
-      norms: of the base's kernels; asked for where the module is of DoRA.
-      base: base_model_name_or_path.
-      where: the checkpoint, for messages.
-      scaled: whether transformers multiplies the output of the base's decoder by d_model**-0.5.
-
-    Raises:
-      InputError: PEFT has no such module, naming the rule.
-    """
+    """Writes adapter_config.json and adapter_model.safetensors."""
     if isinstance(adapter, Prompt):
         if any(path.startswith(MODEL) for path in arrays):
             raise InputError(

@@ -116,19 +116,7 @@ def read_condenser(
     mask_id: int,
     skip_from: int | None,
 ) -> CondenserHead | None:
-    """The head's layers beside an encoder; None where there are none.
-
-    Args:
-      directory: with condenser_head.safetensors or model.pt.
-      model: the encoder.
-      head: what stands on it.
-      mask_id: the [MASK] of its vocabulary.
-      skip_from: the layer whose states the head reads.
-
-    Raises:
-      InputError: there are layers and `skip_from` is None, or the other way round; the file is
-        damaged or has other tensors.
-    """
+    """The head's layers beside an encoder; None where there are none."""
     where, arrays = _read(directory, needed=skip_from is not None)
     if where is None:
         return None
@@ -164,18 +152,7 @@ def condenser_files(
     *,
     where: object,
 ) -> dict[str, dict[str, LazyArray]]:
-    """The tensors of files beside an exported encoder, by the name of the file.
-
-    Args:
-      objective: of the checkpoint; none but a Condenser has such files.
-      model: the encoder.
-      head: what is written on it; the layers go with the masked language model's.
-      arrays: the objective's own parameters, by path.
-      where: they are from, for messages.
-
-    Raises:
-      InputError: the arrays are not those of the config.
-    """
+    """The tensors of files beside an exported encoder, by the name of the file."""
     if not isinstance(objective, Condenser) or not isinstance(model, EncoderConfig):
         return {}
     if head != Mlm():
@@ -189,22 +166,13 @@ def condenser_files(
 
 
 def _shapes(objective: Condenser, model: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """The shapes of the head's layers by path.
-
-    Raises:
-      InputError: the objective cannot train the model.
-    """
+    """The shapes of the head's layers by path."""
     abstract = shapes(lambda rngs: objective.build(model, rngs=rngs))[1]
     return {PREFIX + path: tuple(leaf.shape) for path, leaf in trees.flatten(abstract).items()}
 
 
 def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, np.ndarray]]:
-    """The file of the head's layers and its tensors; None where there is none.
-
-    Args:
-      directory: where.
-      needed: whether there must be one; without, a model.pt of something else is passed over.
-    """
+    """The file of the head's layers and its tensors; None where there is none."""
     if (path := directory / SAFETENSORS).is_file():
         return path, read_safetensors(path)
     path = directory / TORCH
@@ -254,11 +222,7 @@ class M3Heads(Source):
         return piece.to_ours(tensor)
 
     def objective(self, vectors: Dense | None) -> M3:
-        """What trains the heads.
-
-        Args:
-          vectors: how the directory makes a vector of a text, where it says so.
-        """
+        """What trains the heads."""
         own = (
             {} if vectors is None else {"pooling": vectors.pooling, "normalize": vectors.normalize}
         )
@@ -266,16 +230,7 @@ class M3Heads(Source):
 
 
 def read_m3(directory: Path, model: EncoderConfig, *, specials: tuple[int, ...]) -> M3Heads | None:
-    """The heads beside an encoder; None where there are none.
-
-    Args:
-      directory: with colbert_linear and sparse_linear, each .pt or .safetensors.
-      model: the encoder.
-      specials: tokens of its vocabulary that are no terms.
-
-    Raises:
-      InputError: one of the two is missing, damaged, or has other tensors.
-    """
+    """The heads beside an encoder; None where there are none."""
     places = {name: _place(directory, stem) for name, stem in FILES.items()}
     if not any(places.values()):
         return None
@@ -314,14 +269,7 @@ def m3_files(
     *,
     where: object,
 ) -> dict[str, dict[str, LazyArray]]:
-    """The tensors of the files beside an exported encoder, by name of the file.
-
-    Args:
-      heads: those of the checkpoint, by name.
-      model: the encoder.
-      arrays: the checkpoint's parameters, by path.
-      where: they are from, for messages.
-    """
+    """The tensors of the files beside an exported encoder, by name of the file."""
     vectors = heads.get("multi_vector")
     if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
         return {}
@@ -341,19 +289,7 @@ def m3_files(
 def flag_tokenizer(
     files: Mapping[str, bytes], names: Mapping[str, str], *, where: object
 ) -> dict[str, bytes]:
-    """Name the first and the last token of a text in tokenizer_config.json for FlagEmbedding.
-
-    Args:
-      files: an export's tokenizer files, by name.
-      names: special tokens of the vocabulary by role, "cls" and "sep".
-      where: the checkpoint, for messages.
-
-    Returns:
-      The files. Names that a file already has are kept.
-
-    Raises:
-      InputError: tokenizer_config.json is not a JSON object.
-    """
+    """Name the first and the last token of a text in tokenizer_config.json for FlagEmbedding."""
     try:
         config = json.loads(files.get(TOKENIZER_CONFIG_NAME, b"{}"))
     except (ValueError, RecursionError) as error:
@@ -368,12 +304,7 @@ def flag_tokenizer(
 
 
 def flag_embedding(heads: Mapping[str, Head], model: EncoderConfig) -> str:
-    """Return the line of Python by which FlagEmbedding loads an export; "" without the heads.
-
-    Args:
-      heads: those of the checkpoint, by name.
-      model: the encoder.
-    """
+    """Return the line of Python by which FlagEmbedding loads an export; "" without the heads."""
     vectors = heads.get("multi_vector")
     if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
         return ""
@@ -435,15 +366,7 @@ class Pooler(Source):
 
 
 def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
-    """The pooler of a directory; None where there is none.
-
-    Args:
-      directory: that may hold the two files.
-      d_model: size of the encoder's states.
-
-    Raises:
-      InputError: one file is missing, or they are damaged or of other states.
-    """
+    """The pooler of a directory; None where there is none."""
     path, where = directory / POOLER, directory / _CONFIG
     if not path.is_file() and not where.is_file():
         return None

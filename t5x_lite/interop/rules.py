@@ -122,31 +122,14 @@ class Piece:
 
 
 def check_layers(where: object, counts: Mapping[str, int], tensors: Mapping[str, Any]) -> None:
-    """Refuses more layers than there are tensors, before all their names are written out.
-
-    Args:
-      where: the config, for the message.
-      counts: numbers of layers by the config's name for them.
-      tensors: of the file.
-
-    Raises:
-      InputError: naming both numbers.
-    """
+    """Refuses more layers than there are tensors, before all their names are written out."""
     for name, count in counts.items():
         if count > len(tensors):
             raise InputError(f"{where}: {name} is {count}, and the weights are {len(tensors)}")
 
 
 def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:
-    """All tensors of a table, in its order.
-
-    Args:
-      table: one rule for each of our arrays.
-      shapes: our shapes by path.
-
-    Raises:
-      ValueError: the table is wrong: it lacks an array, names one twice, or none of ours.
-    """
+    """All tensors of a table, in its order."""
     rules = list(table)
     paths = [rule.ours for rule in rules]
     twice = sorted({path for path in paths if paths.count(path) > 1})
@@ -197,16 +180,7 @@ def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
 def lazy_tensors(
     wanted: Iterable[Piece], arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """The other code base's tensors by name, each made of our array when it is read.
-
-    Args:
-      wanted: the pieces that the tensors are.
-      arrays: ours by path; each is read once, if its tensors are read one after another.
-      where: they are from, for messages.
-
-    Raises:
-      InputError: when an array is read that holds NaN or infinity.
-    """
+    """The other code base's tensors by name, each made of our array when it is read."""
 
     @functools.lru_cache(maxsize=1)
     def array(path: str) -> np.ndarray:
@@ -228,20 +202,7 @@ def lazy_tensors(
 def check_names(
     where: object, wanted: Iterable[Piece], found: Iterable[str], *, ignored: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Refuses a file that lacks tensors or holds others.
-
-    Args:
-      where: the file or directory, for the message.
-      wanted: the pieces that there must be.
-      found: the names that there are.
-      ignored: regular expressions of whole names that may be there and are not read.
-
-    Returns:
-      For each piece's name the name under which it is there: its own, or the first alias.
-
-    Raises:
-      InputError: listing what is missing and what is unexpected.
-    """
+    """Refuses a file that lacks tensors or holds others."""
     there = set(found)
     names: dict[str, str] = {}
     known: set[str] = set()
@@ -266,11 +227,7 @@ def check_names(
 
 
 def check_shape(where: object, piece: Piece, shape: Sequence[int]) -> None:
-    """Refuses a tensor of another shape.
-
-    Raises:
-      InputError: naming the tensor and both shapes.
-    """
+    """Refuses a tensor of another shape."""
     if tuple(shape) != piece.shape:
         raise InputError(
             f"{where}: {piece.name} has shape {tuple(shape)}, and its config says {piece.shape}"
@@ -278,11 +235,7 @@ def check_shape(where: object, piece: Piece, shape: Sequence[int]) -> None:
 
 
 def check_finite(where: object, name: str, tensor: np.ndarray) -> None:
-    """Refuses weights that are not numbers; integers pass.
-
-    Raises:
-      InputError: naming the tensor and how many of its elements are NaN or infinite.
-    """
+    """Refuses weights that are not numbers; integers pass."""
     flat = np.ravel(tensor, order="K")  # without a copy of a transposed one
     bad = sum(
         int(np.count_nonzero(~np.isfinite(flat[start : start + _CHUNK])))
@@ -311,11 +264,7 @@ class Source:
     tensors: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout, read now.
-
-        Raises:
-          InputError: its file is damaged, or it holds NaN.
-        """
+        """One piece in our layout, read now."""
         raise TypeError(f"{type(self).__name__} does not define read")
 
     def lazy_arrays(self, prefix: str = "") -> dict[str, LazyArray]:
@@ -331,11 +280,7 @@ class Source:
         return np.dtype(functools.reduce(jnp.promote_types, dtypes))
 
     def array(self, path: str) -> np.ndarray:
-        """One of our arrays, read now: its size and that of one piece are held in memory.
-
-        Raises:
-          InputError: as `read`.
-        """
+        """One of our arrays, read now: its size and that of one piece are held in memory."""
         found = self._pieces(path)
         if found[0].layer is None:
             return self.read(found[0])

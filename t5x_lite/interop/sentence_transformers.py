@@ -69,15 +69,7 @@ class Projection(Source):
 
 
 def read_projection(directory: Path, *, d_model: int) -> Projection:
-    """The projection of a directory 2_Dense.
-
-    Args:
-      directory: of the module.
-      d_model: of the encoder.
-
-    Raises:
-      InputError: it is incomplete, damaged, of other states, or has another activation.
-    """
+    """The projection of a directory 2_Dense."""
     where = directory / "config.json"
     if not where.is_file():
         raise InputError(f"{where}: there is no such file, and it says what is projected")
@@ -143,16 +135,7 @@ _LENGTHS = tuple(
 
 
 def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | None:
-    """How a directory makes vectors of texts; None where it has no modules.json.
-
-    Args:
-      directory: of the model.
-      d_model: size of its states.
-      lowers: whether the tokenizer lower-cases text.
-
-    Raises:
-      InputError: a file is damaged, or says what is not supported, by name.
-    """
+    """How a directory makes vectors of texts; None where it has no modules.json."""
     if not (directory / _LIST).is_file():
         return None
     modules = _modules(directory)
@@ -195,15 +178,7 @@ def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | No
 
 
 def projection_of(directory: Path, *, d_model: int) -> Projection | None:
-    """The projection of a directory; None where its modules.json has none.
-
-    Args:
-      directory: of the model.
-      d_model: size of its states.
-
-    Raises:
-      InputError: it is damaged, or says what is not supported.
-    """
+    """The projection of a directory; None where its modules.json has none."""
     if not (directory / _LIST).is_file():
         return None
     place = next((path for kind, path in _modules(directory) if kind == "Dense"), None)
@@ -291,13 +266,7 @@ def _prompts(directory: Path) -> tuple[tuple[Prompt, ...], str]:
 
 
 def sentence_files(head: Dense, *, d_model: int, max_length: int) -> dict[str, bytes]:
-    """The files, by their paths in the directory.
-
-    Args:
-      head: how vectors are made.
-      d_model: size of the states.
-      max_length: tokens of a text at most.
-    """
+    """The files, by their paths in the directory."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     if head.projection is not None:
         modules.append((PROJECTION, "Dense"))

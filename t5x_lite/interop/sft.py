@@ -73,11 +73,7 @@ _PREFIXES = ("bert.", "roberta.", "deberta.", "electra.", "transformer.")
 def table_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None, where: object
 ) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
-    """Our shapes by path in a learner, and the tensors that they are made of.
-
-    Raises:
-      InputError: transformers has no such model.
-    """
+    """Our shapes by path in a learner, and the tensors that they are made of."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         kind = str(family.from_model(config, head, model_type)["model_type"])
@@ -90,19 +86,7 @@ def table_of(
 def read_sft(
     directory: Path, shapes: Mapping[str, tuple[int, ...]], table: Sequence[Piece]
 ) -> tuple[dict[str, Sparse], dict[str, np.ndarray]]:
-    """The differences of a directory, and what it has of the head.
-
-    Args:
-      directory: with pytorch_diff.bin.
-      shapes: of our arrays, by path.
-      table: of the base.
-
-    Returns:
-      path of ours -> sparse part, and path of a head -> array.
-
-    Raises:
-      InputError: the file is missing or damaged, or of another base.
-    """
+    """The differences of a directory, and what it has of the head."""
     where = directory / FILE
     if not where.is_file():
         raise InputError(f"{directory} has no {FILE}, as composable-sft writes it")
@@ -209,17 +193,7 @@ def write_sft(
     heads: Mapping[str, np.ndarray],
     table: Sequence[Piece],
 ) -> None:
-    """Writes pytorch_diff.bin into a directory.
-
-    Args:
-      directory: where.
-      parts: by our path in a learner.
-      heads: whole arrays of a head, by path.
-      table: of the model.
-
-    Raises:
-      InputError: a tensor has more entries than their reader counts, or the table lacks an array.
-    """
+    """Writes pytorch_diff.bin into a directory."""
     ours = {_ours(piece) for piece in table}
     if missing := sorted({*parts, *heads} - ours):
         raise InputError(f"transformers has no tensor for {missing[0]}, so the file has none")
@@ -269,22 +243,7 @@ def import_sft(
     step: Step = None,
     name: str = "sft",
 ) -> Path:
-    """Imports a sparse difference that composable-sft saved.
-
-    Args:
-      source: a directory with pytorch_diff.bin.
-      destination: a new directory.
-      base: the model that it is a difference from: a work directory or a step directory.
-      step: of a work directory: its number, "best", or None for the newest.
-      name: of the module.
-
-    Returns:
-      The directory that was made.
-
-    Raises:
-      InputError: the file is missing, damaged, or of another base; the base has modules itself; or
-        the destination exists. Nothing is left behind then.
-    """
+    """Imports a sparse difference that composable-sft saved."""
     where = Path(find_step(local_path(base, what="base"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
@@ -342,18 +301,6 @@ def export_sft(
     """Exports a sparse delta as composable-sft's SFT.apply reads it.
 
     It goes on the model that `t5x-lite export hf` writes of its base.
-
-    Args:
-      checkpoint: what `compose` wrote, or a work directory or a step directory.
-      destination: a new directory.
-      step: of a work directory: its number, "best", or None for the newest.
-      head: whether the head that trained with it comes along, whole.
-
-    Returns:
-      The directory that was made.
-
-    Raises:
-      InputError: a part is no sparse sum, the checkpoint is damaged, or the destination exists.
     """
     opened = open_delta(checkpoint, step=step)
     delta, where = opened.delta, opened.directory

@@ -101,16 +101,7 @@ class StoredTensor:
 
 
 def find_checkpoint(source: str | Path, *, step: int | None = None) -> str:
-    """The directory checkpoint_N that is meant.
-
-    Args:
-      source: that directory, its file `checkpoint`, or the model's directory above it, whose newest
-        step is taken; or gs://bucket/.../checkpoint_N.
-      step: which of the model's directory.
-
-    Raises:
-      InputError: there is no such directory, or not that step.
-    """
+    """The directory checkpoint_N that is meant."""
     text = str(source).rstrip("/")
     if text.startswith("gs://"):
         return text if step is None else f"{text}/checkpoint_{step}"
@@ -129,15 +120,7 @@ def find_checkpoint(source: str | Path, *, step: int | None = None) -> str:
 
 
 def read_target(directory: str) -> dict[str, StoredTensor]:
-    """The parameters of a step by path, such as "encoder/layers_0/mlp/wo/kernel".
-
-    Args:
-      directory: as `find_checkpoint` gives.
-
-    Raises:
-      InputError: no layout is recognised, its index is damaged or holds no parameters, or an
-        array's folder is missing or unreadable.
-    """
+    """The parameters of a step by path, such as "encoder/layers_0/mlp/wo/kernel"."""
     for folder in (directory, f"{directory}/{_STATE}"):
         store = _open_store(folder)
         index = _content(store, INDEX, folder)
@@ -233,11 +216,7 @@ def _indexed(directory: str, index: bytes) -> dict[str, StoredTensor]:
 
 
 def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
-    """Refuses a shape for which the array's files are too small: it would be allocated first.
-
-    Raises:
-      ValueError: naming both sizes.
-    """
+    """Refuses a shape for which the array's files are too small: it would be allocated first."""
     spec: Any = stored.spec().to_json()
     metadata = spec.get("metadata", {})
     compressor = (metadata.get("compressor") or {}).get("id")
@@ -252,11 +231,7 @@ def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
 
 
 def _check_size(size: int, files: int | None, most: int) -> None:
-    """Refuses an array of so many bytes that its files, if they are of this machine, cannot hold.
-
-    Raises:
-      ValueError: naming both sizes.
-    """
+    """Refuses an array of more bytes than its files, if they are of this machine, can hold."""
     if files is not None and size > files * most:
         raise ValueError(f"its shape makes {size} bytes, and its files have {files}")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -423,17 +398,7 @@ class T5XCheckpoint(Source):
 
 
 def read_t5x(source: str | Path, *, step: int | None = None, **fields: Any) -> T5XCheckpoint:
-    """Reads what a t5x checkpoint holds, but no large array.
-
-    Args:
-      source: a directory checkpoint_N, or the one above it; see `t5x_files.find_checkpoint`.
-      step: which N.
-      **fields: of T5Config, in place of what the shapes say or of the default.
-
-    Raises:
-      InputError: there is no checkpoint, it is damaged, or its arrays are not those of a T5: they
-        are listed.
-    """
+    """Reads what a t5x checkpoint holds, but no large array."""
     directory = find_checkpoint(source, step=step)
     where = f"t5x checkpoint {directory}"
     tensors = read_target(directory)
@@ -490,12 +455,7 @@ class Stack:
 
 
 def table(config: T5Config, stacks: Sequence[Stack]) -> list[Rule]:
-    """The rules for a model in a layout.
-
-    Args:
-      config: the sizes, and which arrays there are.
-      stacks: encoder and decoder.
-    """
+    """The rules for a model in a layout."""
     rules = [Rule("token_embedding/table", _EMBEDDING)]
     for stack in stacks:
         rules += _stack_rules(config, stack)

@@ -55,11 +55,7 @@ _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
 def read_msgpack(path: Path) -> dict[str, np.ndarray | LazyArray]:
-    """Views of the arrays of a flax_model.msgpack, by their keys joined with ".".
-
-    Raises:
-      InputError: the file is truncated, or no tree of arrays.
-    """
+    """Views of the arrays of a flax_model.msgpack, by their keys joined with "."."""
     try:
         data = np.memmap(path, np.uint8, mode="r")
         tree = _Reader(data, 0, data.size).value()
@@ -212,11 +208,7 @@ class Tensors:
 
 
 def read_tensors(directory: Path) -> Tensors:
-    """The tensors of a Hugging Face directory.
-
-    Raises:
-      InputError: there is no file in a format that is read, one is missing, damaged or truncated.
-    """
+    """The tensors of a Hugging Face directory."""
     formats: Sequence[tuple[str, Callable[[Path], Arrays]]] = (
         (SAFETENSORS, read_safetensors),
         ("pytorch_model.bin", read_torch),
@@ -277,11 +269,7 @@ def _transposed(array: np.ndarray | trees_LazyArray) -> np.ndarray | trees_LazyA
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """Views of a safetensors file's tensors.
-
-    Raises:
-      InputError: the file is truncated, or no safetensors file.
-    """
+    """Views of a safetensors file's tensors."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
@@ -333,10 +321,6 @@ def write_safetensors(path: Path, arrays: Mapping[str, trees_LazyArray]) -> None
     """Writes a safetensors file, one tensor in memory at a time.
 
     The file has its name once it is whole. So `arrays` may be views of the file that it replaces.
-
-    Args:
-      path: the file.
-      arrays: by name, made in this order.
     """
     codes = {dtype: code for code, dtype in DTYPES.items()}
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}
@@ -363,13 +347,7 @@ def write_safetensors(path: Path, arrays: Mapping[str, trees_LazyArray]) -> None
 def write_tensors(
     directory: Path, arrays: Mapping[str, trees_LazyArray], *, shard_bytes: int = _SHARD_BYTES
 ) -> None:
-    """Writes model.safetensors, or shards and their index where it would be too large.
-
-    Args:
-      directory: where.
-      arrays: by name, made in this order.
-      shard_bytes: of one file at most, a single larger tensor excepted.
-    """
+    """Writes model.safetensors, or shards and their index where it would be too large."""
     shards: list[dict[str, trees_LazyArray]] = [{}]
     for name, array in arrays.items():
         used = sum(other.nbytes for other in shards[-1].values())

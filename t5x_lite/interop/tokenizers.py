@@ -80,19 +80,7 @@ def read_tokenizer(
     sentinels: Layout,
     scratch: Path,
 ) -> Vocabulary:
-    """The vocabulary of a Hugging Face directory.
-
-    Args:
-      directory: what holds it.
-      config: the content of its config.json.
-      vocab_size: rows of the embedding, which must hold all ids.
-      sentinels: how special tokens are read in text, and where a byte vocabulary has its
-        sentinels.
-      scratch: a directory for a SentencePiece model that has to be made.
-
-    Raises:
-      InputError: there is no tokenizer, it is of another kind, or it has more ids than the model.
-    """
+    """The vocabulary of a Hugging Face directory."""
     path = directory / _TOKENIZER_CONFIG
     said = Stated.of(directory)
     settings = said.config
@@ -416,16 +404,7 @@ _FILES = (
 
 
 def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> Tokenizer:
-    """The vocabulary of a Hugging Face directory.
-
-    Args:
-      directory: what holds it.
-      vocab_size: rows of the embedding, which must hold all ids.
-      pad_id: the model's token of padding.
-
-    Raises:
-      InputError: there is no tokenizer, or it is damaged, larger than the model, or pads otherwise.
-    """
+    """The vocabulary of a Hugging Face directory."""
     names = [name for name in ENCODER_FORMS if (directory / name).is_file()]
     if not names:
         raise InputError(
@@ -474,13 +453,7 @@ def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
 def tokenizer_files(
     vocabulary: Tokenizer, kept: Mapping[str, bytes], *, max_length: int
 ) -> dict[str, bytes]:
-    """The files from which AutoTokenizer makes a tokenizer with the same ids.
-
-    Args:
-      vocabulary: that the model was trained with.
-      kept: files of where the model was imported from, by name; others are passed over.
-      max_length: tokens of a text at most.
-    """
+    """The files from which AutoTokenizer makes a tokenizer with the same ids."""
     files = vocabulary.files()
     kept = {name: content for name, content in kept.items() if name in _FILES}
     if kept:

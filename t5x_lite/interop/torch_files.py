@@ -91,12 +91,7 @@ class _View(NamedTuple):
 
 
 def _unpickled(content: bytes, *, where: Path, functions: Mapping[str, Any] = _FUNCTIONS) -> Any:
-    """What a pickle makes, if that is a tree of dicts with strings as keys, tensors and numbers.
-
-    Raises:
-      InputError: it asks for a function that is not admitted.
-      Exception: whatever else it leads to.
-    """
+    """What a pickle makes, if that is a tree of dicts with strings as keys, tensors and numbers."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     argument: Any
@@ -233,25 +228,12 @@ def is_archive(path: Path) -> bool:
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
-    """Views of the tensors of a pytorch_model.bin.
-
-    Raises:
-      InputError: the file is of PyTorch's old format, damaged or truncated, or its pickle holds
-        anything else than a dict of tensors.
-    """
+    """Views of the tensors of a pytorch_model.bin."""
     return read_archive(path, _views)
 
 
 def read_tree(path: Path, *, longest_pickle: int) -> Any:
-    """What an archive holds: dicts and lists of tensors, sizes and whole numbers.
-
-    Args:
-      path: the file.
-      longest_pickle: bytes of a pickle that are read.
-
-    Raises:
-      InputError: as `read_torch`.
-    """
+    """What an archive holds: dicts and lists of tensors, sizes and whole numbers."""
 
     def resolved(path: Path, archive: zipfile.ZipFile, prefix: str, contents: Any) -> Any:
         data = np.memmap(path, np.uint8, mode="r")

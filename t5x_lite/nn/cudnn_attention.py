@@ -176,13 +176,7 @@ def _longer(x: Array, fill: int) -> Array:
 def _whole(
     mask: Bool[Array, "#B 1 #T S"] | None, lengths: tuple[int, int], fill: tuple[int, int]
 ) -> Bool[Array, "_ 1 _ _"] | None:
-    """The mask with all of its queries and with what is put behind rows; None where all is seen.
-
-    Args:
-      mask: every query sees a key.
-      lengths: T and S.
-      fill: positions behind them; no query sees such a key.
-    """
+    """The mask with all of its queries and with what is put behind rows; None where all is seen."""
     if mask is None and not any(fill):
         return None
     mask = jnp.ones((1, 1, *lengths), bool) if mask is None else mask

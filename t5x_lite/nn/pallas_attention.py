@@ -336,13 +336,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _on_mesh(function: Any, given: tuple, results: str) -> Any:
-    """Calls a function of rows and heads on each device's own; as it is without a mesh.
-
-    Args:
-      function: takes what it is given, and the mesh axes over which the rows are split.
-      given: query, key, value, table, ids, and more that is laid out like the first or [B, H, T].
-      results: a letter for each: x as queries, s [B, H, T], t as the table.
-    """
+    """Calls a function of rows and heads on each device's own; as it is without a mesh."""
     specs = {
         "x": partition_spec(("batch", None, "heads", "kv")),
         "s": partition_spec(("batch", "heads", None)),

@@ -135,12 +135,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
-        """Returns the transformation without clipping by norm.
-
-        Args:
-          axes: the parameters' logical axes.
-          starts: when each begins to train, from which its statistics count; None is step 0.
-        """
+        """Returns the transformation without clipping by norm."""
 
     @abstractmethod
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
@@ -257,11 +252,7 @@ def _clipped(
 
 
 def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any], Any]:
-    """Scales gradients down to a norm, those of each group by themselves.
-
-    Raises:
-      InputError: a group has no parameter.
-    """
+    """Scales gradients down to a norm, those of each group by themselves."""
     clip = optax.clip_by_global_norm(norm)
     rest, paths = list(trees.flatten(axes)), []
     for pattern in groups:

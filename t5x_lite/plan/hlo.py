@@ -313,11 +313,7 @@ class _Program:
                 yield Kernel(runs, int(flops), int(size))
 
     def _straight(self, name: str) -> Iterator[tuple[str, _Instruction]]:
-        """The instructions of a computation, with those inside of fusions and calls.
-
-        Yields:
-          (computation that it is in, instruction).
-        """
+        """The instructions of a computation, with those inside of fusions and calls."""
         for instruction in self._lines.get(name, ()):
             if instruction.opcode in _CALLERS:
                 for called in _called(instruction):
@@ -472,12 +468,7 @@ def moved(traffic: Iterable[Collective]) -> Moved:
 
 
 def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
-    """The least time of the collectives of a step.
-
-    Args:
-      traffic: the collectives.
-      links: bytes a second that a device sends over all its links.
-    """
+    """The least time of the collectives of a step."""
     seconds = {True: 0.0, False: 0.0}
     for one in traffic:
         seconds[one.asynchronous] += ring_bytes(one) / links

@@ -99,17 +99,7 @@ class OutOfMemory(Exception):
 
 
 def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
-    """Compiles a jitted step.
-
-    Args:
-      step: from `make_train_step`.
-      state: jax.ShapeDtypeStructs with shardings, in the structure of a TrainState.
-      batch: likewise, by name.
-      mesh: of the shardings.
-
-    Raises:
-      OutOfMemory: it does not fit.
-    """
+    """Compiles a jitted step."""
     start = time.perf_counter()
     with jax.set_mesh(mesh):
         lowered = step.lower(state, batch)
@@ -146,11 +136,7 @@ def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
 
 
 def read_overflow(message: str) -> tuple[int | None, int | None] | None:
-    """What a compiler's error says of the memory: bytes needed and bytes available.
-
-    Returns:
-      None where the error is about something else.
-    """
+    """What a compiler's error says of the memory: bytes needed and bytes available."""
     for pattern in _OVERFLOWS:
         if found := pattern.search(message):
             needed, unit, available, unit_of_available = found.groups()
@@ -186,17 +172,7 @@ def widest(size: int, parts: int) -> int:
 
 
 def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]:
-    """One line for each logical axis whose shards are narrower than a tile.
-
-    Args:
-      mesh: mesh axis -> size.
-      axes: logical axes of the parameters.
-      shapes: the parameters, or anything with their shapes.
-
-    Returns:
-      Lines that name the axis, its size and what to set; [] where all is well. Vectors and axes
-      that are narrower than a tile as they are do not count.
-    """
+    """One line for each logical axis whose shards are narrower than a tile."""
     narrow: dict[tuple[str, int], str] = {}
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:
@@ -213,13 +189,7 @@ def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]
 
 
 def widest_fsdp(axes: Axes, shapes: Any, parts: int) -> int:
-    """The largest fsdp, a divisor of `parts`, that cuts no matrix narrower than a tile.
-
-    Args:
-      axes: logical axes of the parameters.
-      shapes: the parameters, or anything with their shapes.
-      parts: devices that may share a parameter.
-    """
+    """The largest fsdp, a divisor of `parts`, that cuts no matrix narrower than a tile."""
     divisors = [parts]
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:

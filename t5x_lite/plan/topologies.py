@@ -45,14 +45,7 @@ _QUIET = {
 
 
 def topology_devices(name: str) -> list[Any]:
-    """Devices of a slice that is not attached: programs can be compiled for them, not run.
-
-    Args:
-      name: such as "v5e:4x4".
-
-    Raises:
-      InputError: there is no such topology, or libtpu is not installed.
-    """
+    """Devices of a slice that is not attached: programs can be compiled for them, not run."""
     parsed = _NAME.fullmatch(name)
     if parsed is None or parsed.group(2) not in TOPOLOGIES:
         raise _unknown(name)
@@ -85,9 +78,6 @@ def cpu_devices(count: int) -> list[Any]:
     """So many devices of this machine's CPU.
 
     JAX is told their number where it has not started yet.
-
-    Raises:
-      InputError: it has started with fewer.
     """
     with contextlib.suppress(RuntimeError):  # it has started
         jax.config.update("jax_num_cpu_devices", count)
@@ -123,11 +113,7 @@ class Slice:
 
 
 def described(devices: Sequence[Any]) -> Slice:
-    """What devices are, attached or not.
-
-    Args:
-      devices: jax.Devices, or anything with their device_kind, coords and slice_index.
-    """
+    """What devices are, attached or not."""
     kinds = collections.Counter(device.device_kind for device in devices)
     coordinates = [tuple(getattr(device, "coords", ())) for device in devices]
     sides = zip(*coordinates, strict=True)
@@ -151,11 +137,6 @@ def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
     """One line where another slice is attached than a plan is for; None where it is the same.
 
     Sides may come in another order.
-
-    Args:
-      attached: the slice that is there.
-      meant: the slice that the plan is for.
-      name: of that one, such as "v5e:8x8".
     """
     same = dataclasses.replace(attached, shape=()) == dataclasses.replace(meant, shape=())
     if same and sorted(attached.shape) == sorted(meant.shape):

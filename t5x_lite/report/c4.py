@@ -42,16 +42,7 @@ _STAGE_WORDS = {
 
 
 def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
-    """Writes stats.json and report.html.
-
-    Args:
-      output: the directory of the run; a bucket's too.
-      tally: of the whole run.
-      about: what the run was told: the preset, the rules, the sentence counter.
-
-    Raises:
-      OSError: they cannot be written.
-    """
+    """Writes stats.json and report.html."""
     directory = open_path(output)
     content = json.dumps(stats(tally, about), ensure_ascii=True, indent=1) + "\n"
     write_whole(directory / STATS, content.encode())

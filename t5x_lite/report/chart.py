@@ -72,12 +72,7 @@ def labels(values: Sequence[Number]) -> list[str]:
 
 
 def downsample(points: Sequence[Point], *, limit: int = MAX_POINTS) -> list[Point]:
-    """At most `limit` points that keep the lowest and highest of every stretch, and the gaps.
-
-    Args:
-      points: (step, value) by ascending step.
-      limit: how many points may remain, at least 5.
-    """
+    """At most `limit` points that keep the lowest and highest of every stretch, and the gaps."""
     if len(points) <= limit:
         return list(points)
     stretch = math.ceil(len(points) / ((limit - 2) // 3))
@@ -123,18 +118,7 @@ def line_chart(
     from_zero: bool = False,
     axis: str = "step",
 ) -> str:
-    """Curves over the training step, or another whole number, as one SVG element.
-
-    Args:
-      title: what is drawn, for readers who hear the page.
-      series: the curves; a curve of one point is a dot, values that are None leave a gap.
-      log: logarithmic values; needs all of them above zero.
-      from_zero: the values' axis starts at zero, so that noise looks as small as it is.
-      axis: the name of the axis.
-
-    Returns:
-      The <svg> element; empty where no curve has a finite value.
-    """
+    """Curves over the training step, or another whole number, as one SVG element."""
     values = [value for one in series for _, value in one.points if value is not None]
     values += [end for one in series for _, *ends in one.band for end in ends if not log or end > 0]
     steps = [step for one in series for step, _ in one.points]
@@ -176,12 +160,7 @@ def line_chart(
 
 
 def share_bar(share: float, *, colour: int = 0) -> str:
-    """A horizontal bar.
-
-    Args:
-      share: how much of the cell it fills, 0 to 1.
-      colour: 0 .. 5, an index into the page's colours.
-    """
+    """A horizontal bar."""
     width = 100 * min(max(share, 0.0), 1.0)
     parts = (
         '<rect class="grid" fill="none" width="100" height="8"/>',
@@ -192,16 +171,7 @@ def share_bar(share: float, *, colour: int = 0) -> str:
 
 
 def histogram(title: str, counts: Mapping[int, int], *, colour: int = 0) -> str:
-    """A card with one bar for each power of two.
-
-    Args:
-      title: the heading.
-      counts: bits -> pages of 2**(bits-1) to 2**bits - 1 characters (0: none).
-      colour: 0 .. 5.
-
-    Returns:
-      A <figure>; empty where there is no page.
-    """
+    """A card with one bar for each power of two."""
     total = sum(counts.values())
     if not total:
         return ""
@@ -250,15 +220,7 @@ def _svg(
     colour: int | None = None,
     more: str = "",
 ) -> str:
-    """An <svg> element.
-
-    Args:
-      parts: what is in it.
-      size: width and height of its coordinates.
-      label: what it shows, for readers who hear the page.
-      colour: of all that is in it, 0 .. 5.
-      more: attributes besides.
-    """
+    """An <svg> element."""
     colours = "" if colour is None else f'class="c{colour % 6}" '
     return (
         f'<svg {colours}viewBox="0 0 {size[0]} {size[1]}" {more}role="img" '

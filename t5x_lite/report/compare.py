@@ -50,19 +50,7 @@ _WITHIN = 2.0
 def compare(
     workdirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Writes the page of several runs, atomically.
-
-    Args:
-      workdirs: directories that training wrote, two at least.
-      output: the HTML file; if None, compare.html next to the first work directory.
-
-    Returns:
-      The path of the page.
-
-    Raises:
-      InputError: a directory is no run or is given twice, a line in it is malformed, or the page
-        cannot be written.
-    """
+    """Writes the page of several runs, atomically."""
     resolved, runs, names = _read(workdirs)
     sections = [_runs(runs, names), _metrics(runs, names), _settings(runs, names)]
     sections += [_charts(runs, names), _commands(runs, names)]
@@ -141,19 +129,7 @@ class Group:
 def compare_seeds(
     workdirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Writes the page of runs that are grouped by seed, atomically.
-
-    Args:
-      workdirs: directories that training wrote, two at least.
-      output: the HTML file; if None, compare.html next to the first work directory.
-
-    Returns:
-      The path of the page, and of each group, as JSON, its name, seeds and metrics.
-
-    Raises:
-      InputError: as `compare`; or a run has no config, two runs of a group have one seed, or runs
-        of different seeds have different steps.
-    """
+    """Writes the page of runs that are grouped by seed, atomically."""
     resolved, runs, names = _read(workdirs)
     groups = grouped(runs, names)
     table = _table(groups)
@@ -184,11 +160,7 @@ def compare_seeds(
 
 
 def grouped(runs: Sequence[Run], names: Sequence[str]) -> list[Group]:
-    """Runs in groups that differ in more than the seed, in the order of their first run.
-
-    Raises:
-      InputError: see `compare_seeds`.
-    """
+    """Runs in groups that differ in more than the seed, in the order of their first run."""
     each = []
     for run in runs:
         if not run.config:

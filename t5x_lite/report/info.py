@@ -49,11 +49,7 @@ _VOCABULARIES = {
 
 
 def described(directory: str) -> dict[str, Any]:
-    """What a directory holds, as values of JSON; what does not apply is left out.
-
-    Raises:
-      InputError: it is none of the directories of this package, or its config is damaged.
-    """
+    """What a directory holds, as values of JSON; what does not apply is left out."""
     if (data_path(directory) / INDEX_NAME).exists():
         return _cache(directory)
     path = local_path(directory, what="directory")

@@ -36,16 +36,7 @@ def chart_card(
     from_zero: bool = False,
     axis: str = "step",
 ) -> str:
-    """A chart with its title and legend, and a switch to logarithmic values where offered.
-
-    Args:
-      title: the heading.
-      series: as in `line_chart`.
-      name: unique on the page, letters and digits.
-      offer_log: offer the switch, if every value is above zero.
-      from_zero: as in `line_chart`.
-      axis: as in `line_chart`.
-    """
+    """A chart with its title and legend, and a switch to logarithmic values where offered."""
     chart = line_chart(title, series, from_zero=from_zero, axis=axis)
     if not chart:
         return ""
@@ -101,13 +92,7 @@ def compared(
     *,
     numbers: bool = True,
 ) -> str:
-    """A table of what differs between columns.
-
-    Args:
-      headings: of the first column, and of the others.
-      rows: the first cell, the other cells, and the indices of those that are best.
-      numbers: whether the other cells are numbers, not words.
-    """
+    """A table of what differs between columns."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         f'<tr><th scope="row">{text(name)}</th>'
@@ -232,16 +217,7 @@ td.best{font-weight:600}
 
 
 def write_suite_page(path: Path, suite: str, result: Mapping[str, Any]) -> None:
-    """Writes the page of the numbers of all sets.
-
-    Args:
-      path: the HTML file.
-      suite: its name.
-      result: "mean" by metric, "sets" by name and metric, and the "missing".
-
-    Raises:
-      InputError: it cannot be written.
-    """
+    """Writes the page of the numbers of all sets."""
     mean, sets, missing = result["mean"], result["sets"], result["missing"]
     tiles = [("Sets", f"{len(sets):,}", f"{len(missing)} missing" if missing else "all")]
     tiles += [(name, chart.number(value), "mean") for name, value in mean.items()]

@@ -32,17 +32,7 @@ class Measured(NamedTuple):
 def write_page(
     path: Path, measured: Sequence[Measured], result: Mapping[str, Any], *, source: str
 ) -> None:
-    """Writes the page of runs that were measured on the same queries.
-
-    Args:
-      path: the HTML file.
-      measured: at least one; the others are compared with the first.
-      result: "p_values" of the others, if there are any.
-      source: the judgements.
-
-    Raises:
-      InputError: the file cannot be written.
-    """
+    """Writes the page of runs that were measured on the same queries."""
     first = measured[0]
     sections = [
         page.facts(

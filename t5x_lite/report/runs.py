@@ -182,12 +182,7 @@ class Run:
 
 
 def read_run(workdir: str | os.PathLike[str]) -> Run:
-    """Reads a work directory.
-
-    Raises:
-      InputError: the directory or its metrics.jsonl is missing, or a line is malformed, named as
-        file:line.
-    """
+    """Reads a work directory."""
     directory = Path(workdir)
     metrics = directory / "metrics.jsonl"
     if not directory.is_dir():
@@ -319,19 +314,7 @@ _MAX_SAMPLES = 50
 def write_report(
     workdir: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Writes the report of one run, atomically.
-
-    Args:
-      workdir: the directory that training wrote.
-      output: the HTML file; workdir/report.html if None.
-
-    Returns:
-      The path of the page.
-
-    Raises:
-      InputError: the directory or its metrics.jsonl is missing, a line is malformed (named as
-        file:line), or the page cannot be written.
-    """
+    """Writes the report of one run, atomically."""
     run = read_run(workdir)
     sections = [
         command_of(run),
@@ -352,11 +335,7 @@ def written_now() -> str:
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Writes a page, atomically.
-
-    Raises:
-      InputError: it cannot be written.
-    """
+    """Writes a page, atomically."""
     try:
         write_atomically(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
@@ -458,12 +437,7 @@ def _warnings(run: Run) -> str:
 
 
 def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[str]) -> str:
-    """Charts under two headings: the model's, and those of the machine.
-
-    Args:
-      curves: base name of a metric -> its curves.
-      first: base names whose charts come first.
-    """
+    """Charts under two headings: the model's, and those of the machine."""
     order = {name: i for i, name in enumerate(dict.fromkeys([*first, *TITLES]))}
     cards: dict[bool, list[str]] = {False: [], True: []}
     for base in sorted(curves, key=lambda base: (order.get(base, len(order)), base)):

@@ -456,11 +456,7 @@ _stem = functools.lru_cache(maxsize=1 << 18)(stem)
 
 
 def _of_language(language: str) -> Analyzer:
-    """Words of a language, stemmed by its Snowball algorithm.
-
-    Raises:
-      InputError: PyStemmer is missing or lacks the language.
-    """
+    """Words of a language, stemmed by its Snowball algorithm."""
     try:
         stemmers = importlib.import_module("Stemmer")
     except ImportError as error:

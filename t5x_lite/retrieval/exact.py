@@ -353,14 +353,7 @@ def _compiled(depth: int, parts: int, mesh: Mesh | None) -> Callable[..., tuple[
 def _better(
     asked: tuple[Array, _Held], documents: Array, *, depth: int, parts: int
 ) -> tuple[Array, Array]:
-    """The best of those so far and of a chunk: scores [Q, depth] and numbers of documents.
-
-    Args:
-      asked: the queries [Q, D], and what is held.
-      documents: [n, D], of which each of the parts has as many.
-      depth: how many are looked for.
-      parts: devices that share the documents; each finds the best of its own.
-    """
+    """The best of those so far and of a chunk: scores [Q, depth] and numbers of documents."""
     queries, held = asked
     shared = documents.reshape(parts, -1, documents.shape[1])
     # In float32 also where a device would round the factors: the search is exact.
@@ -387,12 +380,7 @@ def _best_of(
 
 
 def _top(scores: Float[Array, "Q W N"], depth: int) -> tuple[Array, Array]:
-    """The largest along the last axis, falling, and their places; of equal ones the first.
-
-    Args:
-      scores: of documents.
-      depth: how many; where there are fewer, all.
-    """
+    """The largest along the last axis, falling, and their places; of equal ones the first."""
     size, depth = scores.shape[-1], min(depth, scores.shape[-1])
     width = 2 ** round(math.log2(max(1.0, math.sqrt(size / depth))))
     if width == 1 or size // width < depth:
@@ -532,11 +520,7 @@ def _save(path: str, best: Best, identity: Mapping[str, Any]) -> None:
 
 
 def _saved(path: str, identity: Mapping[str, Any]) -> Best | None:
-    """What another process had found; None where it saved nothing.
-
-    Raises:
-      InputError: the file is of another search.
-    """
+    """What another process had found; None where it saved nothing."""
     if not Path(path).exists():
         return None
     try:

@@ -325,11 +325,7 @@ def _key(name: Any, text: str) -> str:
 
 
 def _asked(line: Line, number: int, pool: Pool, *, by_text: bool) -> Asked:
-    """The query of a line.
-
-    Raises:
-      InputError: its id is none.
-    """
+    """The query of a line."""
     record = line.record
     name = record.get("id", number)
     if isinstance(name, bool) or not isinstance(name, str | int):

@@ -201,11 +201,7 @@ def _is_several(name: str) -> bool:
 
 
 def _aligned(one: str, other: str, *, languages: tuple[str, ...]) -> Iterator[Document]:
-    """The lines of two files, side by side.
-
-    Raises:
-      InputError: one has more.
-    """
+    """The lines of two files, side by side."""
     pairs = itertools.zip_longest(
         read_lines([one], longest=LONGEST_LINE), read_lines([other], longest=LONGEST_LINE)
     )

@@ -282,11 +282,7 @@ class EncoderSearch:
         return self._embedder.run(encoder.params, rows, role=role)
 
     def _open(self, vectors: Sequence[str]) -> "VectorShards":
-        """The vectors of the pool.
-
-        Raises:
-          InputError: files are not those of the pool.
-        """
+        """The vectors of the pool."""
         from t5x_lite.data.formats.vectors import VectorShards
 
         pool = self._inputs.pool

@@ -223,13 +223,7 @@ def _inner(row: np.ndarray) -> bytes:
 
 
 def _contains(outer: bytes, inner: bytes, *, full: int) -> bool:
-    """Whether a text contains another one, as far as its row was not truncated.
-
-    Args:
-      outer: tokens, of `_inner`.
-      inner: tokens; fewer than `_LEAST_TOKENS` are contained in nothing.
-      full: bytes of a truncated row.
-    """
+    """Whether a text contains another one, as far as its row was not truncated."""
     head = inner[: 4 * _LEAST_TOKENS]
     if len(head) < 4 * _LEAST_TOKENS:
         return False

@@ -171,13 +171,7 @@ PAGE_HEADERS = {
 
 
 def page(title: str, examples: Mapping[str, Mapping[str, Any]], *, needs_token: bool) -> str:
-    """The document.
-
-    Args:
-      title: such as the checkpoint's name.
-      examples: a request of each endpoint, by name.
-      needs_token: whether it asks for the access token.
-    """
+    """The document."""
     tabs = "".join(
         f'<button type="button" role="tab" data-name="{_text(name)}">{_text(name)}</button>'
         for name in examples

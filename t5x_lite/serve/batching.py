@@ -184,16 +184,7 @@ class Batcher:
             self._changed.notify_all()
 
     def submit(self, kind: str, rows: Sequence[Row], *, on_done: Done) -> Ticket:
-        """Queues the rows of a request.
-
-        Args:
-          kind: of the function.
-          rows: at least one.
-          on_done: see `Done`.
-
-        Raises:
-          Refused: 503 with Retry-After, because the queue is full or the server ends.
-        """
+        """Queues the rows of a request."""
         ticket = Ticket([None] * len(rows), len(rows), on_done)
         now = time.monotonic()
         with self._changed:

@@ -501,12 +501,7 @@ def _check_cut(cut: Sequence[int], asked: Asked, *, length: int) -> None:
 
 
 def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """The rows, of which the first is filled with padding to a static length.
-
-    Args:
-      rows: int32 tokens of each.
-      length: a power of two; what pads the batch takes the next one from its longest row.
-    """
+    """The rows, of which the first is filled with padding to a static length."""
     first, *others = rows
     return [np.pad(first, (0, length - len(first))), *others]
 

@@ -72,15 +72,7 @@ class Limits:
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Refuses an address that others reach, where no token protects it, and a token that is short.
-
-    Args:
-      host: an address, or "localhost".
-      token: that every request must bring; None is none.
-
-    Raises:
-      InputError: with what to do.
-    """
+    """Refuses an address that others reach without a token, and a token that is short."""
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise InputError(
             f"the access token has {len(token)} characters: it must have {SHORTEST_TOKEN} or more; "
@@ -106,15 +98,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
-    """The object that a body holds.
-
-    Args:
-      body: of the request.
-      fields: that it may have.
-
-    Raises:
-      Refused: 400; it is no JSON object, or has other fields.
-    """
+    """The object that a body holds."""
     try:
         record = json.loads(body.decode(), parse_constant=_no_number, parse_float=_finite)
     except UnicodeDecodeError as error:
@@ -137,16 +121,7 @@ def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
 
 
 def texts(record: Mapping[str, Any], name: str, *, most: int) -> list[str]:
-    """The texts of a field, which is a string or a list of strings.
-
-    Args:
-      record: of the request.
-      name: of the field.
-      most: texts at most.
-
-    Raises:
-      Refused: 400 or 413.
-    """
+    """The texts of a field, which is a string or a list of strings."""
     if name not in record:
         raise Refused(400, f'The request must have "{name}", a string or a list of strings.')
     value = record[name]
@@ -178,11 +153,7 @@ def check_text(text: str, where: str) -> None:
 
 
 def optional_text(record: Mapping[str, Any], name: str) -> str | None:
-    """A field that is a string, or left out, or null.
-
-    Raises:
-      Refused: 400.
-    """
+    """A field that is a string, or left out, or null."""
     value = record.get(name)
     if value is not None and not isinstance(value, str):
         raise Refused(400, f'"{name}" must be a string, got {_kind(value)}.')
@@ -192,11 +163,7 @@ def optional_text(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def optional_number(record: Mapping[str, Any], name: str, *, below: int) -> int | None:
-    """A field that is a whole number from 0, or left out, or null.
-
-    Raises:
-      Refused: 400.
-    """
+    """A field that is a whole number from 0, or left out, or null."""
     value = record.get(name)
     if value is None:
         return None

@@ -228,15 +228,7 @@ class _Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at an address.
-
-    Args:
-      host: a name or an address.
-      port: 0 is any free one.
-
-    Raises:
-      InputError: the address is taken, or is none of this machine's.
-    """
+    """A socket at an address."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, socket.SOCK_STREAM)
@@ -265,17 +257,7 @@ def run(
     limits: Limits,
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:
-    """Serves until a signal comes, and answers what was accepted.
-
-    Args:
-      app: the ASGI application.
-      address: from `bind`.
-      limits: of connections.
-      on_start: called before the first request with a function that ends the server.
-
-    Returns:
-      The number of requests that were answered.
-    """
+    """Serves until a signal comes, and answers what was accepted."""
     config = uvicorn.Config(
         app,
         http=guarded(

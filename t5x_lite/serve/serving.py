@@ -46,11 +46,7 @@ class Address:
     token_file: str | None = None
 
     def token(self) -> str | None:
-        """The access token.
-
-        Raises:
-          InputError: the file cannot be read, or the token is not good enough for the address.
-        """
+        """The access token."""
         token = os.environ.get(TOKEN_VARIABLE)
         if self.token_file is not None:
             try:
@@ -78,26 +74,7 @@ def serve(
     asked: Asked,
     limits: Limits,
 ) -> None:
-    """Answers requests until SIGTERM or SIGINT, and then those that it has.
-
-    Args:
-      checkpoints: a work directory or a step directory; several are an ensemble.
-      address: where.
-      step: the step to take from work directories: its number, "best", or None for the newest.
-      use: names of modules, with commas between; "" is the base alone, None all of the checkpoint.
-      endpoints: names of `ENDPOINTS`; none is what fits the checkpoint, see `_usual`.
-      batch_size: texts that go through the model at once at most.
-      wait: seconds that a text waits for others at most while the device is idle.
-      inputs_length: tokens of an input at most; None is what the model was trained with.
-      compilation_cache: a directory that keeps compiled programs for the next start; "" is JAX's
-        own setting.
-      asked: how requests are answered.
-      limits: of requests.
-
-    Raises:
-      InputError: the checkpoint or a choice is wrong, the address is taken, or others reach it and
-        there is no token.
-    """
+    """Answers requests until SIGTERM or SIGINT, and then those that it has."""
     _check_extra()
     from t5x_lite.serve import server
 
@@ -171,11 +148,7 @@ class _Answering:
         ).app
 
     def start(self, end: Callable[[], None]) -> None:
-        """Compiles in a thread of its own; batches are answered as soon as a program fits.
-
-        Args:
-          end: ends the server; called where the compilation fails.
-        """
+        """Compiles in a thread of its own; batches are answered as soon as a program fits."""
         self._end = end
         self._batcher.compiling(True)
         self._batcher.start()

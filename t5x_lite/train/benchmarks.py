@@ -143,11 +143,7 @@ class Suite:
     decode_length: int
 
     def named(self, names: Sequence[str]) -> list[Task]:
-        """The tasks of these names; all if there are none.
-
-        Raises:
-          InputError: the benchmark lacks one, with the nearest name.
-        """
+        """The tasks of these names; all if there are none."""
         known = {task.name: task for task in self.tasks}
         for name in names:
             if name not in known:
@@ -313,11 +309,7 @@ class Recipe:
         epochs: float | None,
         options: Sequence[str],
     ) -> "Recipe":
-        """Reads the config of the checkpoint.
-
-        Raises:
-          InputError: it is neither a T5 nor an encoder, or cannot be read.
-        """
+        """Reads the config of the checkpoint."""
         step = find_step(checkpoint, step=None)
         trained = read_experiment(step, checkpointing.step_files(step))
         model = model_of(trained.model, where=checkpoint)
@@ -353,14 +345,7 @@ class Recipe:
     def runs(
         self, tasks: Sequence[Task], *, workdir: str, together: bool, writes: bool
     ) -> list[Run]:
-        """The runs of some tasks, none of them begun.
-
-        Args:
-          tasks: what is trained.
-          workdir: of all.
-          together: whether one run trains all of them, as far as one run can.
-          writes: whether caches may be written.
-        """
+        """The runs of some tasks, none of them begun."""
         alone = [task for task in tasks if not together or (self.kind and task.choices)]
         joint = tuple(task for task in tasks if task not in alone)
         made = []
@@ -495,16 +480,7 @@ class Recipe:
 
 
 def train_all(runs: Sequence[Run], suite: Suite, output: Path) -> dict[str, Any]:
-    """Trains and measures each run, and tells and writes the metrics of all tasks.
-
-    Args:
-      runs: of which one that is finished is not repeated.
-      suite: whose tasks they answer.
-      output: the directory of metrics.json and of the submission.
-
-    Returns:
-      What is printed: the average, and the metrics of each task.
-    """
+    """Trains and measures each run, and tells and writes the metrics of all tasks."""
     hosts.join(runs[0].experiment.hosts)
     submission = output / "submission"
     finished: dict[str, Any] = {}
@@ -532,11 +508,7 @@ def _answered(task: Task) -> tuple[str, ...]:
 
 
 def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
-    """Trains a run to its end and measures it, unless that is done; its metrics by task.
-
-    Raises:
-      InputError: it was finished with other settings, or something is wrong with it.
-    """
+    """Trains a run to its end and measures it, unless that is done; its metrics by task."""
     from t5x_lite.train.training import train
 
     experiment = run.experiment
@@ -561,11 +533,7 @@ def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
 
 
 def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
-    """What a finished run wrote; None if it is not finished.
-
-    Raises:
-      InputError: the file is damaged, or of other settings.
-    """
+    """What a finished run wrote; None if it is not finished."""
     if not file.exists():
         return None
     try:

@@ -57,14 +57,6 @@ def with_epochs(
     An experiment without epochs stays as it is, and so does one that has these steps already. If
     the data are of unknown size, an experiment whose config states epochs keeps its steps; a line
     says so.
-
-    Args:
-      experiment: the config.
-      options: of the command line; lengths that they give stay.
-      may_lack_data: whether data that cannot be read are taken for data of unknown size.
-
-    Raises:
-      InputError: --epochs is among the options, and the size is unknown.
     """
     epochs = experiment.epochs
     if epochs is None:
@@ -98,17 +90,7 @@ def with_epochs(
 def with_classes(
     experiment: Experiment, *, earlier: Experiment | None = None, reads_task: bool = True
 ) -> Experiment:
-    """The experiment whose classification head has a kind and the classes of the task.
-
-    Args:
-      experiment: the config.
-      earlier: the experiment of the run that goes on; its head is taken.
-      reads_task: whether the task may be read; if not, classes that are not known count as two.
-
-    Raises:
-      InputError: the number of classes is that of the task, and there is no task; or the head's
-        kind is the model's, and the model is not an encoder.
-    """
+    """The experiment whose classification head has a kind and the classes of the task."""
     objective = experiment.objective
     undecided = objective.undecided()
     if not undecided:
@@ -159,15 +141,7 @@ def num_classes(data: Data) -> int:
 
 
 def with_schedule_offset(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """The experiment with a number for optimizer.schedule_offset, where it is "auto".
-
-    Args:
-      experiment: of the config.
-      earlier: the experiment of the run that goes on; its number is taken.
-
-    Raises:
-      InputError: there is no checkpoint to ask, or it does not say its steps.
-    """
+    """The experiment with a number for optimizer.schedule_offset, where it is "auto"."""
     if experiment.optimizer.schedule_offset != AUTO:
         return experiment
     if earlier is not None:
@@ -186,14 +160,7 @@ def with_schedule_offset(experiment: Experiment, *, earlier: Experiment | None) 
 
 
 def trained_steps(step: AnyPath) -> int:
-    """The steps that the weights of a checkpoint were trained for, those before its run included.
-
-    Args:
-      step: its step directory, or what an import wrote.
-
-    Raises:
-      InputError: it does not say so, as weights from Hugging Face.
-    """
+    """The steps that a checkpoint's weights were trained for, those before its run included."""
     saved = manifest.saved_step(step)
     if saved is None and step.name.isdecimal():  # of a run of earlier versions
         saved = int(step.name)

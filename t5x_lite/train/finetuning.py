@@ -90,23 +90,7 @@ def finetune(
     epochs: int = 3,
     options: Sequence[str] = (),
 ) -> Experiment:
-    """Fine-tunes a checkpoint on a table, and returns the config that was trained.
-
-    Args:
-      checkpoint: what `t5x-lite import` wrote, a work directory or a step directory.
-      table: data.directory of `tasks.files`: a directory, a file, a pattern, hf://NAME.
-      inputs: text that the model reads, with columns in braces.
-      targets: text that it writes, or the label.
-      workdir: where the run goes.
-      second: of an encoder that reads pairs, the second text.
-      labels: data.columns.labels; those of the training rows if not given.
-      task: one of `tasks.files`; auto is classify where the rows have few different targets.
-      epochs: passes over the training rows.
-      options: of the config, as on the command line.
-
-    Raises:
-      InputError: the checkpoint is neither a T5 nor an encoder, or the table cannot be read.
-    """
+    """Fine-tunes a checkpoint on a table, and returns the config that was trained."""
     experiment = experiment_for(
         checkpoint,
         columns=Columns(

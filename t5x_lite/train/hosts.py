@@ -76,15 +76,7 @@ class Metadata:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str, *, seconds: float) -> Answer:
-        """The value at a path below computeMetadata/v1/.
-
-        Args:
-          path: such as instance/preempted, with its query.
-          seconds: after which the server is given up.
-
-        Raises:
-          OSError: it does not answer, or with an error.
-        """
+        """The value at a path below computeMetadata/v1/."""
         request = urllib.request.Request(
             f"http://{self._host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
         )
@@ -101,14 +93,7 @@ def on_google_cloud(product: Path = _PRODUCT) -> bool:
 
 
 def is_worker(*, seconds: float) -> bool | None:
-    """Whether the server that JAX asks says that this machine is a worker of a TPU slice.
-
-    Args:
-      seconds: after which the server is given up.
-
-    Returns:
-      None where it does not answer, or not by yes or no.
-    """
+    """Whether the server that JAX asks says that this machine is a worker of a TPU slice."""
     try:
         Metadata(_asked_by_jax()).get("instance/attributes/agent-worker-number", seconds=seconds)
     except urllib.error.HTTPError as error:
@@ -171,16 +156,7 @@ _PEER_FAILED = (
 
 
 def join(hosts: Hosts) -> None:
-    """Connects the processes of a run; does nothing where there is one.
-
-    Args:
-      hosts: how; where it says nothing, SLURM, Open MPI and Cloud TPU are asked.
-
-    Raises:
-      InputError: what was said of the processes is wrong, or JAX was used before.
-      RuntimeError: the others, or what knows them, did not answer: a restart is worth it. Where
-        they do not come in time the process ends at once, with code 1.
-    """
+    """Connects the processes of a run; does nothing where there is one."""
     _join(hosts)
     failed = f"the devices of this host did not start within {hosts.timeout} s"
     with quiet_without_tpu(), _giving_up(hosts.timeout, failed):
@@ -295,9 +271,6 @@ def _tpu_alone(environment: Mapping[str, str]) -> str:
     network is closed, such as Kaggle's. A worker of a slice that ran alone would write over the
     checkpoints of the others, so a machine of Google Cloud's is alone only where that server says
     so.
-
-    Raises:
-      RuntimeError: on Google Cloud the metadata server does not say it.
     """
     for name in ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"):
         workers = environment.get(name)
@@ -329,9 +302,6 @@ def _gpus(environment: Mapping[str, str]) -> list[int] | None:
 
     Under SLURM and Open MPI JAX gives each process the GPU that has the process's number on its
     node, even where a process has the node for itself, or sees only the GPUs that are bound to it.
-
-    Returns:
-      [] where all that it sees are its own; None leaves it to JAX.
     """
     if "JAX_LOCAL_DEVICE_IDS" in environment:
         return None
@@ -352,10 +322,6 @@ def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
     is frozen or cut off, is given up after that time too: JAX then aborts the others (SIGABRT) with
     a message of its own. So it does at once where the first process ends, which serves the others,
     while this one waits for nobody.
-
-    Args:
-      *agreed: errors that all processes raise after the same step; they pass, as `Interrupted`
-        and the end of the interpreter do.
     """
     try:
         yield
@@ -399,13 +365,6 @@ def check_agreement(experiment: Experiment, **facts: object) -> None:
     Each process compiles and reads for itself. Processes with different settings would train
     different models without an error, or wait for each other without end. Paths of data and of
     caches of this machine may differ: `facts` holds what was found there.
-
-    Args:
-      experiment: the config of this process.
-      **facts: JSON values that must be equal, such as the digest of the vocabulary.
-
-    Raises:
-      InputError: naming what differs.
     """
     if jax.process_count() == 1:
         return

@@ -134,14 +134,7 @@ class Measurement:
         return {} if self.suite is None else self.suite.evaluators
 
     def names(self, params: Any) -> list[str]:
-        """The names of the metrics that a call gives, before any hour of training.
-
-        Args:
-          params: shapes are enough; the model is not run.
-
-        Raises:
-          InputError: the split does not exist, is empty or cannot be read.
-        """
+        """The names of the metrics that a call gives, before any hour of training."""
         found: list[str] = []
         if self._loss is not None:
             found += self._loss.names(params)
@@ -155,13 +148,7 @@ class Measurement:
     def __call__(
         self, step: int, params: Params, *, tasks: Callable[[str], Params] | None = None
     ) -> dict[str, float]:
-        """The metrics of a step, named "<split>/<name>"; equal on all processes.
-
-        Args:
-          step: for the samples.
-          params: of the learner.
-          tasks: gives, by a task's name, the parameters to answer it with; None are `params`.
-        """
+        """The metrics of a step, named "<split>/<name>"; equal on all processes."""
         result: dict[str, float] = {}
         if self._loss is not None:
             result |= self._loss.run(params)
@@ -219,21 +206,6 @@ def evaluate(
 
     Of a mixture, every task that is there is measured; a table of them is logged. Of several
     processes, all measure together and the first prints and writes.
-
-    Args:
-      experiment: its data, evaluation, mesh, hosts, compute_dtype and matmul_precision are used;
-        the model is the checkpoint's, and so must the vocabulary be. Data and vocabulary are the
-        checkpoint's, too, where retrieval alone is measured.
-      checkpoints: a work directory or a step directory; of several, an ensemble, the task's metrics
-        alone are measured.
-      step: the step to take from work directories: its number, "best", or None for the newest.
-      use: names of the checkpoint's modules, with commas between; "" is the base alone. None is
-        what the config's adapters.use says, and all that the checkpoint has where it says nothing.
-      output: a directory for metrics.json, the predictions or rankings, and the files for the
-        servers of GLUE and SuperGLUE; None writes none of them.
-
-    Raises:
-      InputError: the checkpoint or the data are wrong.
     """
     hosts.join(experiment.hosts)
     with (
@@ -375,11 +347,7 @@ def is_there(path: str) -> bool:
 
 
 def _check_vocabulary(experiment: Experiment, model: Checkpoint) -> None:
-    """A config's vocabulary must be the checkpoint's, which stands in for one that is gone.
-
-    Raises:
-      InputError: they differ.
-    """
+    """A config's vocabulary must be the checkpoint's, which stands in for one that is gone."""
     data, directory = experiment.data, model.members[0].directory
     if data.vocabulary not in BYTES_NAMES and not is_there(data.vocabulary):
         _logger.info(

@@ -77,16 +77,7 @@ _MODEL = "model/"
 
 
 def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping[str, int]) -> Lazy:
-    """Scores of a model's arrays as they are, which need no training.
-
-    Args:
-      experiment: without the module, and with others that are in use.
-      adapter: says which scores.
-      sizes: the arrays, by path in the model.
-
-    Returns:
-      path in the model -> what makes its scores.
-    """
+    """Scores of a model's arrays as they are, which need no training."""
     if adapter.select == "random":
         shapes = trees.flatten(learner_of(experiment).shapes["model"])
         seed = experiment.seed
@@ -138,19 +129,7 @@ Run = Callable[[Experiment, "Start | None"], Any]
 
 
 def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None]:
-    """Runs the phases before the last one, and says with what that one begins.
-
-    Args:
-      experiment: of the config.
-      run: trains one phase; raises where a signal ends it.
-
-    Returns:
-      The experiment of the last phase, which states what was chosen, and its first arrays; None
-      where the run has no phases.
-
-    Raises:
-      InputError: two modules have phases, or a phase is wrong.
-    """
+    """Runs the phases before the last one, and says with what that one begins."""
     experiment = with_steps(experiment)
     phased = [each for each in experiment.adapters.added.values() if _is_open(each)]
     if not phased or not experiment.workdir:
@@ -196,11 +175,7 @@ def _is_open(adapter: Adapter) -> bool:
 
 
 def with_steps(experiment: Experiment) -> Experiment:
-    """An experiment whose schedules of modules know the steps of the run.
-
-    Raises:
-      InputError: a schedule is longer.
-    """
+    """An experiment whose schedules of modules know the steps of the run."""
     for adapter in experiment.adapters.added.values():
         if isinstance(adapter, Movement) and not adapter.steps:
             adapter = dataclasses.replace(adapter, steps=experiment.steps)
@@ -258,14 +233,7 @@ class _Phases:
     def trained(
         self, name: str, adapter: Adapter, steps: int, start: Start | None = None
     ) -> "_Trained":
-        """What a phase ends with.
-
-        Args:
-          name: of its directory.
-          adapter: what trains, in place of the module.
-          steps: of the phase; 0 is those of the run.
-          start: its first arrays.
-        """
+        """What a phase ends with."""
         own = self.experiment
         workdir = Path(own.workdir) / PHASES / name
         phase = dataclasses.replace(

@@ -84,23 +84,7 @@ def plan(
     hbm: float | None = None,
     operations: int = 0,
 ) -> None:
-    """Prints what a config's train step needs and does; exit code 1 if it does not fit.
-
-    Args:
-      experiment: the config.
-      topology: a TPU slice, such as "v5e:4x4"; this or `devices`.
-      devices: "cpu:N", N devices of this machine's CPU.
-      attached: plans for the devices that are attached, of all hosts, and with a topology checks
-        first that they are it.
-      as_json: one line of JSON in place of a text.
-      hbm: GiB that a device has; None is what its kind has.
-      operations: how many of the costliest operations to list.
-
-    Raises:
-      InputError: the topology is not known, libtpu is missing, another slice is attached, or the
-        config does not fit the mesh.
-      DoesNotFit: after printing.
-    """
+    """Prints what a config's train step needs and does; exit code 1 if it does not fit."""
     if attached:
         hosts.join(experiment.hosts)
         found, asked = _attached(topology, devices, jax.devices())
@@ -122,18 +106,7 @@ def make_sheets(
     hbm: float | None = None,
     operations: int = 0,
 ) -> Sheets:
-    """Compiles the step for each static shape of the batches.
-
-    Args:
-      experiment: the config.
-      devices: all that the mesh is made of.
-      asked: what they are called.
-      hbm: GiB that a device has; None is what its kind has.
-      operations: how many of the costliest operations to list.
-
-    Raises:
-      InputError: the config does not fit the mesh.
-    """
+    """Compiles the step for each static shape of the batches."""
     experiment = with_classes(experiment, reads_task=False)
     # By the longest rows, as `train` chooses, not by those of each shape.
     experiment, _ = with_choices(experiment, devices[0].device_kind)
@@ -157,14 +130,7 @@ def make_sheets(
 def make_sheet(
     experiment: Experiment, devices: Sequence[Any], *, asked: str, hbm: float | None = None
 ) -> Sheet:
-    """Compiles the step for batches of data.batch_size rows.
-
-    Args:
-      experiment: the config.
-      devices: all that the mesh is made of.
-      asked: what they are called.
-      hbm: GiB that a device has; None is what its kind has.
-    """
+    """Compiles the step for batches of data.batch_size rows."""
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
     experiment, _ = with_choices(experiment, devices[0].device_kind)
     check_batch(experiment, mesh)
@@ -231,11 +197,7 @@ def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]
 def _attached(
     topology: str | None, devices: str | None, attached: Sequence[Any]
 ) -> tuple[list[Any], str]:
-    """The attached devices, and what they are called.
-
-    Raises:
-      InputError: there are only CPUs, or they are not the topology that was asked for.
-    """
+    """The attached devices, and what they are called."""
     if devices is not None:
         raise InputError("--attached plans for the devices that are there: leave --devices away")
     if attached[0].platform == "cpu":
@@ -327,11 +289,7 @@ _SHOWN_CHARACTERS = 600
 
 
 def rehearse(experiment: Experiment) -> str:
-    """What `train` would do, as lines of text.
-
-    Raises:
-      InputError: where `train` would raise it before its first step.
-    """
+    """What `train` would do, as lines of text."""
     hosts.join(experiment.hosts)
     with tempfile.TemporaryDirectory(prefix="t5x_lite-") as empty:
         workdir = _workdir(experiment.workdir, empty)

@@ -49,11 +49,7 @@ _GLOBAL_POSITION = "data/position"
 
 
 def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
-    """The step directory that `init` names, whose vocabulary must be that of the data.
-
-    Raises:
-      InputError: there is none, it is damaged, or its vocabulary is another one.
-    """
+    """The step directory that `init` names, whose vocabulary must be that of the data."""
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
     trained = read_experiment(step, checkpointing.step_files(step))
     _check_family(experiment, trained.model, where=step)
@@ -74,13 +70,7 @@ def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
 
 
 def _check_family(experiment: Experiment, model: ModelConfig, *, where: AnyPath) -> None:
-    """Raise InputError if an encoder begins with the whole model of another family.
-
-    Args:
-      experiment: the config; with rename rules or parts it says itself what goes where.
-      model: of the checkpoint.
-      where: the checkpoint.
-    """
+    """Raise InputError if an encoder begins with the whole model of another family."""
     ours, init = experiment.model, experiment.init
     if init.rename or init.take or init.fresh or not (is_encoder(ours) or is_encoder(model)):
         return
@@ -106,23 +96,7 @@ def with_initial(
     step: AnyPath | None = None,
     steps: AnyPath | None = None,
 ) -> tuple[TrainState, Base | None]:
-    """The state with the weights that `init` names.
-
-    Args:
-      state: with fresh parameters.
-      experiment: with `init`.
-      learner: of the experiment.
-      vocabulary: that of the data.
-      abstract: shapes, dtypes and shardings of all parameters.
-      step: what `check_init` gave; None asks it.
-      steps: the directory that gets the run's step directories; None saves nothing.
-
-    Returns:
-      It, and what the run's checkpoints leave to that of `init`; None where they hold everything.
-
-    Raises:
-      InputError: see `check_init` and `checkpoints.restore_params`.
-    """
+    """The state with the weights that `init` names."""
     step = check_init(experiment, vocabulary) if step is None else step
     saved = learner_of(with_float32_base(read_experiment(step, checkpointing.step_files(step))))
     bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
@@ -150,12 +124,7 @@ def with_initial(
 
 
 def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
-    """A state with other arrays in place of some parameters, which go where these are.
-
-    Args:
-      state: with fresh parameters.
-      arrays: on the host, by path.
-    """
+    """A state with other arrays in place of some parameters, which go where these are."""
     flat = trees.flatten(state.params)
     placed = {
         path: jax.device_put(np.asarray(array, flat[path].dtype), flat[path].sharding)
@@ -168,11 +137,7 @@ def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
 def _tell(
     step: AnyPath, saved: Learner, ours: Learner, rules: InitRules, *, loaded: Mapping[str, str]
 ) -> dict[str, str]:
-    """Says which parts of a checkpoint stay behind, and which of ours begin anew or are loaded.
-
-    Returns:
-      Our path -> theirs, of what comes.
-    """
+    """Says which parts of a checkpoint stay behind, and which of ours begin anew or are loaded."""
     theirs, wanted = trees.flatten(saved.seen), trees.flatten(ours.seen)
     copies = tied_parameters.copies(ours.views, wanted)
     sources = checkpointing.sources_of(step, theirs, wanted, rules, optional=copies)
@@ -192,13 +157,7 @@ def _tell(
 def with_kept_heads(
     experiment: Experiment, workdir: WorkDirectory, *, step: AnyPath | None
 ) -> Experiment:
-    """An experiment with the heads that a run keeps, besides those that it names.
-
-    Args:
-      experiment: of the config.
-      workdir: whose config says it, where the run goes on.
-      step: the checkpoint of `init`, where the run begins.
-    """
+    """An experiment with the heads that a run keeps, besides those that it names."""
     if (earlier := workdir.earlier()) is not None:
         return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
     if step is None:
@@ -219,9 +178,6 @@ def _through_views(
     """Our parameters with those of a checkpoint, where either stores other arrays than it reads.
 
     The rules are about what is read. If both mean the same, arrays are taken as they are stored.
-
-    Raises:
-      InputError: as `checkpoints.restore_params`.
     """
     theirs, wanted, own = map(trees.flatten, (saved.seen, ours.seen, abstract))
     sources = checkpointing.sources_of(
@@ -248,11 +204,7 @@ def _through_views(
 
 
 def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, ours: Learner) -> None:
-    """Says which arrays of a checkpoint stand where ours are read from others.
-
-    Raises:
-      InputError: such an array comes, and the other does not.
-    """
+    """Says which arrays of a checkpoint stand where ours are read from others."""
     dropped = []
     for copy, owner in tied_parameters.copies(ours.views, trees.flatten(ours.seen)).items():
         if copy not in sources:
@@ -289,20 +241,6 @@ def resume(
     """The state of the newest checkpoint that is whole; the batches go to its position.
 
     Newer ones that are not whole are moved aside, and a warning says so.
-
-    Args:
-      checkpoints: of the work directory.
-      experiment: says whether the data are in a cache.
-      start: shapes, dtypes and shardings of the state.
-      batches: of training; its `restore` takes the position.
-
-    Returns:
-      The state, None where no checkpoint was ever finished, so that the run begins anew; and what
-      the run's checkpoints leave to that of `init`, None where they hold everything.
-
-    Raises:
-      InputError: all checkpoints are damaged, or this one fits neither the model nor the processes,
-        or lacks its base.
     """
     step, rejected = checkpoints.resume_point(
         foreign=functools.partial(_another_run, experiment=experiment)
@@ -381,15 +319,7 @@ def saver(
     *,
     base: Base | None = None,
 ) -> Callable[..., None]:
-    """What `fit` saves by.
-
-    Args:
-      checkpoints: of the work directory.
-      experiment: its config goes into every step.
-      vocabulary: as does this.
-      workdir: copied to its bucket, if it is in one, at every save.
-      base: has the arrays that are not saved; None saves all.
-    """
+    """What `fit` saves by."""
     constant = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
         **{

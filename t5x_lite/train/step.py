@@ -240,16 +240,7 @@ def _in_parts(
     complete: _Complete,
     layout: Any,
 ) -> tuple[_Value, Params]:
-    """As `_whole`, of a batch in microbatches; the gradient is summed in float32.
-
-    Args:
-      loss_function: gives the sums of a microbatch.
-      params: the parameters.
-      parts: from `split_batch`.
-      key: of dropout.
-      complete: the second stage of the loss.
-      layout: the parameters' shardings, which are the gradient's.
-    """
+    """As `_whole`, of a batch in microbatches; the gradient is summed in float32."""
     num = len(next(iter(parts.values())))
     inputs = (jnp.arange(num), parts)
 

@@ -134,12 +134,6 @@ class StopSignals:
         """The signal that all processes stop by, or None; the same on every one of them.
 
         All processes call it equally often, with equal arguments. Each call asks.
-
-        Args:
-          mesh: of all devices.
-          wait: whether the answer includes what has come until now, on any process; otherwise what
-            had come two calls ago, in a run of several processes, or until now where calls are a
-            second or more apart.
         """
         if jax.process_count() == 1:
             return self._alone()
@@ -149,13 +143,7 @@ class StopSignals:
         return self._look()
 
     def after_step(self, mesh: Mesh, results: Any, *, waited: float = 0.0) -> int | None:
-        """As `requested`, after a train step; several processes ask every few steps.
-
-        Args:
-          mesh: of all devices.
-          results: arrays of the step.
-          waited: seconds that this process has waited for devices in its steps so far.
-        """
+        """As `requested`, after a train step; several processes ask every few steps."""
         self._stepped = True
         if jax.process_count() == 1:
             return self._alone()
@@ -181,11 +169,7 @@ class StopSignals:
         return self._noticed > noticed
 
     def slowest_host(self) -> dict[str, float]:
-        """Which process worked longest for a step since the last call, and for how many seconds.
-
-        Returns:
-          {"slowest_host", "slowest_host_seconds"}; {} where nothing was told.
-        """
+        """Which process worked longest for a step since the last call, and for how many seconds."""
         if not self._hosts:
             return {}
         seconds = {host: np.mean([each[host] for each in self._hosts]) for host in self._hosts[0]}
@@ -335,12 +319,7 @@ class SaveClock:
     """Says that so many minutes have passed since the last save."""
 
     def __init__(self, minutes: float | None, *, clock: Callable[[], float] = time.monotonic):
-        """Starts the clock.
-
-        Args:
-          minutes: since the last save, or since now; None is never due.
-          clock: gives seconds.
-        """
+        """Starts the clock."""
         self._seconds = None if minutes is None else minutes * 60
         self._clock = clock
         self._since = clock()
@@ -353,12 +332,7 @@ class SaveClock:
         self._asked = None
 
     def due(self, step: int, mesh: Mesh) -> bool:
-        """Whether it is time for a save; the same on all processes, which all ask at every step.
-
-        Args:
-          step: its number.
-          mesh: of all devices.
-        """
+        """Whether it is time for a save; the same on all processes, which all ask at every step."""
         if self._seconds is None:
             return False
         if jax.process_count() == 1:
@@ -401,15 +375,7 @@ class Watchdog:
         directory: str | os.PathLike,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watches nothing yet.
-
-        Args:
-          spent: says whether steps are being taken; compilation, evaluations and saving are not.
-          seconds: without a finished step, after which the run is ended; twenty times the usual
-            step where that is longer. 0 watches nothing.
-          directory: on this machine, for the stacks.
-          clock: gives seconds.
-        """
+        """Watches nothing yet."""
         self._spent = spent
         self._seconds = seconds
         self._directory = Path(directory)

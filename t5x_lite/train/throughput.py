@@ -50,14 +50,7 @@ class Window:
         spent: Goodput | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Starts with no step.
-
-        Args:
-          peak: FLOP/s of all devices together; without it, or without the FLOPs of the steps, there
-            is no "mfu".
-          spent: is told of the time in which devices had nothing to do but to wait for a batch.
-          clock: gives seconds.
-        """
+        """Starts with no step."""
         self.waited = 0.0
         self._spent = spent
         self._pending: list[tuple[int, Mapping[str, Array]]] = []
@@ -105,12 +98,6 @@ class Window:
 
         The rates begin anew behind a step that compiles: the first, and the first of each other
         shape of its batch.
-
-        Args:
-          step: its number.
-          metrics: as the step returned them.
-          tokens: of its batch, over all devices.
-          flops: its floating-point operations, over all devices.
         """
         self._pending.append((step, metrics))
         if self._compiles:
@@ -129,11 +116,7 @@ class Window:
         self._flops.clear()
 
     def check(self) -> None:
-        """Waits for the steps so far.
-
-        Raises:
-          NonFiniteLoss: naming the first step whose loss or gradient is not finite.
-        """
+        """Waits for the steps so far."""
         self._wait([metrics for _, metrics in self._pending])
         for step, metrics in self._pending:
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}

@@ -121,11 +121,7 @@ class Goodput:
         return self._own + running
 
     def shares(self) -> dict[str, float]:
-        """The share of each cause that there was, "goodput" of the steps, and the seconds in all.
-
-        Returns:
-          {"goodput", "lost_to_<cause>", "run_seconds"}; the shares sum to 1.
-        """
+        """The share of each cause, "goodput" of the steps, and the seconds in all."""
         now = self._clock()
         self._add(self._cause, now - self._since)
         self._since = now
@@ -138,12 +134,7 @@ class Goodput:
         return {"goodput": 0.0, **rounded, _WHOLE: round(whole, 2)}
 
     def go_on(self, record: Iterable[Mapping[str, Any]], *, step: int) -> None:
-        """Adds the time of the processes before this one.
-
-        Args:
-          record: the lines of metrics.jsonl, as they were written.
-          step: from which the run goes on; what was taken after it is lost.
-        """
+        """Adds the time of the processes before this one."""
         last: Mapping[str, Any] | None = None
         saved: Mapping[str, Any] | None = None
         for line in record:
@@ -302,13 +293,7 @@ def line(
 
 
 def evaluation(step: int, total_steps: int, metrics: Mapping[str, float]) -> str:
-    """An evaluation: one plain line and, of a mixture, a table with a line for each task.
-
-    Args:
-      step: when it was made.
-      total_steps: of the run.
-      metrics: named "<split>/<name>", of a mixture's tasks "<split>/<task>/<name>".
-    """
+    """An evaluation: one plain line and, of a mixture, a table with a line for each task."""
     common = {name: value for name, value in metrics.items() if name.count("/") < 2}
     rows: dict[str, dict[str, float]] = {}
     for name, value in metrics.items():
@@ -388,17 +373,6 @@ class Tracker:
         """Opens the record, going on where an earlier run of this work directory ended.
 
         A partial last line of metrics.jsonl, which a killed run may leave, is cut.
-
-        Args:
-          workdir: the run's directory; made if it is missing.
-          total_steps: the step at which the run ends, for the bar and the time left.
-          enabled: False on every process but the first: nothing is written or shown.
-          trackers: the other places by name, as `find_trackers` gives them; None is TensorBoard.
-          run: what they are told about it; None is the directory's name.
-          ids: what they were called by at an earlier start; None is in the directory.
-
-        Raises:
-          OSError: the directory or metrics.jsonl cannot be written.
         """
         self._enabled = enabled
         self._closed = False
@@ -425,16 +399,7 @@ class Tracker:
         self.close("finished" if kind is None else "interrupted" if interrupted else "failed")
 
     def log(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
-        """Records the metrics of one step, in metrics.jsonl before anywhere else.
-
-        Args:
-          step: steps taken so far; the first step is 1.
-          metrics: name to number. Evaluation metrics are named "<split>/<name>", training
-            metrics have no "/": loss, learning_rate, tokens_per_second, steps_per_second, ...
-
-        Raises:
-          ValueError: the tracker is closed, or a metric is named "step" or "time".
-        """
+        """Records the metrics of one step, in metrics.jsonl before anywhere else."""
         if not self._enabled:
             return
         if self._closed:
@@ -461,11 +426,7 @@ class Tracker:
         _logger.log(logging.INFO if self._enabled else logging.DEBUG, "%s", text)
 
     def close(self, outcome: Outcome = "finished") -> None:
-        """Closes the files and takes the progress bar down; a second call does nothing.
-
-        Args:
-          outcome: how the run ended, for its trackers.
-        """
+        """Closes the files and takes the progress bar down; a second call does nothing."""
         if not self._enabled or self._closed:
             return
         self._closed = True
@@ -529,13 +490,7 @@ class Throughput:
         self._steps += 1
 
     def rates(self) -> dict[str, float]:
-        """Ends the window and starts the next one.
-
-        Returns:
-          {"tokens_per_second", "steps_per_second", "data_wait"} of the window; "data_wait" is
-          between 0 and 1. Empty if the window holds no step (only the first one was taken), so that
-          it can be merged into the metrics as it is.
-        """
+        """Ends the window and starts the next one."""
         seconds = self._clock() - self._since
         tokens, steps, waited = self._tokens, self._steps, self._waited
         self.start()

@@ -178,11 +178,7 @@ class Events:
         self._write(step=first_step, session_log=start)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes scalars; the file is flushed every 30 seconds.
-
-        Raises:
-          OSError: the disk is full, for example.
-        """
+        """Writes scalars; the file is flushed every 30 seconds."""
         for name, value in values.items():
             self._write(step=step, summary=self._scalar(name, value))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:

@@ -85,13 +85,6 @@ def train(experiment: Experiment) -> Trained:
 
     Modules that train in phases have theirs before (`train.phases`). Signals are watched from here
     on, not only in the loop: preparing takes its time.
-
-    Returns:
-      The work directory, its newest step, and the metrics of the last evaluation.
-
-    Raises:
-      InputError: the config, the data, the vocabulary, the weights or the work directory are wrong.
-      Interrupted: a signal came; the state is saved, if a step was taken.
     """
     hosts.join(experiment.hosts)
     use_compilation_cache(experiment.compilation_cache)
@@ -103,13 +96,7 @@ def train(experiment: Experiment) -> Trained:
 
 
 def _train_phase(experiment: Experiment, start: phases.Start | None, *, local: Hosts) -> Trained:
-    """Trains one phase; most runs have one.
-
-    Args:
-      experiment: without `hosts`.
-      start: the first arrays of modules; None are those that are initialised.
-      local: the hosts.
-    """
+    """Trains one phase; most runs have one."""
     spent = Goodput()
     with (
         StopSignals() as stop,
@@ -268,12 +255,6 @@ def check_memory(experiment: Experiment, learner: Learner, state: TrainState, me
 
     Counted are parameters, gradients of those that train, optimizer state, one batch, and the
     states of one layer. A step needs more than that; `t5x-lite plan` compiles it and says how much.
-
-    Args:
-      experiment: the config.
-      learner: of it.
-      state: its shapes and shardings.
-      mesh: all devices.
     """
     parameters = trees.flatten(state.params)
     trained = [leaf for path, leaf in parameters.items() if learner.trains(path)]
@@ -369,13 +350,7 @@ def _tell_best(tracker: Tracker, workdir: WorkDirectory, experiment: Experiment)
 
 
 def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int, int]) -> Any:
-    """Training batches, from a cache or from the task's files.
-
-    Args:
-      experiment: says which.
-      vocabulary: of the data.
-      part: which part of each batch this process feeds, and of how many.
-    """
+    """Training batches, from a cache or from the task's files."""
     return batch_source(experiment.data).train_batches(
         experiment.data,
         vocabulary,
@@ -447,11 +422,7 @@ def _periods(experiment: Experiment) -> Periods:
 
 
 def _check_metrics(experiment: Experiment, names: Sequence[str]) -> list[str]:
-    """Refuses, before any training, metrics that the evaluation does not give.
-
-    Returns:
-      Lines that say of which metrics the lowest is best, and of which the highest.
-    """
+    """Refuses, before any training, metrics that the evaluation does not give."""
     kept, stop, lines = experiment.checkpoints, experiment.stop_early, []
     wanted: tuple[tuple[str, str | None, str, Mode | None], ...] = (
         ("checkpoints.best", kept.best, "checkpoints.best_mode", kept.best_mode),

@@ -74,11 +74,7 @@ class WorkDirectory:
     @classmethod
     @contextlib.contextmanager
     def open(cls, workdir: str) -> "Iterator[WorkDirectory]":
-        """The work directory that a command line names; it need not exist yet.
-
-        Raises:
-          InputError: none is named, or its bucket cannot be reached.
-        """
+        """The work directory that a command line names; it need not exist yet."""
         if not workdir:
             raise InputError("where should the run go? give --workdir DIR")
         path = remote.open_path(workdir)
@@ -106,12 +102,6 @@ class WorkDirectory:
         """Copies to the bucket what is new since the last time; a local directory is not copied.
 
         A file that cannot be written is copied again at the next checkpoint, after a warning.
-
-        Args:
-          last: whether there is no later call.
-
-        Raises:
-          RuntimeError: at the last call, a file cannot be written.
         """
         if self.path == self.local or jax.process_index():
             return
@@ -131,11 +121,7 @@ class WorkDirectory:
             self.sizes[name] = len(content)
 
     def check(self, experiment: Experiment) -> None:
-        """Refuses a directory that is neither new nor holds the same experiment.
-
-        Raises:
-          InputError: naming the settings that differ; or another process trains in it.
-        """
+        """Refuses a directory that is neither new nor holds the same experiment."""
         self._lock()
         saved = self.path / checkpointing.CONFIG_FILE
         earlier = self.earlier()
@@ -152,11 +138,7 @@ class WorkDirectory:
             )
 
     def earlier(self) -> Experiment | None:
-        """The experiment of the run that is here; None where there is none.
-
-        Raises:
-          InputError: its config cannot be read.
-        """
+        """The experiment of the run that is here; None where there is none."""
         saved = self.path / checkpointing.CONFIG_FILE
         if not saved.exists():
             return None
@@ -168,17 +150,7 @@ class WorkDirectory:
         return from_json(text, source=str(saved))
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> Vocabulary:
-        """The vocabulary of the run: the file that data.vocabulary names must not have changed.
-
-        Args:
-          vocabulary: as it is read now.
-
-        Returns:
-          It, or the same spm.model without NFC, where the run began before text was composed.
-
-        Raises:
-          InputError: the file has changed since the run began.
-        """
+        """The vocabulary of the run: the file that data.vocabulary names must not have changed."""
         saved = self.path / checkpointing.VOCABULARY_DIRECTORY
         if not holds_another(saved, vocabulary):
             return vocabulary
@@ -193,11 +165,7 @@ class WorkDirectory:
         )
 
     def write(self, experiment: Experiment, vocabulary: Vocabulary) -> None:
-        """Makes the directory, its config before all else: it says whose the rest is.
-
-        Raises:
-          InputError: it cannot be written.
-        """
+        """Makes the directory, its config before all else: it says whose the rest is."""
         if jax.process_index():
             return
         files = {
@@ -215,12 +183,7 @@ class WorkDirectory:
             raise InputError(f"workdir {self.path} cannot be written ({reason})") from error
 
     def add_start(self, *, step: int, devices: str) -> None:
-        """Notes in run.json how this start of the run was made; where it cannot be, it is not.
-
-        Args:
-          step: from which it goes on.
-          devices: number and kind.
-        """
+        """Notes in run.json how this start of the run was made; where it cannot be, it is not."""
         if jax.process_index():
             return
         try:

@@ -63,15 +63,7 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
         identity: dict[str, Any],
         refreshes: Refreshes | None = None,
     ):
-        """Starts at the first batch.
-
-        Args:
-          batches: the global ones.
-          part: which of their parts this process gets; the first one tells what there is to tell.
-          parts: how many there are.
-          identity: what must be equal for a saved position to fit, as JSON.
-          refreshes: where their negatives come from, if not from the cache.
-        """
+        """Starts at the first batch."""
         self._made, self._stream = batches, batches.stream
         self._part, self._parts = part, parts
         self._tells = part == 0
@@ -131,11 +123,7 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
         return seal(FROM_CACHE, json.dumps(node).encode())
 
     def restore(self, state: bytes) -> None:
-        """Goes to a position that `state` gave, in any process of any number of processes.
-
-        Raises:
-          InputError: if the state is damaged, or is that of other data (which ones is said).
-        """
+        """Goes to a position that `state` gave, in any process of any number of processes."""
         saved = json.loads(unseal(FROM_CACHE, state))
         check_identity(saved["identity"], self._identity)
         self.close()
@@ -158,22 +146,7 @@ def train_batches(
     process_index: int = 0,
     process_count: int = 1,
 ) -> CachedBatches:
-    """Training batches, repeated for ever, as `pipeline.train_batches` makes them of a task.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      seed: of order and corruption.
-      process_index: this process, which gets its rows of every global batch.
-      process_count: processes in all; each gets batch_size / process_count rows.
-
-    Returns:
-      Batches of int32 arrays [rows, length] under seqio's names.
-
-    Raises:
-      InputError: if the batch cannot be divided, or a cache is damaged, of another vocabulary or
-        task, or made for other lengths.
-    """
+    """Training batches, repeated for ever, as `pipeline.train_batches` makes them of a task."""
     share_of_batch(data, process_count)
     sources = truncated(data, open_sources(data, vocabulary, split="train"))
     stream = Stream(
@@ -205,11 +178,7 @@ def train_batches(
 
 
 def _refreshes(data: Data, sources: Sequence[Source]) -> Refreshes | None:
-    """What finds new negatives, if that is asked for.
-
-    Raises:
-      InputError: there are several caches.
-    """
+    """What finds new negatives, if that is asked for."""
     if not data.refresh.period:
         return None
     if len(sources) > 1:
@@ -235,18 +204,7 @@ def _global_batches(stream: Stream, data: Data) -> OneShape | Grouped:
 def open_sources(
     data: Data, vocabulary: Vocabulary, *, split: str, pass_over: bool = False
 ) -> list[Source]:
-    """Opens the caches that data.cache names.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets; it must be the caches'.
-      split: the split to read.
-      pass_over: whether those of several that lack the split are left out, and the others keep
-        their rates to each other.
-
-    Raises:
-      InputError: see `train_batches`.
-    """
+    """Opens the caches that data.cache names."""
     mixed = [(Cache(directory), rate) for directory, rate in mixed_sources(data)]
     for cache, _ in mixed:
         _check(cache, data, vocabulary)
@@ -350,14 +308,6 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
 
     Rows of packed examples, and batches of several shapes, are counted from the lengths of the
     examples: all windows up to `_WINDOWS`, else as many windows, evenly spread over the epoch.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      seed: of the order, in which examples are packed.
-
-    Raises:
-      InputError: as `train_batches`.
     """
     sources = truncated(data, open_sources(data, vocabulary, split="train"))
     stream = Stream(
@@ -392,14 +342,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
 
 
 def has_task_metrics(data: Data) -> bool:
-    """Whether data.task has metrics of its own, as its cache says, without importing the task.
-
-    Args:
-      data: the data config, with a cache.
-
-    Raises:
-      InputError: a cache is damaged.
-    """
+    """Whether data.task has metrics of its own, as its cache says, without importing the task."""
     caches = [Cache(directory) for directory, _ in mixed_sources(data)]
     if not data.task or data.task in [c.index.task for c in caches]:
         return any(c.index.has_metrics for c in caches if c.index.task == data.task)
@@ -418,18 +361,6 @@ def eval_batches(
     The last batch, of each shape, is filled up with rows of padding, whose loss weights are 0. A
     mixture is mixed at its rates, and ends where a cache would begin anew; of its caches those that
     lack the split are passed over.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      split: a split of the caches.
-      max_batches: stop after so many; None reads all.
-
-    Returns:
-      Batches of int32 arrays [batch_size, length] under seqio's names.
-
-    Raises:
-      InputError: as `train_batches`, and if no cache has such a split.
     """
     sources = open_sources(data, vocabulary, split=split, pass_over=True)
     tokens = tokens_for(data.layout, vocabulary)

@@ -69,13 +69,7 @@ class BucketRecords:
         shards: Sequence[tuple[str, int, int]],
         sizes: Callable[[Int[np.ndarray, " n"]], Int[np.ndarray, " n"]],
     ):
-        """Reads nothing.
-
-        Args:
-          directory: the cache's.
-          shards: name, bytes and examples of each, in order.
-          sizes: gives the bytes of some records, by their numbers.
-        """
+        """Reads nothing."""
         self._urls = [str(directory / name) for name, _, _ in shards]
         self._bytes = [size for _, size, _ in shards]
         self._counts = [count for _, _, count in shards]
@@ -91,12 +85,7 @@ class BucketRecords:
             weakref.finalize(self, _let_go, total)
 
     def __getitems__(self, wanted: Sequence[int]) -> list[bytes]:
-        """Some records, by their numbers.
-
-        Raises:
-          ValueError: a shard is damaged.
-          OSError, InputError, BucketError: a shard cannot be read.
-        """
+        """Some records, by their numbers."""
         numbers = np.asarray(wanted, np.int64)
         shards = np.searchsorted(self._before, numbers, side="right") - 1
         self._open(np.unique(shards))
@@ -173,19 +162,7 @@ def _on_disk(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 def copied_array(
     path: BucketPath, dtype: np.dtype, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, str]:
-    """An array that is an object of a bucket, from a copy in a temporary file.
-
-    Args:
-      path: of the object, which has as many bytes as the array.
-      dtype: its numbers'.
-      shape: the array's.
-
-    Returns:
-      The array, and the object's SHA-256 in hex.
-
-    Raises:
-      OSError, InputError, BucketError: it cannot be read.
-    """
+    """An array that is an object of a bucket, from a copy in a temporary file."""
     array, digest, place = _on_disk(dtype, shape), hashlib.sha256(), 0
     flat = array.reshape(-1).view(np.uint8)
     with path.open() as file:
@@ -259,11 +236,7 @@ class SplitIndex:
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "SplitIndex":
-        """What `dataclasses.asdict` gave.
-
-        Raises:
-          KeyError, TypeError, ValueError: it is none.
-        """
+        """What `dataclasses.asdict` gave."""
         shards = tuple(File(**shard) for shard in node["shards"])
         longest = node.get("longest")
         others = {
@@ -331,11 +304,7 @@ class Index:
 
     @classmethod
     def from_json(cls, content: bytes) -> "Index":
-        """What `to_json` gave.
-
-        Raises:
-          KeyError, TypeError, ValueError: it is no index, or was changed.
-        """
+        """What `to_json` gave."""
         node = json.loads(content)
         if node.pop("sha256") != _digest(node) or node.pop("format") != FORMAT:
             raise ValueError("the content does not fit its checksum")
@@ -369,11 +338,7 @@ class Cache:
     """
 
     def __init__(self, directory: str | os.PathLike[str]):
-        """Reads the index, and looks whether the files are there in their full size.
-
-        Raises:
-          InputError: there is no cache, or it is damaged or of another format.
-        """
+        """Reads the index, and looks whether the files are there in their full size."""
         self.directory = data_path(directory)
         content = self._index_content()
         try:
@@ -420,11 +385,7 @@ class Cache:
         return InputError(f"cache {self.directory}: {name} {what}: {_AGAIN}")
 
     def verify(self) -> None:
-        """Reads all files and compares them with the index.
-
-        Raises:
-          InputError: naming the first that differs.
-        """
+        """Reads all files and compares them with the index."""
         for split in self.index.splits.values():
             for file in split.files:
                 self._check_content(file)
@@ -451,11 +412,7 @@ class Cache:
         return {"cache": str(self.directory), "task": self.index.task, "splits": splits}
 
     def split(self, name: str) -> "Split":
-        """The examples of a split.
-
-        Raises:
-          InputError: there is no such split.
-        """
+        """The examples of a split."""
         if name not in self.index.splits:
             there = ", ".join(self.index.splits)
             raise InputError(f"cache {self.directory} has no split {name!r}: there are {there}")
@@ -519,11 +476,7 @@ class Split:
         return self._lengths[indices].astype(np.int64)
 
     def longest(self) -> Int[np.ndarray, " n"] | None:
-        """Tokens of the longest text of each example, int64; None where the cache does not say.
-
-        Raises:
-          InputError: the file is damaged.
-        """
+        """Tokens of the longest text of each example, int64; None where the cache does not say."""
         file = self._index.longest
         if file is None:
             return None
@@ -537,12 +490,7 @@ class Split:
         return np.frombuffer(content, LENGTHS_DTYPE).astype(np.int64)
 
     def first_with(self, tokens: int, *, floats: Collection[str] = ()) -> int:
-        """How many of the first examples together have so many tokens at most.
-
-        Args:
-          tokens: of all their features.
-          floats: stored features that are numbers, and count as none.
-        """
+        """How many of the first examples together have so many tokens at most."""
         columns = [k for k, name in enumerate(self._features) if name not in floats]
         for start in range(0, self.size, _COUNTED_AT_A_TIME):
             counts = self._lengths[start : start + _COUNTED_AT_A_TIME, columns]
@@ -554,11 +502,7 @@ class Split:
         return self.size
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """The stored features of some examples, int32 token ids.
-
-        Raises:
-          InputError: a shard is damaged.
-        """
+        """The stored features of some examples, int32 token ids."""
         if not len(indices):
             return []
         wanted = indices.tolist()

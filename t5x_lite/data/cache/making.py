@@ -103,18 +103,7 @@ class Job:
 def load_job(
     data: Data, vocabulary: Vocabulary, *, splits: Sequence[str] | None, seed: int, bake: bool
 ) -> Job:
-    """Loads the task, and looks whether it can be cached.
-
-    Args:
-      data: the data config; task, directory and lengths are used.
-      vocabulary: of inputs and targets.
-      splits: those to write; None for those of the task.
-      seed: of randomness before the placeholder and, baked, of the corruption.
-      bake: whether whole examples are written.
-
-    Raises:
-      InputError: the task or a split is wrong, or the task cannot be cached so.
-    """
+    """Loads the task, and looks whether it can be cached."""
     # Now, because TensorFlow takes seconds.
     from t5x_lite.data.live import tasks as live_tasks
     from t5x_lite.data.live.rows import truncated
@@ -130,11 +119,7 @@ def load_job(
 
 
 def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
-    """The stored features of the examples that a task gives at its placeholder or, baked, ends in.
-
-    Raises:
-      InputError: they are no sequences of token ids, or lost their order behind `stages.number`.
-    """
+    """The stored features of a task's examples at its placeholder or, baked, at its end."""
     from t5x_lite.data import elements
 
     names = features_of(dataset, job.recipe, job.data.task)
@@ -182,11 +167,7 @@ def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]
 
 
 def goes_without(job: Job, split: str, *, asked: bool) -> None:
-    """Says that a cache goes without a split that has no example.
-
-    Raises:
-      InputError: it was asked for, or is "train".
-    """
+    """Says that a cache goes without a split that has no example."""
     if asked or split == "train":
         where = f" in {job.data.directory}" if job.data.directory else ""
         raise InputError(f"data.task {job.data.task!r} found no example for split {split!r}{where}")
@@ -218,12 +199,7 @@ SHARD_BYTES = 1 << 28
 
 @contextlib.contextmanager
 def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
-    """A directory that takes the name `output` when the block ends well, and is removed if not.
-
-    Raises:
-      InputError: `output` is there and is not an empty directory, or cannot be made.
-      BucketError: it is in a bucket that stays away.
-    """
+    """A directory that takes the name `output` when the block ends well, and is removed if not."""
     where = data_path(output)
     if isinstance(where, BucketPath):
         with _new_in_bucket(where) as directory:
@@ -309,16 +285,7 @@ class SplitWriter:
         shard_bytes: int = SHARD_BYTES,
         longest: Callable[[Sequence[np.ndarray]], int] | None = None,
     ):
-        """Begins a split.
-
-        Args:
-          directory: the cache's.
-          split: its name.
-          num_features: token sequences of an example.
-          dtype: of the tokens on the disk.
-          shard_bytes: a shard ends with the example that fills it.
-          longest: tokens of an example's longest text, where the cache is to hold them.
-        """
+        """Begins a split."""
         self._directory, self._split = directory, split
         self._num_features, self._dtype = num_features, np.dtype(dtype).newbyteorder("<")
         self._largest = np.iinfo(self._dtype).max
@@ -332,11 +299,7 @@ class SplitWriter:
         self.examples = self.tokens = 0
 
     def add(self, features: Sequence[np.ndarray]) -> None:
-        """Writes one example: int token ids [_] of each feature.
-
-        Raises:
-          InputError: a token id does not fit the dtype.
-        """
+        """Writes one example: int token ids [_] of each feature."""
         if len(features) != self._num_features:
             raise ValueError(f"an example has {self._num_features} features, got {len(features)}")
         tokens = np.concatenate(features)
@@ -443,25 +406,7 @@ def write_cache(
     num_workers: int = 1,
     shard_bytes: int = SHARD_BYTES,
 ) -> Index:
-    """Runs a task once and writes its tokens.
-
-    Args:
-      data: the data config; task, directory and lengths are used.
-      vocabulary: of inputs and targets.
-      output: a new directory; it has this name only when all of it is written.
-      splits: those to write; None writes all of the task that have an example.
-      seed: of randomness before the placeholder and, baked, of the corruption.
-      bake: whether whole examples are written: corrupted as in the first epoch, trimmed and ended
-        by EOS.
-      num_workers: processes that run the task; 1 runs it in this one.
-      shard_bytes: a shard ends with the example that fills it.
-
-    Returns:
-      The index that was written.
-
-    Raises:
-      InputError: the task, its files or `output` are wrong, or the task cannot be cached so.
-    """
+    """Runs a task once and writes its tokens."""
     if num_workers < 1 or (bake and num_workers > 1):
         raise InputError(
             f"--num-workers must be at least 1{', and with --bake 1' if bake else ''}: "

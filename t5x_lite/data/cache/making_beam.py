@@ -62,27 +62,7 @@ def write_cache(
     seed: int = 0,
     shard_bytes: int = SHARD_BYTES,
 ) -> Index:
-    """Runs a task once on a cluster, writes its tokens, and waits for it.
-
-    Args:
-      data: as of `caching.write_cache`; workers read the same files.
-      vocabulary: of inputs and targets; it goes to the workers by the output's directory.
-      output: a new directory on a file system that all workers share.
-      runner: see `beam_runner.pipeline_options`.
-      options: of Beam.
-      splits: those to write; None writes all of the task that have an example.
-      seed: of randomness before the placeholder; each shard of the source has its own.
-      shard_bytes: a shard of the cache ends with the example that fills it, or with a shard of the
-        source.
-
-    Returns:
-      The index that was written.
-
-    Raises:
-      InputError: the task, its files, an option or `output` are wrong, or the task cannot be run on
-        each shard alone.
-      RuntimeError: the pipeline failed.
-    """
+    """Runs a task once on a cluster, writes its tokens, and waits for it."""
     found = pipeline_options(runner, options)
     try:
         check_local(output, what="--output")
@@ -154,17 +134,7 @@ def _run(
 def build(
     pipeline: beam.Pipeline, shards: Sequence[tuple[str, int]], work: PartWriter, *, result: str
 ) -> PValue:
-    """Adds all stages to a pipeline.
-
-    Args:
-      pipeline: of any runner.
-      shards: splits and numbers of the source's shards.
-      work: what is done with each.
-      result: the file that gets the parts as JSON.
-
-    Returns:
-      One element, `result`, when all is written.
-    """
+    """Adds all stages to a pipeline."""
     return (
         pipeline
         | "shards" >> beam.Create(list(shards))

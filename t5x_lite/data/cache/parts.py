@@ -85,11 +85,7 @@ _NUMBERS = {"_RangeDataset", "_VariantDataset"}
 
 
 def shards_of(job: Job, split: str) -> Sequence[str]:
-    """The shards of a split, in the source's order; none where there is nothing.
-
-    Raises:
-      InputError: the source has no shards, or cannot be read.
-    """
+    """The shards of a split, in the source's order; none where there is nothing."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -110,17 +106,7 @@ def shards_of(job: Job, split: str) -> Sequence[str]:
 
 
 def shard_dataset(job: Job, split: str, number: int, count: int) -> Any:
-    """What the task gives at its placeholder for one shard of its source, as a tf.data.Dataset.
-
-    Args:
-      job: the task.
-      split: of its source.
-      number: of the shard.
-      count: of shards.
-
-    Raises:
-      InputError: the shard cannot be read.
-    """
+    """What the task gives at its placeholder for one shard of its source, as a tf.data.Dataset."""
     return _from_raw(job, split, number, count)[1]
 
 
@@ -137,11 +123,7 @@ def _from_raw(job: Job, split: str, number: int, count: int) -> tuple[Any, Any]:
 
 
 def check_shards(job: Job, split: str, count: int) -> None:
-    """Looks, without reading examples, whether a task can be run on each shard alone.
-
-    Raises:
-      InputError: it counts over the whole source, or gives no sequences of token ids.
-    """
+    """Looks, without reading examples, whether a task can be run on each shard alone."""
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 
@@ -245,14 +227,7 @@ class PartWriter:
     def of(
         cls, job: Job, parts: Path, *, counts: Mapping[str, int], shard_bytes: int = SHARD_BYTES
     ) -> "PartWriter":
-        """A writer that can be pickled; the vocabulary goes to the workers by `parts`.
-
-        Args:
-          job: the task.
-          parts: a directory that all workers share.
-          counts: shards of each split of the source.
-          shard_bytes: a shard of the cache ends with the example that fills it.
-        """
+        """A writer that can be pickled; the vocabulary goes to the workers by `parts`."""
         job.vocabulary.save(parts / _VOCABULARY)
         directory = job.data.directory
         if directory and not is_remote(directory):
@@ -267,15 +242,7 @@ class PartWriter:
         )
 
     def __call__(self, split: str, number: int) -> Part:
-        """Runs the task on a shard of its source, and writes what comes of it.
-
-        Args:
-          split: of the task.
-          number: of the shard.
-
-        Raises:
-          UnsharedError: the directory of the parts is not here.
-        """
+        """Runs the task on a shard of its source, and writes what comes of it."""
         if not self._parts.is_dir():
             raise UnsharedError(
                 f"worker {socket.gethostname()} does not see {self._parts}: --output must be on a "
@@ -337,20 +304,7 @@ class PartWriter:
 
 
 def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> SplitIndex | None:
-    """Makes the split of a cache of its parts, in the order of the source's shards.
-
-    Args:
-      split: its name.
-      parts: those of the split, in any order.
-      where: their directory.
-      directory: the cache's.
-
-    Returns:
-      What the index says of it; None where there is no example.
-
-    Raises:
-      InputError: a worker found the input wrong; that of the first shard is told.
-    """
+    """Makes the split of a cache of its parts, in the order of the source's shards."""
     ordered = sorted(parts, key=lambda part: part.number)
     for part in ordered:
         if part.error:

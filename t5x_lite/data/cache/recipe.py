@@ -125,18 +125,7 @@ class Recipe:
         epoch: int,
         index: int,
     ) -> dict[str, np.ndarray]:
-        """One example, a pure function of its arguments.
-
-        Args:
-          stored: int32 token ids of each stored feature.
-          lengths: tokens of each output at most, EOS included; without one it is not trimmed.
-          seed: the run's seed.
-          epoch: how often the data were repeated before.
-          index: the example's position in the cache.
-
-        Returns:
-          int32 token ids of each output, or float32 numbers.
-        """
+        """One example, a pure function of its arguments."""
         found = stored
         if self.corruption:
             corrupt = CORRUPTIONS[self.corruption]
@@ -168,18 +157,7 @@ class Recipe:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> Int[np.ndarray, "n G"]:
-        """How long the outputs of `example` are, from the lengths of what is stored.
-
-        Args:
-          counts: tokens of each stored feature.
-          lengths: tokens of each output at most, EOS included.
-          seed: the run's seed.
-          epochs: of each example.
-          indices: of each example.
-
-        Returns:
-          int64 tokens of each output, in the order of `outputs`.
-        """
+        """How long the outputs of `example` are, from the lengths of what is stored."""
         found = counts.astype(np.int64)
         if self.corruption:
             keys = {"seed": seed, "epochs": epochs, "indices": indices}
@@ -203,11 +181,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "Recipe":
-        """What `to_json` gave.
-
-        Raises:
-          KeyError, TypeError, ValueError: it is no recipe.
-        """
+        """What `to_json` gave."""
         lists = {name: tuple(node.get(name, ())) for name in ("stored", "floats", "ending")}
         return cls(**{**node, **lists})
 
@@ -223,17 +197,7 @@ def as_floats(numbers: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " _"]:
 
 
 def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> Recipe:
-    """What a cache of a task holds, and what is done when it is read.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      task: a seqio.Task.
-      bake: whether whole examples are held.
-
-    Raises:
-      InputError: the task has no placeholder, or does after it what cannot be done without seqio.
-    """
+    """What a cache of a task holds, and what is done when it is read."""
     from t5x_lite.data.elements import seqio
 
     known = {**trimmed_lengths(data), **lengths_of(data)}

@@ -62,11 +62,7 @@ class Passages:
 
     @classmethod
     def open(cls, directory: str | Path) -> "Passages":
-        """What `write` wrote.
-
-        Raises:
-          InputError: it is not there, or damaged.
-        """
+        """What `write` wrote."""
         folder = Path(directory) / _PASSAGES
         ends, path = _array(folder / "ends.npy"), folder / "keys.npy"
         keys = _array(path) if path.is_file() else None
@@ -89,11 +85,7 @@ class Passages:
         rows: Sequence[np.ndarray],
         keys: UInt64[np.ndarray, "n K"] | None = None,
     ) -> None:
-        """Writes the tokens and keys of all passages; ends.npy last.
-
-        Raises:
-          InputError: the directory has other passages, to which its searches refer.
-        """
+        """Writes the tokens and keys of all passages; ends.npy last."""
         folder = Path(directory) / _PASSAGES
         folder.mkdir(parents=True, exist_ok=True)
         content = np.concatenate([np.zeros(0, np.int32), *rows])
@@ -159,11 +151,7 @@ def write(
 
 
 def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
-    """The search of a step.
-
-    Raises:
-      InputError: it is missing, damaged, or of another cache.
-    """
+    """The search of a step."""
     folder = Path(directory) / str(step)
     try:
         digest = json.loads((folder / "refresh.json").read_text())["sha256"]
@@ -201,12 +189,7 @@ class Refreshes:
         return self._refresh.period - number % self._refresh.period
 
     def negatives(self, number: int) -> Negatives | None:
-        """Those of a batch; waits for a search that is late. None are the cache's own.
-
-        Raises:
-          InputError: one that was used before is missing or another one.
-          Ended: a signal came before a search that is late.
-        """
+        """Those of a batch; waits for a search that is late. None are the cache's own."""
         step, where = self._refresh.searched_by(number), self._refresh.directory
         if not step:
             return None

@@ -97,13 +97,7 @@ class OneShape:
         return self.stream.repeated(position)
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """The batch at a position; its last rows may be padding; None where no row is left.
-
-        Args:
-          position: where it begins.
-          part: which part of its rows.
-          parts: how many there are.
-        """
+        """The batch at a position; its last rows may be padding; None where no row is left."""
         spans = self.stream.spans(position, self._batch_size)
         if not spans:
             return None
@@ -251,17 +245,7 @@ class Scheduled:
     """
 
     def __init__(self, stream: Stream, data: Data, *, seed: int, natural: bool = True):
-        """Sorts the examples of all caches into groups.
-
-        Args:
-          stream: the examples.
-          data: the config, whose batches are `shapes.Scheduled`.
-          seed: of all orders.
-          natural: whether an epoch has each example once, or caches at the rates of the stream.
-
-        Raises:
-          InputError: no group has a whole batch, or lengths depend on the epoch.
-        """
+        """Sorts the examples of all caches into groups."""
         assert isinstance(data.batches, config.Scheduled)
         self.stream, self._seed, self._shuffle = stream, seed, data.shuffle
         self._rule, self._buckets = data.batches, data.batches.buckets()
@@ -395,15 +379,7 @@ class Scheduled:
 
 
 def each_cache(data: Data, *, split: str) -> dict[str, Data]:
-    """The data of each cache alone, of those that have a split, by the name of its directory.
-
-    Args:
-      data: with data.cache.
-      split: that is read.
-
-    Raises:
-      InputError: there is no data.cache, it is damaged, or two directories have one name.
-    """
+    """The data of each cache alone, of those that have a split, by the name of its directory."""
     texts = [data.cache] if isinstance(data.cache, str) else list(data.cache)
     if not data.cache:
         raise InputError(
@@ -425,15 +401,7 @@ def each_cache(data: Data, *, split: str) -> dict[str, Data]:
 
 
 def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
-    """The caches that data.cache names, each with its share of the examples.
-
-    Returns:
-      (directory, rate) in the order given; the rates add up to 1.
-
-    Raises:
-      InputError: as `mixing.parse_sources`; or rates are given and data.mixing is set, too; or a
-        cache has no training examples.
-    """
+    """The caches that data.cache names, each with its share of the examples."""
     texts = [data.cache] if isinstance(data.cache, str) else list(data.cache)
     if len(texts) < 2 or any(split_rate(text)[1] is not None for text in texts):
         if data.mixing != Mixing():

@@ -169,16 +169,7 @@ class Stream:
         repeat: bool,
         tokens: EncoderTokens | None = None,
     ):
-        """Makes the stream; nothing is read yet.
-
-        Args:
-          data: layout, lengths and packing.
-          sources: the caches and their rates.
-          seed: of order and corruption.
-          shuffle: whether each epoch of a cache has an order of its own, or all have the cache's.
-          repeat: whether it goes on for ever, or ends before a cache would begin anew.
-          tokens: the vocabulary's, for a layout of an encoder.
-        """
+        """Makes the stream; nothing is read yet."""
         self.sources = sources
         self.negatives: Negatives | None = None
         self._data, self._seed, self._shuffle, self._tokens = data, seed, shuffle, tokens
@@ -315,13 +306,7 @@ class Stream:
     def rows(
         self, numbers: Int[np.ndarray, " n"], *, num_rows: int, lengths: Mapping[str, int]
     ) -> dict[str, np.ndarray]:
-        """A row of each of some examples, by their numbers in the run.
-
-        Args:
-          numbers: theirs.
-          num_rows: rows in all; the others are padding.
-          lengths: tokens of each feature at most, which hold them (`Layout.lengths`).
-        """
+        """A row of each of some examples, by their numbers in the run."""
         return self._laid_out(self._at(numbers), num_rows=num_rows, lengths=lengths)
 
     def rows_of(
@@ -333,15 +318,7 @@ class Stream:
         num_rows: int,
         lengths: Mapping[str, int],
     ) -> dict[str, np.ndarray]:
-        """A row of each of some examples of source k.
-
-        Args:
-          k: the cache.
-          indices: the examples' positions in it.
-          epoch: how often they were read before.
-          num_rows: as for `rows`.
-          lengths: as for `rows`.
-        """
+        """A row of each of some examples of source k."""
         where = np.full_like(indices, k), np.full_like(indices, epoch), indices
         return self._laid_out(where, num_rows=num_rows, lengths=lengths)
 
@@ -368,9 +345,6 @@ class Stream:
 
         Of rows of one text it follows from the lengths of what is stored. Of others the cache says
         it, or, one of an earlier version, is read through once.
-
-        Raises:
-          InputError: lengths differ from epoch to epoch.
         """
         source = self.sources[k]
         if source.recipe.corruption:
@@ -460,11 +434,7 @@ class Stream:
 
 
 def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, " S"]]:
-    """Features of rows that are a number of their cache: that of each cache.
-
-    Raises:
-      InputError: data.adapter_of has no number of one.
-    """
+    """Features of rows that are a number of their cache: that of each cache."""
     directories = [str(source.cache.directory) for source in sources]
     found: dict[str, Int[np.ndarray, " S"]] = {}
     if data.adapter_of:
@@ -486,11 +456,7 @@ def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, 
 
 
 def _layout_of(data: Data, sources: list[Source]) -> Layout:
-    """The layout of the caches' examples.
-
-    Raises:
-      InputError: they are of different kinds.
-    """
+    """The layout of the caches' examples."""
     first, *others = sources
     layout = data.layout.of_task(first.recipe.outputs)
     if data.adapter_of:  # several tasks, some of which may have more
@@ -509,17 +475,7 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
 
 
 def truncated(data: Data, sources: list[Source]) -> list[Source]:
-    """The caches of training examples, of which the first alone are read.
-
-    Args:
-      data: the data config; where it sets neither first_documents nor first_tokens, nothing
-        changes.
-      sources: its caches.
-
-    Raises:
-      InputError: there are several; or it does not know documents; or the first example has more
-        tokens.
-    """
+    """The caches of training examples, of which the first alone are read."""
     for name, number in truncation_of(data).items():
         if len(sources) > 1:
             raise InputError(

@@ -43,12 +43,7 @@ _Lanes = UInt64[np.ndarray, "n 4"]
 
 
 def highway_hash(texts: Sequence[bytes], key: Sequence[int]) -> UInt64[np.ndarray, " n"]:
-    """The hashes of byte strings.
-
-    Args:
-      texts: any; those of like length take the least time.
-      key: four numbers of 64 bits.
-    """
+    """The hashes of byte strings."""
     if not texts:
         return np.zeros(0, np.uint64)
     places = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
@@ -146,15 +141,7 @@ _MOST_SIZES = 1 << 16
 
 
 def footer_range(size: int, last: bytes) -> tuple[int, int]:
-    """Which bytes of a file say where its records are.
-
-    Args:
-      size: bytes of the file.
-      last: its last `LAST_BYTES`.
-
-    Raises:
-      ValueError: it is not an ArrayRecord file.
-    """
+    """Which bytes of a file say where its records are."""
     if size < 2 * LAST_BYTES or size % LAST_BYTES:
         raise ValueError("it is not an ArrayRecord file")
     chunk = plain_chunk(last, size - LAST_BYTES, is_first=True)
@@ -166,16 +153,7 @@ def footer_range(size: int, last: bytes) -> tuple[int, int]:
 
 
 def record_starts(footer: bytes, start: int, *, examples: int) -> Int[np.ndarray, " n"]:
-    """Where each record's chunk begins, and, as the last of n + 1, where the last one ends.
-
-    Args:
-      footer: the bytes of `footer_range`.
-      start: where they begin.
-      examples: how many records there must be.
-
-    Raises:
-      ValueError: the file has records in groups, or another number of them, or is damaged.
-    """
+    """Where each record's chunk begins, and, as the last of n + 1, where the last one ends."""
     most = _FOOTER_BYTES_A_RECORD * (examples + 2)
     [(sizes, values)] = _decoded([plain_chunk(footer, start, is_first=True)], most=most)
     ends = np.cumsum(_numbers(sizes))
@@ -191,16 +169,7 @@ def record_starts(footer: bytes, start: int, *, examples: int) -> Int[np.ndarray
 
 
 def plain_chunk(content: bytes, start: int, *, is_first: bool = False) -> bytes:
-    """A chunk without the headers of the file's blocks.
-
-    Args:
-      content: of the file, from the chunk's begin on.
-      start: where it begins.
-      is_first: whether the content may go on behind the chunk, which is cut off.
-
-    Raises:
-      ValueError: it is shorter than its header says.
-    """
+    """A chunk without the headers of the file's blocks."""
     parts, place, end = [], 0, len(content)
     while place < end:
         if (start + place) % _BLOCK == 0:
@@ -218,16 +187,7 @@ def plain_chunk(content: bytes, start: int, *, is_first: bool = False) -> bytes:
 
 
 def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
-    """The records of chunks of one record each.
-
-    Args:
-      chunks: from `plain_chunk`.
-      sizes: bytes of each record.
-
-    Raises:
-      ValueError: one is damaged, or of another size.
-      InputError: the package that decompresses them is missing.
-    """
+    """The records of chunks of one record each."""
     found = []
     for (numbers, values), size in zip(
         _decoded(chunks, most=max(sizes, default=0)), sizes, strict=True

@@ -59,18 +59,7 @@ def read_tsv(
     header: Sequence[str] = (),
     skip_incomplete: bool = False,
 ) -> list[Row]:
-    """The rows of a TSV file that has no quoting, such as GLUE's; blank lines are skipped.
-
-    Args:
-      file: the path of a file in UTF-8, perhaps with a byte-order mark.
-      columns: names that the header must hold.
-      header: the names, where the file has no line for them.
-      skip_incomplete: whether rows with fewer columns are skipped, with a warning.
-
-    Raises:
-      InputError: the file cannot be read, is not UTF-8, lacks a column, or has a row that does not
-        fit its header.
-    """
+    """The rows of a TSV file that has no quoting, such as GLUE's; blank lines are skipped."""
     names, rows, skipped = list(header), [], []
     for number, line in enumerate(_bytes(file).split(b"\n"), start=1):
         try:
@@ -128,18 +117,7 @@ def _check_width(entries: Sequence[str], names: Sequence[str], *, where: str) ->
 def read_csv(
     file: DataPath, *, columns: Sequence[str], separator: str = ",", quoting: bool = True
 ) -> Iterator[Row]:
-    """The rows of a file with a header and RFC 4180's quoting; blank lines are skipped.
-
-    Args:
-      file: the path of a file in UTF-8, perhaps with a byte-order mark.
-      columns: names that the header must hold.
-      separator: the character between entries.
-      quoting: whether an entry may stand in quotation marks; else they are characters like others.
-
-    Raises:
-      InputError: as `read_tsv`; or a quotation mark stands inside an entry without being doubled,
-        or is never closed.
-    """
+    """The rows of a file with a header and RFC 4180's quoting; blank lines are skipped."""
     names: list[str] = []
     for number, entries in _all_records(file, separator=separator, quoting=quoting):
         where = f"{file}:{number}"
@@ -239,16 +217,7 @@ def _records(
 def read_jsonl(
     file: DataPath, *, fields: Sequence[str], numbers: Sequence[str] = ()
 ) -> Iterator[Row]:
-    """The objects of a JSONL file; blank lines are skipped.
-
-    Args:
-      file: the path of a file in UTF-8.
-      fields: fields that every object must have, strings.
-      numbers: fields that must be whole numbers from 0 where an object has them; "7" is 7.
-
-    Raises:
-      InputError: the file cannot be read, or a line is not such an object.
-    """
+    """The objects of a JSONL file; blank lines are skipped."""
     for line in json_lines.read_examples(str(file), fields=fields):
         for name in numbers:
             if name in line.record:
@@ -268,14 +237,6 @@ def read_squad(file: DataPath, *, unanswerable: bool = False) -> Iterator[dict[s
 
     Each has "id", "title", "context", "question" and "answers" with the lists "text" and
     "answer_start", which are empty where the file has no answers.
-
-    Args:
-      file: the path of a file in UTF-8.
-      unanswerable: whether some questions have no answer, and each says so by "is_impossible", as
-        in SQuAD 2.0.
-
-    Raises:
-      InputError: the file cannot be read or has another form, or two questions have one id.
     """
     content = json_lines.parse_json(_bytes(file), where=str(file))
     seen: dict[str, str] = {}
@@ -366,9 +327,6 @@ def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
     The lines are the sentence, the pronoun, the two candidates with a comma between them, and the
     right candidate.
-
-    Raises:
-      InputError: naming file and line.
     """
     del split  # all have answers
     try:
@@ -394,15 +352,7 @@ def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
-    """Rows with their numbers: those of a column, or, where the rows lack it, 0, 1, 2 ...
-
-    Args:
-      rows: the rows.
-      column: the name of the column.
-
-    Raises:
-      InputError: an entry is no whole number, or two rows have the same.
-    """
+    """Rows with their numbers: those of a column, or, where the rows lack it, 0, 1, 2 ..."""
     seen: dict[int, str] = {}
     for count, row in enumerate(rows):
         number = count
@@ -418,11 +368,7 @@ def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
 
 
 def label_index(row: Row, column: str, labels: Sequence[str]) -> int:
-    """The index of a row's label.
-
-    Raises:
-      InputError: the row has none, or it is none of the labels.
-    """
+    """The index of a row's label."""
     if column not in row.fields:
         raise InputError(f"{row.where}: there is no {column}; only a test split may lack it")
     label = str(row.fields[column])
@@ -460,15 +406,7 @@ class Sentence:
 
 
 def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
-    """The sentences of a file with columns.
-
-    Args:
-      file: in UTF-8; it may be compressed.
-      may_lack_tags: whether a sentence may have words alone, as in a test split.
-
-    Raises:
-      InputError: the file cannot be read, or a word has no tag.
-    """
+    """The sentences of a file with columns."""
     rows: list[list[str]] = []
     number = 0
     for number, line in enumerate(read_lines([str(file)], longest=LONGEST_COLUMNS), start=1):
@@ -504,15 +442,7 @@ def _sentence(
 
 
 def read_tagged_jsonl(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
-    """The sentences of JSON lines; white space inside a word becomes one space.
-
-    Args:
-      file: in UTF-8; it may be compressed.
-      may_lack_tags: whether an object may have no tags, or null, as in a test split.
-
-    Raises:
-      InputError: the file cannot be read, or a line is no such object.
-    """
+    """The sentences of JSON lines; white space inside a word becomes one space."""
     for row in read_jsonl(file, fields=()):
         words = row.fields.get("tokens")
         if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
@@ -531,11 +461,7 @@ def read_tagged_jsonl(file: DataPath, *, may_lack_tags: bool = False) -> Iterato
 
 
 def _checked(row: Row, tags: Any, number: int) -> tuple[str, ...]:
-    """The tags of an object as text.
-
-    Raises:
-      InputError: they are none, or not as many as the words.
-    """
+    """The tags of an object as text."""
     if not isinstance(tags, list):
         raise InputError(f"{row.where}: the tags must be a list, got {json.dumps(tags)[:40]}")
     if len(tags) != number:

@@ -101,18 +101,7 @@ def is_named(place: str) -> bool:
 def read_documents(
     shard: Shard, *, template: str = TEXT, blocks: bool = False, longest: int = LONGEST_LINE
 ) -> Iterator[Document]:
-    """The documents of a shard, in order; it is read as they are asked for.
-
-    Args:
-      shard: a file, or a split of the hub.
-      template: the text, with columns in braces; plain text has none.
-      blocks: whether blank lines divide the documents of plain text, and no line ends.
-      longest: maximum bytes of a line.
-
-    Raises:
-      InputError: naming file and line or row: unreadable, damaged, a column is missing or no text,
-        or a package is missing.
-    """
+    """The documents of a shard, in order; it is read as they are asked for."""
     if kind_of(shard) == "text":
         yield from _plain(str(shard), blocks=blocks, longest=longest)
         return
@@ -126,16 +115,7 @@ def read_documents(
 def read_fields(
     shard: Shard, *, columns: Sequence[str] | None = None, longest: int = LONGEST_LINE
 ) -> Iterator[Row]:
-    """The objects or rows of a shard.
-
-    Args:
-      shard: JSON lines or a table.
-      columns: that each must have; a table is read without its others. None reads all there are.
-      longest: maximum bytes of a line.
-
-    Raises:
-      InputError: as `read_documents`.
-    """
+    """The objects or rows of a shard."""
     if kind_of(shard) == "json":
         for line in read_examples(str(shard), fields=columns or (), longest=longest):
             yield Row(line.where, line.record)
@@ -158,11 +138,7 @@ def _plain(path: str, *, blocks: bool, longest: int) -> Iterator[Document]:
 
 
 def text_of(row: Row, template: str) -> str:
-    """The text of a row of a table or of an object.
-
-    Raises:
-      InputError: one of its columns is missing, null or no text.
-    """
+    """The text of a row of a table or of an object."""
     for name in places(template):
         value = row.fields.get(name)
         if isinstance(value, str):
@@ -202,11 +178,7 @@ class Groups:
         return max(1, num_groups(self._shard))
 
     def texts(self, group: int | None) -> Iterator[bytes]:
-        """The texts of a part, or of all parts if it is None, in UTF-8.
-
-        Raises:
-          InputError: as `read_documents`.
-        """
+        """The texts of a part, or of all parts if it is None, in UTF-8."""
         columns = places(self._template)
         for row in read_columns(self._shard, columns=columns, group=group):
             yield text_of(row, self._template).encode("utf-8", "replace")
@@ -218,11 +190,7 @@ _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def as_template(text: str) -> str:
-    """The template that an option gives: "content" stands for "{content}".
-
-    Raises:
-      InputError: it names no column.
-    """
+    """The template that an option gives: "content" stands for "{content}"."""
     if text and not _PLACE.search(text):
         return f"{{{text}}}"
     if not places(text):
@@ -231,11 +199,7 @@ def as_template(text: str) -> str:
 
 
 def fill(template: str, fields: Mapping[str, object]) -> str:
-    """The template with the fields in their places.
-
-    Raises:
-      InputError: a place names no field, or a brace is not closed.
-    """
+    """The template with the fields in their places."""
     return _PLACE.sub(functools.partial(_value, template=template, fields=fields), template)
 
 
@@ -305,20 +269,7 @@ class Source:
 def weighted_files(
     inputs: Sequence[str], *, is_place: Callable[[str], bool] = lambda name: False
 ) -> list[Source] | None:
-    """Reads "FILE=WEIGHT", where FILE may be a pattern such as de/*.txt.
-
-    Args:
-      inputs: all with a weight, or all without one. A file whose own name ends in =NUMBER is taken
-        whole if it exists.
-      is_place: whether a name is left as it is, as of a directory that the reader knows.
-
-    Returns:
-      The sources in the order given; None where there are no weights.
-
-    Raises:
-      InputError: some have no weight, a weight is no number above 0, a file is missing, cannot be
-        read twice, or is there twice.
-    """
+    """Reads "FILE=WEIGHT", where FILE may be a pattern such as de/*.txt."""
     pairs = [_split(text) for text in inputs]
     if all(weight is None for _, weight in pairs):
         return None
@@ -349,15 +300,6 @@ def tempered_files(
     """Files or patterns, each a source, whose weights are their bytes to the power of alpha.
 
     q_l ~ p_l^alpha of languages: with 0.3, XLM-R's, 900 MB and 10 MB are drawn as 3.9 to 1.
-
-    Args:
-      inputs: files or patterns, without weights.
-      alpha: in (0, 1]; 1 is in proportion.
-      is_place: as of `weighted_files`.
-      read: gives the lines of files.
-
-    Raises:
-      InputError: alpha is no such number; or as `weighted_files`.
     """
     if not 0 < alpha <= 1:
         raise InputError(f"--alpha must be above 0 and at most 1: got {alpha}")
@@ -375,16 +317,7 @@ def tempered_files(
 def weighted_lines(
     sources: Sequence[Source], *, seed: int, read: Read = read_lines
 ) -> Iterator[str]:
-    """The lines that are drawn, source by source, each in the order of its files.
-
-    Args:
-      sources: from `weighted_files`.
-      seed: of the draws; equal files and seeds give equal lines.
-      read: gives the lines of files.
-
-    Raises:
-      InputError: at the call if a file is not UTF-8, or a source has no text.
-    """
+    """The lines that are drawn, source by source, each in the order of its files."""
     sizes = [_bytes_of(source, read) for source in sources]
     total = math.fsum(source.weight for source in sources)
     most = min(size * total / one.weight for one, size in zip(sources, sizes, strict=True))

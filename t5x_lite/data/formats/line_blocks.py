@@ -68,13 +68,7 @@ class Files:
         documents: Sequence[bool] | None = None,
         template: str = TEXT,
     ):
-        """Opens nothing.
-
-        Args:
-          paths: the files, in UTF-8; tables, or splits of the hub.
-          documents: for each file whether blank lines divide documents; by default lines are texts.
-          template: the text of the rows of tables.
-        """
+        """Opens nothing."""
         self.paths = [str(path) for path in paths]
         self._documents = list(documents or [False] * len(self.paths))
         self._tables = {
@@ -86,11 +80,7 @@ class Files:
         self._ends: np.ndarray | None = None
 
     def read(self, file: int, number: int) -> Block | None:
-        """A block of a file, counted from the front; None behind the last.
-
-        Raises:
-          InputError: the file cannot be read, is cut off or damaged, or is not UTF-8.
-        """
+        """A block of a file, counted from the front; None behind the last."""
         return self._read(file, None, number)
 
     def _read(self, file: int, group: int | None, number: int) -> Block | None:
@@ -128,11 +118,7 @@ class Files:
         return self._ends
 
     def read_part(self, part: int, number: int) -> Block | None:
-        """A block of a part; None behind its last.
-
-        Raises:
-          InputError: as `read`.
-        """
+        """A block of a part; None behind its last."""
         ends = self._part_ends()
         file = int(np.searchsorted(ends, part, side="right"))
         first = int(ends[file - 1]) if file else 0
@@ -186,11 +172,7 @@ def _num_parts(path: str) -> int:
 
 
 def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
-    """The texts that are not blank.
-
-    Raises:
-      InputError: one of them is not UTF-8.
-    """
+    """The texts that are not blank."""
     pairs = [(place, text.strip()) for place, text in numbered]
     pairs = [(place, text) for place, text in pairs if text]
     places, texts = [place for place, _ in pairs], [text for _, text in pairs]
@@ -269,11 +251,7 @@ class _Rows:
 
 
 def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
-    """The lines that begin at an offset or behind it.
-
-    Raises:
-      InputError: one has more than `LONGEST_LINE` bytes.
-    """
+    """The lines that begin at an offset or behind it."""
     offset = start
     if start:
         stream.seek(start - 1)
@@ -296,13 +274,7 @@ def _lines_of_part(lines: Iterator[tuple[int, bytes]], end: int) -> Iterator[tup
 def _documents_of_part(
     lines: Iterator[tuple[int, bytes]], end: int, *, begins: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """The documents behind the blank lines that begin before an offset.
-
-    Args:
-      lines: of the file, from the part on.
-      end: the offset.
-      begins: whether the first line begins a document, as a file's first does.
-    """
+    """The documents behind the blank lines that begin before an offset."""
     document: list[tuple[int, bytes]] = []
     for place, line in lines:
         is_blank, is_behind = not line.strip(), -1 - place >= end

@@ -60,12 +60,7 @@ def plain_name(path: str | os.PathLike[str]) -> str:
 
 
 def open_text(path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[BinaryIO]:
-    """Opens a file whose bytes are those of the text.
-
-    Raises:
-      OSError: it cannot be read.
-      InputError: while it is read, it turns out to be cut off or damaged, or a package is missing.
-    """
+    """Opens a file whose bytes are those of the text."""
     return _named(path, decompressed(path))
 
 
@@ -76,13 +71,7 @@ _EXPANSION = 200
 
 
 def read_whole(path: str | os.PathLike[str], *, most: int = LARGEST_WHOLE) -> bytes:
-    """Read the text of a file that is taken apart in memory at once.
-
-    Raises:
-      OSError: it cannot be read.
-      InputError: it is damaged, has more bytes than `most`, or is compressed and expands to more
-        than 200 times its size.
-    """
+    """Read the text of a file that is taken apart in memory at once."""
     allowed = most
     if is_compressed(path) and not is_remote(path):
         allowed = min(most, max(LONGEST_LINE, _EXPANSION * os.stat(path).st_size))
@@ -257,21 +246,7 @@ def read_examples(
     skip: int = 0,
     longest: int = LONGEST_LINE,
 ) -> Iterator[Line]:
-    """Reads objects that have the given fields, each a string; blank lines are passed over.
-
-    Args:
-      path: a file in UTF-8, which may be compressed (.gz, .zst); "-" is standard input.
-      fields: fields that every object must have.
-      optional: fields that must be strings where an object has them.
-      numbers: fields that must be whole numbers in [0, 2**32) where an object has them.
-      skip: objects at the beginning that are passed over, unread.
-      longest: bytes of a line at most.
-
-    Raises:
-      InputError: naming file and line: unreadable, not UTF-8, too long, not a JSON object, a field
-        missing.
-        NaN and infinity, which Python's json takes, are no JSON.
-    """
+    """Reads objects that have the given fields, each a string; blank lines are passed over."""
     name = "standard input" if path == "-" else path
     with _open(path) as lines:
         numbered = enumerate(without_bom(lines_of(lines, name=name, longest=longest)), start=1)
@@ -284,16 +259,7 @@ def read_examples(
 
 
 def lines_of(file: Any, *, name: str, longest: int) -> Iterator[bytes]:
-    """The lines of a file, of which no more than a line is ever in memory.
-
-    Args:
-      file: open for reading.
-      name: for the message.
-      longest: bytes of a line at most, its end included.
-
-    Raises:
-      InputError: a line is longer, of which no more was read.
-    """
+    """The lines of a file, of which no more than a line is ever in memory."""
     lines = iter(functools.partial(file.readline, longest + 1), b"")
     for number, line in enumerate(lines, start=1):
         if len(line) > longest:
@@ -321,11 +287,7 @@ def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
 def parse_object(
     line: bytes, *, where: str, fields: Sequence[str], optional: Sequence[str]
 ) -> Line:
-    """The object of a line; see `read_examples`.
-
-    Raises:
-      InputError: naming the place.
-    """
+    """The object of a line; see `read_examples`."""
     try:
         record = _DECODER.decode(line.decode("utf-8").rstrip())
     except UnicodeDecodeError as error:
@@ -352,15 +314,7 @@ def parse_object(
 
 
 def parse_json(content: bytes, *, where: str) -> Any:
-    """Parse the JSON of a file that people give.
-
-    Args:
-      content: UTF-8.
-      where: the place, for messages.
-
-    Raises:
-      InputError: it is not UTF-8 or not JSON, nests too deep, or has half a surrogate pair.
-    """
+    """Parse the JSON of a file that people give."""
     try:
         found = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -372,13 +326,7 @@ def parse_json(content: bytes, *, where: str) -> Any:
 
 
 def check_surrogates(found: Any, content: str | bytes, *, where: str) -> None:
-    """Raise InputError if JSON has an escaped half of a surrogate pair.
-
-    Args:
-      found: the parsed value.
-      content: its source.
-      where: the place, for the message.
-    """
+    """Raise InputError if JSON has an escaped half of a surrogate pair."""
     if isinstance(content, bytes):
         escaped = b"\\u" in content and b"\\ud" in content.lower()
     else:
@@ -402,11 +350,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def check_number(line: Line, field: str) -> None:
-    """Refuses a field that is no whole number in [0, 2**32); a line may lack it.
-
-    Raises:
-      InputError: naming file, line and field.
-    """
+    """Refuses a field that is no whole number in [0, 2**32); a line may lack it."""
     value = line.record.get(field, 0)
     if type(value) is not int or not 0 <= value < NUMBER_LIMIT:
         raise InputError(
@@ -425,11 +369,7 @@ def _is_text(record: Any) -> bool:
 
 @contextlib.contextmanager
 def writer(path: str) -> Iterator["Writer"]:
-    """Opens an output that appears whole, or not at all; "-" is standard output.
-
-    Raises:
-      InputError: it cannot be written.
-    """
+    """Opens an output that appears whole, or not at all; "-" is standard output."""
     if path == "-":
         yield Writer(sys.stdout.buffer)
         return
@@ -475,14 +415,6 @@ def read_lines(paths: Sequence[str], *, longest: int = LONGEST_LINE) -> Iterator
     """Lines of UTF-8 files one after another, without their line ends; "-" is standard input.
 
     Files that end in .gz, .zst or .xz are compressed.
-
-    Args:
-      paths: the files.
-      longest: maximum bytes of a line.
-
-    Raises:
-      InputError: at the call if no path is given or a file is missing or unreadable; while
-        reading, at a line that is not UTF-8 or too long, with file and line number.
     """
     if not paths:
         raise InputError("no input file was given; name one, or - for standard input")
@@ -532,11 +464,7 @@ _COUNTED = 1 << 28
 
 
 def count_lines(path: str) -> int | None:
-    """The lines of a plain file of moderate size, for progress; None of other inputs.
-
-    Args:
-      path: a file, "-" or an address.
-    """
+    """The lines of a plain file of moderate size, for progress; None of other inputs."""
     file = Path(path)
     if is_compressed(file) or not file.is_file() or file.stat().st_size > _COUNTED:
         return None

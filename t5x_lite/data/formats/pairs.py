@@ -117,11 +117,7 @@ class Answers:
     """
 
     def __init__(self, lines: Iterable[Pairs]):
-        """Read the lines once; 8 bytes of each query, text and id are kept.
-
-        Args:
-          lines: queries with their positives.
-        """
+        """Read the lines once; 8 bytes of each query, text and id are kept."""
         self._known: dict[bytes, set[bytes]] = {}
         for one in lines:
             known = self._known.setdefault(_digest(_folded(one.query)), set())
@@ -140,12 +136,7 @@ class Answers:
 
 
 def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
-    """Drop each negative that has the id of a positive, or its text up to case and whitespace.
-
-    Args:
-      pairs: a line.
-      answers: the positives of all lines; None is only this line.
-    """
+    """Drop each negative that has the id of a positive, or its text up to case and whitespace."""
     if not pairs.negatives:
         return pairs
     is_answer = (answers or Answers([pairs])).of(pairs)
@@ -193,15 +184,7 @@ def same_text(text: str) -> Pairs:
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """An object of a file of pairs, as `to_json` writes it.
-
-    Args:
-      record: the object.
-      where: its place, "file:line".
-
-    Raises:
-      InputError: it has no query, or lists that are none of strings, or nothing that answers.
-    """
+    """An object of a file of pairs, as `to_json` writes it."""
     if not isinstance(record.get("query"), str):
         raise InputError(
             f'{where}: must have "query", a string; it has {sorted(record) or "nothing"}'
@@ -276,15 +259,7 @@ _HEADER = re.compile(
 
 
 def checked_triplet(line: str, where: str) -> str:
-    """A line as `pairs.from_json` reads it; "" for a header.
-
-    Args:
-      line: without its end.
-      where: its place, "file:line".
-
-    Raises:
-      InputError: it has no three texts.
-    """
+    """A line as `pairs.from_json` reads it; "" for a header."""
     texts = [text.strip() for text in line.split("\t")]
     if _HEADER.fullmatch("\t".join(texts)):
         return ""
@@ -319,11 +294,7 @@ def split_files(directory: str) -> dict[str, list[DataPath]]:
 
 
 def pairs_of(files: Sequence[DataPath]) -> list[Pairs]:
-    """The premises of files that entail something; all files are one list of sentences.
-
-    Raises:
-      InputError: a file cannot be read, a line lacks a field or has another label.
-    """
+    """The premises of files that entail something; all files are one list of sentences."""
     answers: dict[str, tuple[list[str], list[str]]] = {}
     for file in files:
         for line in read_examples(str(file), fields=("gold_label", "sentence1", "sentence2")):

@@ -138,19 +138,7 @@ def read_passages(
     longest: int = LONGEST_LINE,
     template: str = TEXT,
 ) -> Iterator[Passage]:
-    """The passages of a file, in order; it is read as they are asked for.
-
-    Args:
-      path: a file in UTF-8, a table or a split of the hub; "-" is standard input.
-      format: "auto" goes by the name: .jsonl, .json, .ndjson; .tsv; else "text".
-      longest: bytes of a line at most.
-      template: the text of an object or a row; one that is not "{text}" is all of it, and no title
-        stands before it.
-
-    Raises:
-      InputError: naming file and line: unreadable, not UTF-8, too long, not a JSON object, no
-        "text", an id that is no string or whole number, a line with other columns.
-    """
+    """The passages of a file, in order; it is read as they are asked for."""
     if kind_of(path) == "table":
         shard = data_path(path) if isinstance(path, str) else path
         yield from _of_table(shard, as_template(template))
@@ -215,9 +203,6 @@ def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
 
     The function gives None for a line of names. Its passages have the id "" where lines have none.
     The first line of a file of tabs is read for the columns, at the first call.
-
-    Args:
-      path: a file whose name says its format.
     """
     kind = format_of(path)
 
@@ -244,13 +229,6 @@ def of_object(line: Line, *, number: int | str = "") -> Passage:
     """The passage of a JSON object with "text", or with "contents" as Pyserini writes them.
 
     A first line of "contents" that a blank line follows is the title.
-
-    Args:
-      line: the object and its place.
-      number: the id where it has none.
-
-    Raises:
-      InputError: there is no text, or the id is no string and no whole number.
     """
     record = line.record
     if "text" not in record and "contents" not in record:
@@ -272,11 +250,7 @@ def of_object(line: Line, *, number: int | str = "") -> Passage:
 
 
 def columns_of(first: str, *, where: str) -> Columns:
-    """The columns of a file of tabs, by its first line.
-
-    Raises:
-      InputError: they are not told by their names or their number.
-    """
+    """The columns of a file of tabs, by its first line."""
     if (columns := named_columns(first)) is not None:
         return columns
     number = first.count("\t") + 1
@@ -290,11 +264,7 @@ def columns_of(first: str, *, where: str) -> Columns:
 
 
 def of_line(line: str, columns: Columns, *, where: str) -> Passage:
-    """The passage of a line of tabs.
-
-    Raises:
-      InputError: it has other columns, or a quotation that does not end.
-    """
+    """The passage of a line of tabs."""
     fields = _fields(line) if columns.quoted and '"' in line else line.split("\t")
     if len(fields) == len(columns.names) - 1 and columns.names[-1] == "title":
         fields = [*fields, ""]
@@ -357,17 +327,7 @@ def read_texts(
     longest: int = LONGEST_LINE,
     template: str = TEXT,
 ) -> Iterator[TextRecord]:
-    """The texts of a file, in order; it is read as they are asked for.
-
-    Args:
-      path: a file in UTF-8, a table or a split of the hub; "-" is standard input.
-      format: "auto" goes by the name: .jsonl, .json, .ndjson; .tsv; else "text".
-      longest: bytes of a line at most.
-      template: as of `passages.read_passages`.
-
-    Raises:
-      InputError: naming file and line; see `passages.read_passages`.
-    """
+    """The texts of a file, in order; it is read as they are asked for."""
     kind = format_of(str(path)) if format == "auto" else format
     if kind_of(path) == "table":
         kind = "jsonl"
@@ -389,11 +349,7 @@ class Share(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> "Share":
-        """Reads "I/N".
-
-        Raises:
-          InputError: it is none, or I is not from 1 to N.
-        """
+        """Reads "I/N"."""
         found = re.fullmatch(r"(\d+)/(\d+)", text)
         share = cls(*map(int, found.groups())) if found else None
         if share is None or not 1 <= share.number <= share.of:
@@ -401,16 +357,7 @@ class Share(NamedTuple):
         return share
 
     def bounds(self, total: int, *, whole: int, what: str) -> tuple[int, int]:
-        """The first record of the part, and the one behind its last.
-
-        Args:
-          total: records of all parts.
-          whole: records of a block.
-          what: the records, for the error.
-
-        Raises:
-          InputError: there are fewer blocks than parts.
-        """
+        """The first record of the part, and the one behind its last."""
         blocks = -(-total // whole)
         if blocks < self.of:
             raise InputError(

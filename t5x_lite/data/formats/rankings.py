@@ -126,17 +126,7 @@ def format_of(path: str, format: RunFormat | None = None) -> RunFormat:
 
 
 def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]:
-    """The rankings of a file in its order; one is in memory at a time.
-
-    Args:
-      path: the file; "-" is standard input.
-      format: None is as the first line looks: an object, three fields, or TREC's six.
-
-    Raises:
-      InputError: naming file and line: a line has other fields, a rank that is no whole number, a
-        rank twice without scores, a score that is no number, or a document twice; or a query has
-        two lines of JSON.
-    """
+    """The rankings of a file in its order; one is in memory at a time."""
     if path != "-" and format_of(path, format) == "jsonl":
         yield from _once(_read_json(path))
         return
@@ -236,11 +226,7 @@ def _score(text: str, where: str) -> float:
 
 
 def _ranking(query: str, rows: Sequence[_Row]) -> tuple[Ranking, bool]:
-    """The ranking that lines of a query make, and whether it has the order of the scores.
-
-    Raises:
-      InputError: a document comes twice, or a rank where there are no scores.
-    """
+    """The ranking that lines of a query make, and whether it has the order of the scores."""
     documents: dict[str, str] = {}
     ranks: dict[int, str] = {}
     is_scored = all(row.ranked.score is not None for row in rows)
@@ -290,17 +276,7 @@ def _is_score(value: object) -> bool:
 
 
 def run_lines(rankings: Iterable[Ranking], *, format: RunFormat, tag: str) -> Iterator[str]:
-    """The lines of a run, each with its line end.
-
-    Args:
-      rankings: in TREC's form and in JSON each document has a score.
-      format: of the lines.
-      tag: TREC's name of the run.
-
-    Raises:
-      InputError: an id has white space or is empty, which only JSON can hold.
-      ValueError: TREC's form needs a score that is None.
-    """
+    """The lines of a run, each with its line end."""
     form: Callable[[Ranking], Iterator[str]]
     if format == "jsonl":
         form = _json_lines
@@ -351,11 +327,7 @@ def write_run(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> None:
-    """Writes a run, which takes its name when it is whole; "-" is standard output.
-
-    Raises:
-      InputError: it cannot be written; or as `run_lines`.
-    """
+    """Writes a run, which takes its name when it is whole; "-" is standard output."""
     check_tag(tag)
     with writer(path) as file:
         for line in run_lines(rankings, format=format_of(path, format), tag=tag):
@@ -374,16 +346,7 @@ def ranked(documents: Iterable[tuple[str, float]]) -> list[Ranked]:
 
 
 def read_qrels(path: str) -> Qrels:
-    """The scores of documents by query, in the order of the file.
-
-    Args:
-      path: TREC's four columns, BEIR's three, or MS MARCO's two, of which each line answers; with
-        a header or without one; "-" is standard input.
-
-    Raises:
-      InputError: naming file and line: other fields, a score that is no whole number, or two scores
-        of one document; or the file has no judgement.
-    """
+    """The scores of documents by query, in the order of the file."""
     found: Qrels = {}
     name = "<stdin>" if path == "-" else path
     for where, query, document, score in judgments(
@@ -400,15 +363,7 @@ _LARGEST_SCORE = 1 << 31
 
 
 def judgments(lines: Iterable[str], *, name: str) -> Iterator[tuple[str, str, str, int]]:
-    """The place, query, document and score of each line of a file of judgments.
-
-    Args:
-      lines: of the file, in one of the forms of `read_qrels`; blank ones are skipped.
-      name: of the file, for messages.
-
-    Raises:
-      InputError: naming file and line: other fields, or a score that is no whole number.
-    """
+    """The place, query, document and score of each line of a file of judgments."""
     columns = None
     for number, line in enumerate(lines, start=1):
         where = f"{name}:{number}"
@@ -454,11 +409,7 @@ def _judgement(text: str, where: str) -> int:
 
 
 def write_qrels(path: str, qrels: Qrels) -> None:
-    """Writes judgements in TREC's form; the file takes its name when it is whole.
-
-    Raises:
-      InputError: it cannot be written, or an id has white space.
-    """
+    """Writes judgements in TREC's form; the file takes its name when it is whole."""
     with writer(path) as file:
         for query, scores in qrels.items():
             _check_ids(Ranking(query, [Ranked(document, None, 1) for document in scores]))
@@ -504,19 +455,7 @@ def run_writer(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> Iterator[RunWriter]:
-    """Opens a run; it takes its name when it is whole.
-
-    Args:
-      path: the file; "-" and what is no ordinary file is written as it comes, and never gone on
-        with.
-      identity: what makes two commands the same, as JSON.
-      chunk: rankings that are written at a time.
-      format: None is what the name says.
-      tag: TREC's name of the run.
-
-    Raises:
-      InputError: as `resumable_writer` and `write_run`.
-    """
+    """Opens a run; it takes its name when it is whole."""
     check_tag(tag)
     kind = format_of(path, format)
     if not is_resumable(path):
@@ -544,11 +483,7 @@ class Question(NamedTuple):
 
 
 def read_answers(path: str) -> dict[str, list[str]]:
-    """The answers by question.
-
-    Raises:
-      InputError: naming file and line: no list of answers, an id twice; or there is no question.
-    """
+    """The answers by question."""
     found: dict[str, list[str]] = {}
     if Path(plain_name(path)).suffix in (".jsonl", ".json"):
         pairs = map(_of_object, read_examples(path, fields=()))
@@ -591,15 +526,7 @@ def _are_texts(answers: Any) -> bool:
 
 
 def read_mkqa(path: str, language: str) -> list[Question]:
-    """The questions of one language that are measured.
-
-    Args:
-      path: MKQA's file.
-      language: such as "de".
-
-    Raises:
-      InputError: naming file and line: fields are missing; or the language has no question.
-    """
+    """The questions of one language that are measured."""
     found = []
     for where, record in read_examples(path, fields=()):
         try:

@@ -67,15 +67,7 @@ _ENDINGS = tuple(f"ending{number}" for number in range(NUM_CHOICES))
 
 
 def race_splits(directory: str, levels: Sequence[str] = RACE_LEVELS) -> Splits:
-    """The files of RACE's splits.
-
-    Args:
-      directory: the release, the directory that holds RACE, or tables of the Hub.
-      levels: "middle", "high" or both; `read_race` also needs them for tables.
-
-    Raises:
-      InputError: there is no file of RACE.
-    """
+    """The files of RACE's splits."""
     root = data_path(directory)
     for place in (root / "RACE", root) if directory else ():
         found = {
@@ -96,11 +88,7 @@ def _numbered_name(file: DataPath) -> tuple[int, str]:
 
 
 def _tables(directory: str, expected: str) -> Splits:
-    """Tables of the Hub's form.
-
-    Raises:
-      InputError: there is none.
-    """
+    """Tables of the Hub's form."""
     found = table_splits(directory) if directory else {}
     if not found:
         raise InputError(
@@ -116,14 +104,6 @@ def read_race(
     """The questions of RACE's files, in order.
 
     Each has "article", "question", "choices", "label" (0 to 3) and "id".
-
-    Args:
-      files: of one split.
-      levels: those that are read. A table's rows say theirs by the beginning of "example_id".
-
-    Raises:
-      InputError: naming file and question: not RACE's JSON, other than four choices, an unknown
-        answer; or there is no question.
     """
     number = 0
     for file in files:
@@ -194,11 +174,7 @@ def _race_question(
 
 
 def swag_splits(directory: str) -> Splits:
-    """The tables of SWAG's splits: train.csv, val.csv and test.csv, or the Hub's.
-
-    Raises:
-      InputError: there is none.
-    """
+    """The tables of SWAG's splits: train.csv, val.csv and test.csv, or the Hub's."""
     return _tables(directory, "SWAG's train.csv and val.csv")
 
 
@@ -207,9 +183,6 @@ def read_swag(files: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
 
     Each has "sent1", "sent2" (the beginning of the second sentence), "choices" (four endings),
     "label" (0 to 3, -1 if it is not known) and "id".
-
-    Raises:
-      InputError: naming file and line: a column is missing, or the label is unknown.
     """
     columns = ["sent1", "sent2", *_ENDINGS]
     labels = tuple(map(str, range(NUM_CHOICES)))
@@ -254,15 +227,7 @@ _WORD = re.compile(r"\S+")
 
 
 def trivia_splits(directory: str, domains: Sequence[str]) -> dict[str, tuple[DataPath]]:
-    """The files of TriviaQA's splits.
-
-    Args:
-      directory: the release, or its folder qa.
-      domains: beginnings of names, "wikipedia", "web" or "unfiltered-web"; the first that is there.
-
-    Raises:
-      InputError: there is none.
-    """
+    """The files of TriviaQA's splits."""
     root = data_path(directory)
     places = [root, root / "qa", root / "triviaqa-unfiltered"] if directory else []
     for domain, place in itertools.product(domains, places):
@@ -288,9 +253,6 @@ def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
 
     Each has "id", "question", "context" ("") and "answers" with "text", the value and the aliases,
     which is empty in the test split, and "answer_start" (-1).
-
-    Raises:
-      InputError: naming file and question: the file has another form.
     """
     for where, record in _trivia(file):
         _, answers, _ = _trivia_answers(record, where=where)
@@ -303,9 +265,6 @@ def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]
     Documents without a file are skipped with a warning. The first answer is the one that the
     document has, with its place. In the split "train" a question goes without the documents that
     have no answer. "id" is QuestionId--Filename.
-
-    Raises:
-      InputError: naming file and question: the file has another form; or no document is there.
     """
     num_read = num_found = 0
     evidence = _Evidence(file)
@@ -327,11 +286,7 @@ def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]
 
 
 def read_trivia_pairs(file: DataPath) -> Iterator[Pairs]:
-    """Questions of TriviaQA with documents that have an answer, and documents that have none.
-
-    Raises:
-      InputError: as `read_trivia_documents`.
-    """
+    """Questions of TriviaQA with documents that have an answer, and documents that have none."""
     num_read = num_kept = 0
     evidence = _Evidence(file)
     for where, record in _trivia(file):
@@ -559,9 +514,6 @@ def tevatron_pairs(files: Sequence[str | DataPath]) -> Iterator[Pairs]:
 
     A passage is an object with "text", and perhaps "title" and "docid". Queries without a positive
     passage are skipped.
-
-    Raises:
-      InputError: naming file and line: another form; or no query has a positive passage.
     """
     num_read = num_kept = 0
     for file in files:
@@ -636,13 +588,7 @@ class TydiFiles(NamedTuple):
 
 
 def tydi_files(directory: str, language: str, split: str) -> TydiFiles:
-    """The files of a language, in the form of the release or of the Hub.
-
-    Args:
-      directory: that holds mrtydi-v1.1-LANGUAGE (or v1.0).
-      language: one of `TYDI_LANGUAGES`.
-      split: "train", "validation" or "test".
-    """
+    """The files of a language, in the form of the release or of the Hub."""
     root, name = data_path(directory), _TYDI_SPLITS[split]
     folders = [root / f"mrtydi-v1.{minor}-{language}" for minor in (1, 0)]
     places = [place for one in folders for place in (one, one / "ir-format-data")]
@@ -746,14 +692,6 @@ def read_parallel(path: str, *, min_score: float | None = None) -> Iterator[Para
     Lines are source TAB target; score TAB source TAB target, as CCMatrix has them; or source TAB
     target TAB score and more columns, as NLLB has them. Blank lines are skipped, and so are
     lines with a lower score than `min_score`.
-
-    Args:
-      path: a file in UTF-8.
-      min_score: the lowest score that is kept; None keeps all.
-
-    Raises:
-      InputError: naming file and line: other columns than the first line, a score that is no
-        number, or no score where `min_score` is given.
     """
     num_columns = 0
     for number, line in enumerate(read_lines([path]), start=1):
@@ -841,16 +779,7 @@ class AlignedFiles(RowFile):
 
 
 def parallel_splits(directory: str, min_score: float | None = None) -> dict[str, tuple[RowFile]]:
-    """The files of parallel lines of each split: train.tsv, or two such as train.de and train.en.
-
-    Args:
-      directory: that holds them.
-      min_score: the lowest score of a line of *.tsv that is kept; None keeps all.
-
-    Raises:
-      InputError: there is no file to train on, a split has other than two languages, or there are
-        minimum scores for two files.
-    """
+    """The files of parallel lines of each split: train.tsv, or train.de and train.en."""
     root = data_path(directory)
     there = [file for file in sorted(root.glob("*")) if file.is_file()] if directory else []
     found: dict[str, tuple[RowFile]] = {}

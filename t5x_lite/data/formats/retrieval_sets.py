@@ -111,11 +111,7 @@ def split_files(directory: str) -> dict[str, list[DataPath]]:
 
 
 def pairs_of(files: Sequence[DataPath]) -> Iterator[Pairs]:
-    """The questions of files, in order.
-
-    Raises:
-      InputError: a file cannot be read or is no such array, or no question has an answer.
-    """
+    """The questions of files, in order."""
     num_read = num_left_out = 0
     for file in files:
         for number, record in enumerate(array_elements(file), start=1):
@@ -130,15 +126,7 @@ def pairs_of(files: Sequence[DataPath]) -> Iterator[Pairs]:
 
 
 def array_elements(file: DataPath, *, member: str = "") -> Iterator[dict[str, Any]]:
-    """The objects of a JSON array, one in memory at a time.
-
-    Args:
-      file: the path of a file in UTF-8.
-      member: the name of the array in the object that the file holds; "" if the file is the array.
-
-    Raises:
-      InputError: the file cannot be read, or is not one array of objects.
-    """
+    """The objects of a JSON array, one in memory at a time."""
     with _read_by_parts(file, kind="object" if member else "array") as text:
         if not member:
             text.take("[", where=f"{file}: must be a JSON array of objects")
@@ -157,11 +145,7 @@ def array_elements(file: DataPath, *, member: str = "") -> Iterator[dict[str, An
 
 
 def object_members(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The names and the objects of a JSON object of objects, one in memory at a time.
-
-    Raises:
-      InputError: the file cannot be read, or is not one object of objects.
-    """
+    """The names and the objects of a JSON object of objects, one in memory at a time."""
     with _read_by_parts(file) as text:
         for name in text.members(file):
             yield name, text.object_(where=f"{file}: {name!r}")
@@ -169,11 +153,7 @@ def object_members(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @contextlib.contextmanager
 def _read_by_parts(file: DataPath, *, kind: str = "object") -> Iterator["_Text"]:
-    """The text of a file, which must be read to its end.
-
-    Raises:
-      InputError: the file cannot be read, or text is left.
-    """
+    """The text of a file, which must be read to its end."""
     try:
         with open_text(file) as stream:
             text = _Text(stream)
@@ -204,11 +184,7 @@ class _Text:
                 return ""
 
     def take(self, sign: str, *, where: str) -> None:
-        """Goes on behind a sign.
-
-        Raises:
-          InputError: another one is next.
-        """
+        """Goes on behind a sign."""
         if self.sign() != sign:
             raise InputError(f"{where}: expected {sign}, got {self.sign() or 'the end'}")
         self._at += 1
@@ -240,21 +216,13 @@ class _Text:
         self.take("}", where=f"{file}: after {name!r}")
 
     def object_(self, *, where: str) -> dict[str, Any]:
-        """The object that is next.
-
-        Raises:
-          InputError: there is none.
-        """
+        """The object that is next."""
         if self.sign() != "{":
             raise InputError(f"{where}: must be an object, got {self.sign() or 'the end'}")
         return self.value(where=where)
 
     def value(self, *, where: str) -> Any:
-        """The value that is next.
-
-        Raises:
-          InputError: there is none.
-        """
+        """The value that is next."""
         self.sign()
         while len(self._text) - self._at < _SCALAR and self._more(_BYTES):
             pass  # a number that goes on behind what was read would be cut
@@ -315,11 +283,7 @@ MARCO_SPLITS = {"train": ("train",), "validation": ("dev", "dev.small")}
 
 
 def marco_splits(directory: str) -> tuple[str, ...]:
-    """The splits that have queries and judgements.
-
-    Raises:
-      InputError: there are none.
-    """
+    """The splits that have queries and judgements."""
     found = tuple(split for split in MARCO_SPLITS if directory and _names(directory, split))
     if not found:
         raise InputError(
@@ -332,16 +296,7 @@ def marco_splits(directory: str) -> tuple[str, ...]:
 def read_marco_pairs(
     directory: str, split: str, collection: Sequence[str | DataPath]
 ) -> list[Pairs]:
-    """The queries of a split that some passage answers; the collection is read through once.
-
-    Args:
-      directory: of queries and judgements.
-      split: "train" or "validation".
-      collection: files of passages.
-
-    Raises:
-      InputError: a file is wrong, a query or a passage that is judged is missing.
-    """
+    """The queries of a split that some passage answers; the collection is read through once."""
     names = _names(directory, split)
     if names is None:
         raise InputError(f"data.directory {directory!r} has no queries of the split {split}")
@@ -351,18 +306,7 @@ def read_marco_pairs(
 def judged_pairs(
     queries: str, qrels: str, collection: Sequence[str | DataPath], *, negatives: bool = False
 ) -> list[Pairs]:
-    """The queries of a file that some passage answers; the collection is read through once.
-
-    Args:
-      queries: a file of ids and texts.
-      qrels: a file of judgements.
-      collection: files of passages.
-      negatives: whether passages that were judged not to answer are the negatives; else they are
-        not read.
-
-    Raises:
-      InputError: a file is wrong, a query or a passage that is judged is missing.
-    """
+    """The queries of a file that some passage answers; the collection is read through once."""
     texts = dict(_texts(queries))
     judged: dict[str, tuple[list[str], list[str]]] = {}
     for where, query, passage, score in judgments(read_lines([qrels]), name=qrels):
@@ -429,11 +373,7 @@ _QUERIES, _CORPUS = "miracl-v1.0-", "miracl-corpus-v1.0-"
 
 
 def miracl_splits(directory: str) -> tuple[str, ...]:
-    """The splits that have topics, judgements and a corpus.
-
-    Raises:
-      InputError: there is none to train on.
-    """
+    """The splits that have topics, judgements and a corpus."""
     found = tuple(split for split in MIRACL_SPLITS if directory and _languages(directory, split))
     if "train" not in found:
         raise InputError(
@@ -445,11 +385,7 @@ def miracl_splits(directory: str) -> tuple[str, ...]:
 
 
 def read_miracl_pairs(directory: str, split: str) -> list[Pairs]:
-    """The queries of a split that some passage answers; each corpus is read through once.
-
-    Raises:
-      InputError: a file is wrong, a query or a passage that is judged is missing.
-    """
+    """The queries of a split that some passage answers; each corpus is read through once."""
     return [
         pairs
         for queries, qrels, corpus in _languages(directory, split)
@@ -494,15 +430,7 @@ class Judged(NamedTuple):
 
 
 def beir_splits(directory: str, *, field: str = "data.directory") -> tuple[str, ...]:
-    """The splits that have judgements.
-
-    Args:
-      directory: in BEIR's format.
-      field: of the config, for the message.
-
-    Raises:
-      InputError: there are none.
-    """
+    """The splits that have judgements."""
     found = tuple(
         s for s, name in FILES.items() if (data_path(directory) / "qrels" / name).is_file()
     )
@@ -515,15 +443,7 @@ def beir_splits(directory: str, *, field: str = "data.directory") -> tuple[str, 
 
 
 def read_judgements(path: DataPath) -> dict[str, dict[str, int]]:
-    """The scores of documents by query, in the order of the file.
-
-    Args:
-      path: of a file with BEIR's header or without it, or in TREC's form
-        (`run_files.judgments`).
-
-    Raises:
-      InputError: it is unreadable, or a line has other fields or no whole number.
-    """
+    """The scores of documents by query, in the order of the file."""
     try:
         lines = read_whole(path).decode("utf-8-sig").splitlines()
     except OSError as error:
@@ -550,11 +470,7 @@ def read_documents(directory: str, wanted: Collection[str]) -> dict[str, str]:
 
 
 def read_corpus(directory: str) -> Iterator[TextRecord]:
-    """All documents, in order; the file is read as they are asked for.
-
-    Raises:
-      InputError: naming file and line.
-    """
+    """All documents, in order; the file is read as they are asked for."""
     for line in _corpus_lines(directory):
         yield TextRecord(line.where, line.record["_id"], titled_text(line.record))
 
@@ -565,12 +481,7 @@ def _corpus_lines(directory: str) -> Iterator[Line]:
 
 
 def read_judged(directory: str, split: str) -> Judged:
-    """The judgements of a split and its queries; the corpus is read through once and not kept.
-
-    Raises:
-      InputError: a file is wrong, there is no judgement, no document or none that is judged, a
-        query is missing, or a judged document comes twice.
-    """
+    """The judgements of a split and its queries; the corpus is read through once and not kept."""
     path = data_path(directory) / "qrels" / FILES[split]
     judgements = read_judgements(path)
     if not judgements:
@@ -604,11 +515,7 @@ def read_judged(directory: str, split: str) -> Judged:
 
 
 def read_beir_pairs(directory: str, split: str) -> list[Pairs]:
-    """The queries of a split that some document answers; documents that are missing are left out.
-
-    Raises:
-      InputError: a file is wrong, a query is missing, or all judged documents are.
-    """
+    """The queries of a split that some document answers, without documents that are missing."""
     path = data_path(directory) / "qrels" / FILES[split]
     judgements = read_judgements(path)
     queries = read_queries(directory)
@@ -658,11 +565,7 @@ def _check_queries(names: Collection[str], there: Mapping[str, str], *, path: Da
 
 
 def _missing(names: Collection[str], there: Mapping[str, str], *, path: DataPath) -> set[str]:
-    """The judged documents that are not there.
-
-    Raises:
-      InputError: none of them is there.
-    """
+    """The judged documents that are not there."""
     missing = set(names) - set(there)
     if missing and not there:
         raise InputError(

@@ -46,11 +46,7 @@ class StringTable:
 
     @classmethod
     def open(cls, path: str | Path) -> "StringTable":
-        """Open what `save` wrote. Only the ends are read; the bytes are mapped.
-
-        Raises:
-          InputError: a file is missing or damaged, or the two do not belong together.
-        """
+        """Open what `save` wrote. Only the ends are read; the bytes are mapped."""
         content_file, ends_file = _files(path)
         content = open_array(content_file, dtypes=(np.uint8,), dims=1)
         ends = open_array(ends_file, dtypes=(np.int64,), dims=1)
@@ -67,14 +63,7 @@ class StringTable:
         return {"bytes": self._content, "ends": self._ends}
 
     def check_distinct(self, where: str) -> None:
-        """Refuses a string that comes twice; hashes are compared first.
-
-        Args:
-          where: whose ids they are, for the message.
-
-        Raises:
-          InputError: naming the string.
-        """
+        """Refuses a string that comes twice; hashes are compared first."""
         hashes = np.fromiter((hash(name) for name in self), np.int64, len(self))
         values, counts = np.unique(hashes, return_counts=True)
         if (counts == 1).all():
@@ -110,17 +99,7 @@ class StringTable:
 def open_array(
     path: str | Path, *, dtypes: Sequence[Any] | None = None, dims: int | None = None
 ) -> np.ndarray:
-    """Map a .npy file, whose header is checked before memory is asked for.
-
-    Args:
-      path: the file.
-      dtypes: types that the array may have; None is any type but Python objects.
-      dims: number of axes; None is any.
-
-    Raises:
-      InputError: the file is missing, is no .npy file, has another size than its header says, or
-        holds another type or number of axes.
-    """
+    """Map a .npy file, whose header is checked before memory is asked for."""
     try:
         with open(path, "rb") as file:
             shape, in_columns, dtype = _read_header(file, path)
@@ -160,9 +139,6 @@ def create_array(path: str | Path, dtype: Any, shape: tuple[int, ...]) -> np.mem
 
     All its bytes are reserved at once. Writing to a map on a full disk would end the process by
     SIGBUS.
-
-    Raises:
-      OSError: the disk has no room for it.
     """
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
     with open(path, "rb+") as file:
@@ -184,11 +160,7 @@ _HEADERS = {
 
 
 def _read_header(file: BinaryIO, path: str | Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns come first, and type of a .npy file.
-
-    Raises:
-      InputError: the header is damaged, whatever Python's parser says of it.
-    """
+    """Shape, whether columns come first, and type of a .npy file."""
     try:
         shape, in_columns, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
         if all(type(size) is int and size >= 0 for size in shape):
@@ -201,13 +173,7 @@ def _read_header(file: BinaryIO, path: str | Path) -> tuple[tuple[int, ...], boo
 
 
 def check_ends(ends: np.ndarray, size: int, *, where: str | Path) -> None:
-    """Raise InputError unless ends rise from 0 on and the last one is the size.
-
-    Args:
-      ends: int64 [N], where each of N spans ends.
-      size: of everything together.
-      where: the file, for the message.
-    """
+    """Raise InputError unless ends rise from 0 on and the last one is the size."""
     rises = not len(ends) or (int(ends[0]) >= 0 and bool((ends[1:] >= ends[:-1]).all()))
     if not rises or (int(ends[-1]) if len(ends) else 0) != size:
         raise InputError(f"{where}: damaged (its ends do not fit {size} entries); build it again")
@@ -226,17 +192,7 @@ _LARGEST_RECORD = 1 << 20
 def read_record(
     path: Path, fields: Mapping[str, type], *, kind: str = "index", made_by: str
 ) -> dict[str, Any]:
-    """Read the index.json of an index and check its fields.
-
-    Args:
-      path: the file.
-      fields: names and types that it must have; whole numbers are not negative.
-      kind: the kind of index, for messages.
-      made_by: the command that builds the index, for messages.
-
-    Raises:
-      InputError: the file is missing, is no JSON object, or lacks a field.
-    """
+    """Read the index.json of an index and check its fields."""
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_RECORD + 1)

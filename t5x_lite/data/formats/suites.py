@@ -99,11 +99,7 @@ class Judged:
 
 
 def sets_of(suite: Suite, directory: str) -> list[Judged]:
-    """The sets of a suite that a directory has, in the suite's order.
-
-    Raises:
-      InputError: it has none.
-    """
+    """The sets of a suite that a directory has, in the suite's order."""
     found = _FIND[suite](Path(directory))
     if not found:
         hint = f"; it needs {_NEEDS[suite]}" if suite in _NEEDS else ""
@@ -329,11 +325,7 @@ _FIND: Mapping[Suite, Callable[[Path], list[Judged]]] = {
 
 
 def _asked(passages: Iterator[Passage], judged: Qrels, where: object) -> dict[str, str]:
-    """The texts of the queries that have judgements.
-
-    Raises:
-      InputError: one is missing.
-    """
+    """The texts of the queries that have judgements."""
     texts = {one.id: one.whole for one in passages if one.id in judged}
     if missing := judged.keys() - texts.keys():
         raise InputError(f"{where} names the query {min(missing)!r}, which has no text")

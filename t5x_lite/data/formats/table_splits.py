@@ -149,17 +149,7 @@ def table_splits(
     patterns: Mapping[str, Sequence[str]] | None = None,
     endings: tuple[str, ...] = (),
 ) -> dict[str, tuple[Table, ...]]:
-    """The tables of each split that there is.
-
-    Args:
-      directory: data.directory.
-      patterns: split -> files or patterns, relative to the directory; a split without any is not
-        there, unless all have none.
-      endings: how the names of files that a pattern matches may end; () is those of tables.
-
-    Raises:
-      InputError: a pattern matches no file, or two sets of files claim to be one split.
-    """
+    """The tables of each split that there is."""
     given = {split: globs for split, globs in (patterns or {}).items() if globs}
     if directory.startswith(HUB):
         return _hub_splits(directory.removeprefix(HUB))
@@ -363,11 +353,7 @@ _hub: dict[tuple[str, str | None], Any] = {}
 
 
 def _loaded(name: str, config: str | None) -> Any:
-    """The splits of a data set of the Hub, from the package's cache where it was loaded before.
-
-    Raises:
-      InputError: `datasets` is not installed, or cannot load it.
-    """
+    """The splits of a data set of the Hub, from the package's cache where it was loaded before."""
     if (name, config) in _hub:
         return _hub[name, config]
     try:
@@ -389,16 +375,7 @@ _PARTS = {"train": ("train",), "validation": ("dev", "validation")}
 
 
 def split_files(directory: str, *, suffix: str, expected: str) -> dict[str, list[DataPath]]:
-    """The files of the splits that are there, sorted.
-
-    Args:
-      directory: that holds them.
-      suffix: of their names, without the ending of a compressed file.
-      expected: the files to train on, in words.
-
-    Raises:
-      InputError: there is none to train on.
-    """
+    """The files of the splits that are there, sorted."""
     root = data_path(directory)
     there = sorted(root.glob("*")) if directory and root.is_dir() else []
     there = [file for file in there if plain_name(file).endswith(suffix) and file.is_file()]

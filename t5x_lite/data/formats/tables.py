@@ -53,17 +53,7 @@ def ending_of(name: str) -> str:
 
 
 def read_table(file: DataPath, *, columns: Sequence[str], quoting: bool = True) -> Iterator[Row]:
-    """The rows of a file, in order.
-
-    Args:
-      file: a path whose name ends in one of `ENDINGS`.
-      columns: that the table must have; of a JSONL file every row is looked at by the caller.
-      quoting: whether entries of a CSV or TSV file may stand in quotation marks.
-
-    Raises:
-      InputError: naming the file, and the line or the row: it cannot be read, is damaged, lacks a
-        column, or holds what is no text, number or truth value; or pyarrow is missing.
-    """
+    """The rows of a file, in order."""
     end = ending_of(file.name)
     if not end:
         raise InputError(
@@ -84,9 +74,6 @@ def num_groups(file: DataPath) -> int:
     """The parts of a Parquet or Arrow file that are read alone: row groups or record batches.
 
     An Arrow file without an index is one part.
-
-    Raises:
-      InputError: it cannot be read, or pyarrow is missing.
     """
     pa = pyarrow(file)
     with _naming(file, pa), _opened(pa, file) as source:
@@ -104,16 +91,7 @@ def num_groups(file: DataPath) -> int:
 def read_columns(
     file: DataPath, *, columns: Sequence[str], group: int | None = None
 ) -> Iterator[Row]:
-    """The rows of a Parquet or Arrow file with some of its columns; the others are not read.
-
-    Args:
-      file: its name ends in .parquet, .arrow or .feather.
-      columns: names; the file must have all of them.
-      group: one of its `num_groups`, which is read alone; None reads all.
-
-    Raises:
-      InputError: as `read_table`; of a missing column it names those that there are.
-    """
+    """The rows of a Parquet or Arrow file with some of its columns; the others are not read."""
     pa = pyarrow(file)
     read = _parquet_batches if _is_parquet(file) else _arrow_batches
     with _naming(file, pa):
@@ -126,11 +104,7 @@ def read_columns(
 
 
 def column_names(file: DataPath) -> list[str]:
-    """The columns of a Parquet or Arrow file; no row is read.
-
-    Raises:
-      InputError: it cannot be read, or pyarrow is missing.
-    """
+    """The columns of a Parquet or Arrow file; no row is read."""
     pa = pyarrow(file)
     with _naming(file, pa), _opened(pa, file) as source:
         if _is_parquet(file):
@@ -176,17 +150,7 @@ def _is_parquet(file: DataPath) -> bool:
 def rows_of_batches(
     batches: Iterable[Any], *, name: str, columns: Sequence[str], before: int = 0
 ) -> Iterator[Row]:
-    """The rows of Arrow's record batches or tables.
-
-    Args:
-      batches: one after the other, of one schema.
-      name: of what they are read from, for messages.
-      columns: that they must have.
-      before: rows before the first, for messages.
-
-    Raises:
-      InputError: a column is missing, or a value is of a type that JSON has not.
-    """
+    """The rows of Arrow's record batches or tables."""
     count = before
     for batch in batches:
         if count == before:
@@ -239,11 +203,7 @@ def _looked_at(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
 
 
 def pyarrow(what: object) -> Any:
-    """The package pyarrow.
-
-    Raises:
-      InputError: it is not installed; names what it was needed for.
-    """
+    """The package pyarrow."""
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -295,14 +255,7 @@ def _parquet_batches(
 
 
 def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> int:
-    """Rows of a batch of a row group, so that no batch is far above `_BATCH_BYTES`.
-
-    Args:
-      metadata: of the file.
-      group: the number of the row group.
-      probed: the file, whose columns `flat` are read as dictionaries.
-      flat: columns of strings without lists.
-    """
+    """Rows of a batch of a row group, so that no batch is far above `_BATCH_BYTES`."""
     found = metadata.row_group(group)
     largest = found.total_byte_size // max(1, found.num_rows)
     if flat:
@@ -378,11 +331,7 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -
 
 
 def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
-    """A column's values in Python's types, made one at a time.
-
-    Raises:
-      InputError: the column is damaged, or a text is not UTF-8.
-    """
+    """A column's values in Python's types, made one at a time."""
     column, kind = batch.column(place), batch.schema.field(place).type
     if not _is_plain(kind):
         # Columns that nobody asks for may hold anything: the error comes with their use.
@@ -466,11 +415,7 @@ def _has_length(kind: Any) -> bool:
 
 
 def _validate(column: Any, label: str, *, name: str, first: int) -> None:
-    """Checks offsets, indices and UTF-8 of a column, every level of it.
-
-    Raises:
-      InputError: one is wrong; names the row if its text is not UTF-8.
-    """
+    """Checks offsets, indices and UTF-8 of a column, every level of it."""
     import pyarrow as pa
 
     try:
@@ -527,11 +472,7 @@ def texts_of(row: Row) -> dict[str, str]:
 
 
 def check_row(row: Row, columns: Sequence[str]) -> None:
-    """Refuses a row that lacks a column, or has there what is no text.
-
-    Raises:
-      InputError: naming file, line or row, and column.
-    """
+    """Refuses a row that lacks a column, or has there what is no text."""
     for name in columns:
         value = row.fields.get(name)
         if isinstance(value, _Unreadable):

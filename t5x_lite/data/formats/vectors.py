@@ -77,11 +77,7 @@ class VectorWriter(Protocol):
 
 
 def check_vector_file(path: str) -> None:
-    """Refuses a path that no vectors can be written to, before the work and not after it.
-
-    Raises:
-      InputError: it has another suffix, or the package that writes it is missing.
-    """
+    """Refuses a path that no vectors can be written to, before the work and not after it."""
     suffix = Path(path).suffix
     if suffix not in _SUFFIXES:
         raise InputError(
@@ -95,17 +91,7 @@ def check_vector_file(path: str) -> None:
 def vector_writer(
     path: str, *, identity: Mapping[str, Any] | None = None, chunk: int = 1
 ) -> Iterator[VectorWriter]:
-    """Opens a file of vectors, which takes its name at the end of the block if that ends well.
-
-    Args:
-      path: ends in .npy or .parquet; what is there is replaced at the end.
-      identity: what makes two commands the same, as JSON: a .npy file goes on where the same
-        command was killed. None, and .parquet files, begin again.
-      chunk: vectors that are written at a time.
-
-    Raises:
-      InputError: it cannot be written; what was there is unchanged.
-    """
+    """Opens a file of vectors, which takes its name at the end of the block if that ends well."""
     check_vector_file(path)
     if identity is not None and Path(path).suffix == ".npy" and is_resumable(path):
         with resumable_array(path, identity=identity, chunk=chunk) as array:
@@ -245,17 +231,7 @@ class VectorShards:
 
     @classmethod
     def open(cls, paths: Sequence[str], *, ids: Sequence[str] = ()) -> "VectorShards":
-        """Opens files without reading vectors.
-
-        Args:
-          paths: .npy and .parquet files, in the order of the corpus.
-          ids: files of passages whose ids are those of the vectors, in the same order; of .parquet
-            files none are needed.
-
-        Raises:
-          InputError: a file is missing or holds no vectors, sizes differ, or there are more ids, or
-            fewer, than vectors, or one of them twice.
-        """
+        """Opens files without reading vectors."""
         if not paths:
             raise InputError("no file of vectors was given")
         shards = [_opened(path) for path in paths]
@@ -294,13 +270,7 @@ class VectorShards:
         return np.concatenate(pieces) if pieces else np.zeros((0, self.size), np.float32)
 
     def blocks(self, *, rows: int, first: int = 0, end: int | None = None) -> Iterator[Block]:
-        """All vectors in order, so many at a time.
-
-        Args:
-          rows: of a block but the last.
-          first: where to begin.
-          end: where to end; None is the last.
-        """
+        """All vectors in order, so many at a time."""
         end = len(self) if end is None else end
         for start in range(first, end, rows):
             yield Block(start, self.rows(start, min(start + rows, end)))

@@ -37,21 +37,7 @@ _LOOKED_AT = 100
 def augmented(
     task: seqio.Task, augment: Augment, *, vocabulary: Vocabulary, length: int, is_encoder: bool
 ) -> Any:
-    """The same seqio.Task with the passages of a run behind its inputs.
-
-    Args:
-      task: a task whose raw examples have "inputs", a text, and an id.
-      augment: the run and the passages.
-      vocabulary: of the inputs.
-      length: maximum tokens of a row.
-      is_encoder: whether a head of an encoder answers, so that rows have [CLS], [SEP] and perhaps a
-        second text.
-
-    Raises:
-      InputError: the task has spans of a context. The run and the passages are read with a split,
-        which raises InputError for files that are wrong, examples without an id, and examples that
-        the run lacks.
-    """
+    """The same seqio.Task with the passages of a run behind its inputs."""
     form = labelled.task_form(task)
     if form is not None and form.head == "span":
         raise InputError(
@@ -175,11 +161,7 @@ class _Join:
 
 
 def _id_field(spec: Any, task: str) -> str:
-    """The name of the field of raw examples that has their ids.
-
-    Raises:
-      InputError: there is none, or there is no text.
-    """
+    """The name of the field of raw examples that has their ids."""
     inputs = spec.get("inputs") if isinstance(spec, Mapping) else None
     if inputs is None or inputs.dtype != tf.string or inputs.shape.rank != 0:
         raise InputError(
@@ -236,13 +218,7 @@ class _Room:
         return self._length - max(used)
 
     def fitted(self, write: Callable[[str], str], passages: str, *, room: int) -> str:
-        """A text with as many of the first words of its passages as fit.
-
-        Args:
-          write: from words to the whole text.
-          passages: all words.
-          room: maximum tokens of the whole text.
-        """
+        """A text with as many of the first words of its passages as fit."""
         whole = write(passages)
         if not passages or self.counts([whole])[0] <= room:
             return whole

@@ -105,14 +105,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         epoch: int | None = None,
         tells: str | None = None,
     ):
-        """Starts at the first batch.
-
-        Args:
-          dataset: batches as dicts of tensors.
-          identity: what must be equal for a saved position to fit, as JSON.
-          epoch: 0 where tokens are marked with the epochs of their examples (`epochs.mark`).
-          tells: what the data are called when it is told that they repeat; None does not tell it.
-        """
+        """Starts at the first batch."""
         self.epoch = epoch
         self._tells = tells
         self._identity = json.loads(json.dumps(identity))
@@ -156,9 +149,6 @@ class Batches(Iterator[dict[str, np.ndarray]]):
 
         Of what an earlier version saved, in an order that is not made any more, nothing is used:
         the batches stay where they are, at their beginning, and a warning says so.
-
-        Raises:
-          InputError: if the state is damaged, or is that of other data (which ones is said).
         """
         kind = ON_THE_FLY_1 if state.startswith(ON_THE_FLY_1) else ON_THE_FLY
         saved = _header(kind, state)[0]["identity"]
@@ -227,22 +217,7 @@ def train_batches(
     process_index: int = 0,
     process_count: int = 1,
 ) -> Batches:
-    """Training batches, repeated for ever.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      seed: of shuffling, of what is drawn and of the corruption.
-      process_index: this process, which reads its own part of each task's examples; with batches of
-        several shapes all of them.
-      process_count: processes in all; each gets batch_size / process_count rows.
-
-    Returns:
-      Batches of arrays [rows, length] under the layout's names.
-
-    Raises:
-      InputError: if the batch cannot be divided, or a task, its files or its lengths are wrong.
-    """
+    """Training batches, repeated for ever."""
     _check_needs_no_cache(data.batches, data.refresh)
     share_of_batch(data, process_count)
     # All processes have batches of the same shape at the same step: where there are several shapes,
@@ -292,11 +267,7 @@ def train_batches(
 
 
 def _check_needs_no_cache(batches: config.Batches, refresh: Refresh) -> None:
-    """Refuses what is read of caches alone.
-
-    Raises:
-      InputError: naming the field.
-    """
+    """Refuses what is read of caches alone."""
     if isinstance(batches, config.Scheduled):
         raise InputError(
             "data.batches Scheduled knows the lengths of all examples, which caches alone have: "
@@ -317,15 +288,7 @@ def _drawn(
     draw_seed: int,
     examples: Callable[[int], tf.data.Dataset],
 ) -> tf.data.Dataset:
-    """The examples of a task, or those of the tasks of a mixture, drawn by their rates.
-
-    Args:
-      data: the data config.
-      tasks: the tasks.
-      rates: of each.
-      draw_seed: of the draws.
-      examples: those of the task at a place in `tasks`.
-    """
+    """The examples of a task, or those of the tasks of a mixture, drawn by their rates."""
     if find_mixture(data) is None:
         return examples(0)
     features = {tuple(one.task.output_features) for one in tasks}
@@ -352,17 +315,7 @@ def _drawn(
 
 
 def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
-    """A pass over all training examples of a task, or of the tasks of a mixture.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      seed: of the randomness that belongs to single examples.
-
-    Raises:
-      UnknownSize: the number of examples, or of the rows that they are packed into, is not known.
-      InputError: as `train_batches`.
-    """
+    """A pass over all training examples of a task, or of the tasks of a mixture."""
     cache = "write a cache with `t5x-lite cache` and give --data.cache"
     if data.batches.buckets():
         raise UnknownSize(f"batches of several shapes have no number without a cache; {cache}")
@@ -427,16 +380,7 @@ def batched(
     features: Collection[str],
     part: tuple[int, int],
 ) -> tf.data.Dataset:
-    """Batches of one process, of examples of a task with these output features.
-
-    Args:
-      data: the data config.
-      vocabulary: of the examples.
-      examples: those of this process; with several shapes, all.
-      features: the task's output features.
-      part: which part of each batch's rows, and of how many. With one shape only the number counts,
-        and a last batch that is not full is left out.
-    """
+    """Batches of one process, of examples of a task with these output features."""
     if not data.batches.buckets():
         rows = laid_out(data, vocabulary, examples, features=features)
         return rows.batch(data.batch_size // part[1], drop_remainder=True)
@@ -466,18 +410,6 @@ def eval_batches(
     A mixture is drawn at the rates of training. Tasks of it that are not there, or lack the split,
     are passed over, and the batches end where a task would begin anew. The last batch, of each
     shape, is filled up with rows of padding, whose loss weights are 0.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      split: the tasks' split.
-      max_batches: stop after so many; None reads all.
-
-    Returns:
-      Batches of arrays [batch_size, length] under the layout's names.
-
-    Raises:
-      InputError: as `train_batches`, and if no task has the split.
     """
     chosen, rates = held_out_members(data, vocabulary, split=split)
     drawn = _drawn(
@@ -547,17 +479,7 @@ def eval_examples(
     split: str = "validation",
     max_examples: int | None = None,
 ) -> list[Example]:
-    """A split's examples in order, for task metrics and samples; of candidates, their questions.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets; its decoding stands in where a task has tokens only.
-      split: the task's split.
-      max_examples: at most so many; None takes all.
-
-    Raises:
-      InputError: as `eval_batches`.
-    """
+    """A split's examples in order, for task metrics and samples; of candidates, their questions."""
     task = load_task(data, vocabulary)
     found = data.layout.whole(examples_of(data, task, split=split))
     form = task_form(task)
@@ -598,17 +520,7 @@ class Demonstration:
 def demonstrations(
     data: Data, vocabulary: Vocabulary, *, split: str, pool: int | None
 ) -> list[Demonstration]:
-    """The examples of a split with different inputs and known answers, in the split's order.
-
-    Args:
-      data: the config of one task.
-      vocabulary: its decoding stands in where a task has tokens only.
-      split: the task's split.
-      pool: how many of its first examples are read; None is all. A line says if there are more.
-
-    Raises:
-      InputError: there is no such split, its file is missing or wrong, or no answer is known.
-    """
+    """The examples of a split with different inputs and known answers, in the split's order."""
     task = load_task(data, vocabulary)
     examples = examples_of(data, task, split=split)
     found: dict[str, Demonstration] = {}

@@ -60,16 +60,7 @@ Dataset = tf.data.Dataset
 
 
 def truncated(data: Data, task: seqio.Task, *, seed: int) -> seqio.Task:
-    """The task with the training examples that data.first_documents or data.first_tokens leaves.
-
-    Args:
-      data: the data config; where it sets neither, the task stays as it is.
-      task: its task.
-      seed: of randomness before the placeholder, where tokens are counted.
-
-    Raises:
-      InputError: tokens are counted, and the task does not say where; or its files are wrong.
-    """
+    """The task with the training examples that data.first_documents or data.first_tokens leaves."""
     if "train" not in task.splits:
         return task
     if data.first_documents is not None:
@@ -157,16 +148,7 @@ def _no_example(number: int) -> str:
 
 
 def _held(dataset: Dataset, *, at_least: int = 1, none: str = "") -> Dataset:
-    """The same examples, read into memory so that they can be permuted, unless they are too large.
-
-    Args:
-      dataset: the examples, in their order.
-      at_least: of fewer it is told.
-      none: what is wrong where there is none; "" leaves that to others.
-
-    Raises:
-      InputError: there is none, or one cannot be read.
-    """
+    """The same examples, in memory so that they can be permuted, unless they are too large."""
     spec: Any = dataset.element_spec
     if shuffling.can_be_permuted(dataset):
         _tell_of_few(int(dataset.cardinality()), at_least)
@@ -222,9 +204,6 @@ def counting(task: Any) -> Any:
 
     An example is without it where a preprocessor drops what it does not know, or where the task's
     raw examples have no names.
-
-    Args:
-      task: a seqio.Task; it stays as it is.
     """
 
     def precache(dataset: Any, seed: int | None = None) -> Any:
@@ -289,13 +268,7 @@ def mark(example: Mapping[str, Any]) -> dict[str, Any]:
 def mark_rows(
     rows: Mapping[str, np.ndarray], epochs: np.ndarray, of: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Rows whose tokens carry the latest epoch of their examples.
-
-    Args:
-      rows: features of rows.
-      epochs: int64 [n], of each example, as `bounded` gives them.
-      of: int64 [n], the row of each.
-    """
+    """Rows whose tokens carry the latest epoch of their examples."""
     latest = np.zeros(len(next(iter(rows.values()))), np.int64)
     np.maximum.at(latest, of, epochs)
     marks = (latest << _BITS).astype(np.int32)
@@ -329,20 +302,7 @@ def rows(
     pack: bool,
     tokens: EncoderTokens | None = None,
 ) -> tf.data.Dataset:
-    """Examples as rows of model features.
-
-    Args:
-      dataset: a task's examples, trimmed; where they have `epochs.FIELD`, the rows' tokens are
-        marked with it.
-      layout: of the rows.
-      features: the task's output features, of which some are shown.
-      lengths: its `Layout.lengths`.
-      pack: whether several examples share a row.
-      tokens: the vocabulary's, of a layout of an encoder.
-
-    Raises:
-      InputError: the layout does not fit the task.
-    """
+    """Examples as rows of model features."""
     there: Any = dataset.element_spec
     layout = _of_task(layout, features, there)
     converter = layout.converter(seqio, pack=pack)
@@ -367,17 +327,6 @@ def grouped(
     """Examples as batches of several shapes, grouped by length as `data.config` says.
 
     Where the examples end, each bucket's rest is a batch that is filled up with rows of padding.
-
-    Args:
-      dataset: as in `rows`.
-      layout: of the rows; one that has `Layout.grouped`.
-      features: the task's output features, of which some are shown.
-      shapes: from `shapes_of`.
-      part: which part of each batch's rows, and of how many.
-      tokens: the vocabulary's, of a layout of an encoder.
-
-    Raises:
-      InputError: the layout does not fit the task.
     """
     there: Any = dataset.element_spec
     layout = _of_task(layout, features, there)
@@ -428,11 +377,7 @@ def grouped(
 
 
 def _of_task(layout: Layout, features: Collection[str], there: Collection[str]) -> Layout:
-    """The layout of a task's examples.
-
-    Raises:
-      InputError: it does not fit the task.
-    """
+    """The layout of a task's examples."""
     layout = layout.of_task(features)
     if layout.draws and KEY not in there:
         raise InputError(

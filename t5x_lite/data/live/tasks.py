@@ -40,17 +40,7 @@ _T = TypeVar("_T")
 
 
 def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Task:
-    """Builds the task that data.task names, "module:function".
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      seed: of the randomness that belongs to single examples.
-
-    Raises:
-      InputError: if there is no such module or function, or it is no task function; the message
-        offers the nearest one.
-    """
+    """Builds the task that data.task names, "module:function"."""
     function = find_task(data.task)
     ending = _ending(data, vocabulary)
     arguments = TaskArguments(
@@ -103,22 +93,13 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
 
 
 def _ending(data: Data, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The words of the layout that stand in the place of EOS behind inputs, in tokens, or none.
-
-    Raises:
-      InputError: there is no room for them.
-    """
+    """The words of the layout that stand in the place of EOS behind inputs, in tokens, or none."""
     ending = data.layout.ending(vocabulary, length=data.inputs_length)
     return () if ending == (vocabulary.eos_id,) else ending
 
 
 def task_metrics(task: seqio.Task) -> tuple[Callable[..., Any], list[Callable[..., Any]]]:
-    """What turns predicted text into a metric.
-
-    Returns:
-      (postprocess, metric_fns): `postprocess(text, example=, is_target=)` gives what the metrics
-      compare; each metric function is (targets, predictions) -> {name: value}.
-    """
+    """What turns predicted text into a metric."""
     return task.postprocess_fn, list(task.predict_metric_fns)
 
 
@@ -127,9 +108,6 @@ def task_labels(task: seqio.Task) -> tuple[str, ...] | None:
 
     A task says them by the attribute `labels` of its postprocess_fn: `postprocess.ClassIndex` has
     it, and so may any callable of a user's own.
-
-    Returns:
-      The labels, in the order of the class indices; None where any text may be the answer.
     """
     labels = getattr(task.postprocessor, "labels", None)
     return None if labels is None else tuple(labels)
@@ -144,19 +122,7 @@ def look_at(
     split: str = "train",
     shard_info: Any = None,
 ) -> None:
-    """Looks at the first examples of a task: a split without any would be repeated for ever.
-
-    Args:
-      data: the data config.
-      task: its task.
-      vocabulary: where it cannot spell them, a warning says so; None for no warning.
-      name: the task's, for the warning.
-      split: one of the task's splits.
-      shard_info: the part of the examples that is read.
-
-    Raises:
-      InputError: there is no such split, or no example in it.
-    """
+    """Looks at the first examples of a task: a split without any would be repeated for ever."""
     examples = examples_of(data, task, split=split, shard_info=shard_info)
     if vocabulary is not None:
         unknown_tokens.tell(name, examples, vocabulary)
@@ -178,15 +144,7 @@ def training_examples(
     seed: int,
     shard_info: Any = None,
 ) -> tf.data.Dataset:
-    """The task's examples for training, trimmed, for ever.
-
-    Args:
-      data: the data config; it says whether and through how large a buffer they are shuffled.
-      task: the task.
-      passes: its `training_passes`.
-      seed: the seed of the shuffle buffer.
-      shard_info: the part of the examples that is read; all by default.
-    """
+    """The task's examples for training, trimmed, for ever."""
     shuffle = data.shuffle
     if passes is not None:
         task = in_passes(task, passes, shard_info=shard_info)
@@ -281,16 +239,7 @@ class Members:
 
 
 def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
-    """Makes the tasks of the mixture that data.task names.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      seed: of the randomness that belongs to single examples.
-
-    Raises:
-      InputError: data.task is no mixture, or none of its tasks' data are there.
-    """
+    """Makes the tasks of the mixture that data.task names."""
     mixture = find_mixture(data)
     if mixture is None:
         raise InputError(f"data.task {data.task!r} is one task and no mixture")
@@ -331,19 +280,7 @@ def trained_members(
     shard_info: Any = None,
     tells: bool = False,
 ) -> list[Present]:
-    """The tasks that are trained on, after a look at the first examples of each.
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      seed: of the randomness that belongs to single examples.
-      shard_info: the part of every task's examples that is read.
-      tells: whether it is told of tasks that the vocabulary cannot spell.
-
-    Raises:
-      InputError: one has no examples; or of a mixture, files of some are not there, and the message
-        names all of these tasks and the option that leaves them out.
-    """
+    """The tasks that are trained on, after a look at the first examples of each."""
     if find_mixture(data) is None:
         task = truncated(data, load_task(data, vocabulary, seed=seed), seed=seed)
         told = vocabulary if tells else None
@@ -372,13 +309,7 @@ def trained_members(
 
 
 def _without_data(data: Data, names: Sequence[str], *, reason: str) -> str:
-    """The message about tasks that cannot be trained on, and the way to train without them.
-
-    Args:
-      data: the data config.
-      names: theirs; at least one.
-      reason: why the first is not there.
-    """
+    """The message about tasks that cannot be trained on, and the way to train without them."""
     option = f"--data.mixing.leave-out {' '.join([*data.mixing.leave_out, *names])}"
     if len(names) == 1:
         return f"{reason}; {option} trains without it"
@@ -391,11 +322,7 @@ def _without_data(data: Data, names: Sequence[str], *, reason: str) -> str:
 def held_out_members(
     data: Data, vocabulary: Vocabulary, *, split: str
 ) -> tuple[list[Present], list[float]]:
-    """The trained tasks that have a split, and their rates.
-
-    Raises:
-      InputError: there is none.
-    """
+    """The trained tasks that have a split, and their rates."""
     if find_mixture(data) is None:
         task = load_task(data, vocabulary)
         check_split(data, task, split=split)
@@ -426,14 +353,7 @@ def _is_there(one: Present, split: str) -> bool:
 def rates_of(
     data: Data, trained: Sequence[Present], *, anew: bool, tells: bool = False
 ) -> list[float]:
-    """The rates of tasks that are there; examples are counted where nothing says how many.
-
-    Args:
-      data: the data config.
-      trained: its tasks that are trained on.
-      anew: whether earlier counts of this process will not do.
-      tells: whether it is told which rates are constants that nothing changes.
-    """
+    """The rates of tasks that are there; examples are counted where nothing says how many."""
     mixture = find_mixture(data)
     if mixture is None:
         return [1.0]
@@ -468,12 +388,7 @@ def _tell_constants(data: Data, mixture: Mixture) -> None:
 
 
 def _num_examples(one: Present, *, at_most: int | None) -> int:
-    """The examples of a task's training split as its source gives them; at least one.
-
-    Args:
-      one: the task, of which nothing says how many it has.
-      at_most: counting ends here, since a rate knows no more.
-    """
+    """The examples of a task's training split as its source gives them; at least one."""
     check_split(one.data, one.task, split="train")
     source = one.task.source.get_dataset(split="train", shuffle=False)
     number = int(source.cardinality())

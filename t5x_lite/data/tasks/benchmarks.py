@@ -155,14 +155,7 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
 def _source(
     benchmark: Benchmark, directory: str, *, mark: str = "", one_to_one: bool = True
 ) -> Any:
-    """The seqio source of a benchmark's examples.
-
-    Args:
-      benchmark: whose.
-      directory: of the task's files.
-      mark: what a candidate stands in place of, where each has a row of its own.
-      one_to_one: whether the task makes one example of each.
-    """
+    """The seqio source of a benchmark's examples."""
     from t5x_lite.data.tasks import stages
 
     datasets = _datasets(benchmark, directory)
@@ -215,11 +208,7 @@ def official_folder(benchmark: Benchmark, directory: str) -> DataPath | None:
 
 
 def _tfds_directory(benchmark: Benchmark, directory: str) -> str | None:
-    """Return TFDS's data_dir, "" for TFDS's own, or None if data.directory is not TFDS's.
-
-    Raises:
-      InputError: if the directory is tfds://NAME, as unlabelled documents have it.
-    """
+    """Return TFDS's data_dir, "" for TFDS's own, or None if data.directory is not TFDS's."""
     if not benchmark.tfds:
         return None
     if directory == _TFDS or (not directory and os.environ.get("TFDS_DATA_DIR")):

@@ -111,12 +111,7 @@ def _rate(mixture: Any, task: Any) -> float:
 
 
 def _task(task: Any, arguments: TaskArguments) -> Any:
-    """A registered task for these arguments.
-
-    Raises:
-      OtherVocabulary: see `check_vocabularies`.
-      InputError: the task reads seqio's own cache alone, or must not be shuffled.
-    """
+    """A registered task for these arguments."""
     check_vocabularies(task, arguments.vocabulary)
     if task.requires_caching:
         raise InputError(

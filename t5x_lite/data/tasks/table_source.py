@@ -139,11 +139,7 @@ class _Reader:
         self._next = -1
 
     def block(self, number: int) -> list[Mapping[str, Any]]:
-        """The rows of a block; none behind the last one.
-
-        Raises:
-          InputError: naming the file, where it cannot be read.
-        """
+        """The rows of a block; none behind the last one."""
         with self._lock:
             if number != self._next:
                 self._open = itertools.islice(self._rows(), number * _ROWS, None)

@@ -360,13 +360,7 @@ def _made(
     *,
     only: Callable[[str], bool] = lambda file: True,
 ) -> Dataset:
-    """Examples of what a function of a text and its place, "file:line", makes.
-
-    Args:
-      blocks: of texts.
-      make: the function, which may raise InputError.
-      only: of which files; the texts of others stay.
-    """
+    """Examples of what a function of a text and its place, "file:line", makes."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 

@@ -517,17 +517,7 @@ _LINES_AT_A_TIME = 1000
 def _train_apart(
     lines: Iterator[str], reading: list[Exception], *, options: Mapping[str, Any], seed: int
 ) -> bytes | str:
-    """Trains in a process of its own, which can be ended: SentencePiece holds Python's lock.
-
-    Args:
-      lines: the text.
-      reading: receives what reading the text raises.
-      options: of SentencePiece.
-      seed: random seed.
-
-    Returns:
-      The model, or SentencePiece's complaint.
-    """
+    """Trains in a process of its own, which can be ended: SentencePiece holds Python's lock."""
     context = WorkerContext()
     pipe: Any = context.Pipe()
     ours, theirs = pipe

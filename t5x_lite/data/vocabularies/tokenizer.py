@@ -306,11 +306,7 @@ def read_config(path: DataPath) -> Mapping[str, Any]:
 def _special_names(
     config: Mapping[str, Any], pieces: set[str], *, where: DataPath
 ) -> Mapping[str, str]:
-    """The special pieces by their role.
-
-    Raises:
-      InputError: some are not there.
-    """
+    """The special pieces by their role."""
     names = {}
     for role, usual in _USUAL.items():
         said = config.get(f"{role}_token")
@@ -451,11 +447,7 @@ def _check_json_class(config: Mapping[str, Any], *, where: DataPath) -> None:
 
 
 def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath) -> bytes:
-    """A tokenizer.json with the settings of tokenizer_config.json, which transformers prefers.
-
-    Raises:
-      InputError: if both differ in a setting that is not changed there.
-    """
+    """A tokenizer.json with the settings of tokenizer_config.json, which transformers prefers."""
     names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
     names = [name for name in (*names, "split_by_punct") if isinstance(config.get(name), bool)]
     try:
