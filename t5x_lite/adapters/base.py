@@ -47,7 +47,7 @@ from t5x_lite.core import patterns as regular
 from t5x_lite.core import trees
 from t5x_lite.core.devices import LARGEST
 from t5x_lite.core.errors import InputError, shown
-from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.options import check_bounds, did_you_mean
 from t5x_lite.core.trees import Array, Batch, Key, Params, covers
 from t5x_lite.layouts.base import ADAPTER_IDS
 from t5x_lite.nn.bind import stacked
@@ -120,6 +120,7 @@ class Adapter:
             raise InputError(f"no adapter may be called {self.name!r}: give it another name")
         for field in dataclasses.fields(self):
             _check_number(field.name, getattr(self, field.name))
+        check_bounds(self)
         check_patterns("sites", self.sites)
         if not self.sites:
             raise InputError(f"adapter {self.name!r} has no sites: say where it goes")

@@ -25,8 +25,9 @@ from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter, Modules, Site
-from t5x_lite.adapters.composition import Gate, check_gate, check_stacks, gates_of, make_gate
+from t5x_lite.adapters.composition import Gate, check_stacks, gates_of, make_gate
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Rate
 from t5x_lite.core.trees import Array
 from t5x_lite.nn.dense import Activation, Dense, activate
 from t5x_lite.nn.dropout import LayerNorm, dropout
@@ -77,7 +78,7 @@ class Bottleneck(Adapter):
     activation: Activation = "relu"
     scale: float | Scale = 1.0
     init: Init = "bert"
-    dropout_rate: float = 0.0
+    dropout_rate: Rate = 0.0
     ln_before: bool = False
     ln_after: NormAfter = "none"
     original_ln_after: bool = True
@@ -99,21 +100,8 @@ class Bottleneck(Adapter):
             not math.isfinite(self.scale) or not self.scale
         ):
             raise InputError(f"scale must be finite and not 0: got {self.scale}")
-        check_gate(self.gate)
-        if not 0.0 <= self.dropout_rate < 1.0:
-            raise InputError(f"dropout_rate must be in [0, 1): got {self.dropout_rate}")
-        for name, choices in (
-            ("reads", Reads),
-            ("residual", Residual),
-            ("init", Init),
-            ("activation", Activation),
-            ("ln_after", NormAfter),
-            *((("scale", Scale),) if isinstance(self.scale, str) else ()),
-        ):
-            if getattr(self, name) not in get_args(choices):
-                raise InputError(
-                    f"{name} must be one of {get_args(choices)}: got {getattr(self, name)!r}"
-                )
+        if isinstance(self.scale, str) and self.scale not in get_args(Scale):
+            raise InputError(f"scale must be one of {get_args(Scale)}: got {self.scale!r}")
 
     def width(self, d_model: int, layer: int) -> int:
         """The width in a layer, counted over all stacks; 0 where it is left out."""

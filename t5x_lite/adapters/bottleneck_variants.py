@@ -37,7 +37,7 @@ all layer norms; its code (mesh_tensorflow's task_adapter.gin) the adapters alon
 
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,7 @@ from t5x_lite.adapters.bottleneck import (
 from t5x_lite.adapters.merging import Union
 from t5x_lite.adapters.sparse import norms_of
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, Rate
 from t5x_lite.core.trees import Array
 from t5x_lite.nn.dense import MLP, Activation, Dense, einsum
 from t5x_lite.nn.dropout import RMSNorm, split_key
@@ -76,15 +77,11 @@ class Compacter(Bottleneck):
     name: str = "compacter"
     reduction: float = 32.0
     activation: Activation = "gelu_new"
-    phm_dim: int = 4
-    phm_rank: int = 1
+    phm_dim: Count = 4
+    phm_rank: Count = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.phm_dim < 1 or self.phm_rank < 1:
-            raise InputError(
-                f"phm_dim and phm_rank must be at least 1: got {self.phm_dim} and {self.phm_rank}"
-            )
         if self.reductions or self.leave_out:
             raise InputError("a compacter has one reduction for all layers and leaves none out")
 
@@ -222,14 +219,12 @@ class Invertible(Adapter):
 
     name: str = "inv"
     sites: tuple[str, ...] = ("invertible",)
-    reduction: int = 2
+    reduction: Count = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != ("invertible",):
             raise InputError(f"the site of an invertible adapter is 'invertible': got {self.sites}")
-        if self.reduction < 1:
-            raise InputError(f"reduction must be at least 1: got {self.reduction}")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
         """Makes the two networks.
@@ -331,19 +326,10 @@ class T5Adapter(Adapter):
 
     name: str = "t5_adapter"
     sites: tuple[str, ...] = ("after_mlp",)
-    width: int = 128
+    width: Count = 128
     norms: Norms = "all"
     zero: bool = False
-    dropout_rate: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.width < 1:
-            raise InputError(f"width must be at least 1: got {self.width}")
-        if not 0.0 <= self.dropout_rate < 1.0:
-            raise InputError(f"dropout_rate must be in [0, 1): got {self.dropout_rate}")
-        if self.norms not in get_args(Norms):
-            raise InputError(f"norms must be one of {get_args(Norms)}: got {self.norms!r}")
+    dropout_rate: Rate = 0.1
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         """The adapter, and by the paper all norms."""

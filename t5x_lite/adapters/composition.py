@@ -48,7 +48,7 @@ token's own. The library's, "all_tokens", is for encoders alone.
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,7 @@ from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above, AtLeast, Whole, check_bounds
 from t5x_lite.core.trees import Array
 from t5x_lite.nn import experts
 from t5x_lite.nn.dense import Dense
@@ -91,6 +92,7 @@ class Block:
             raise InputError(f"{type(self).__name__} needs children: modules or blocks")
         if None in self.children and not self.bare:
             raise InputError(f"{type(self).__name__} has no place for None, the bare model")
+        check_bounds(self)
 
     def __str__(self) -> str:
         options = [
@@ -141,7 +143,7 @@ class Drop(Block):
       layers: those without it; they count from 0, a decoder's after the encoder's.
     """
 
-    layers: tuple[int, ...] = ()
+    layers: Annotated[tuple[int, ...], AtLeast(0)] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,8 +151,6 @@ class Drop(Block):
             raise InputError(f"Drop has one child: got {len(self.children)}; a Stack holds more")
         if not self.layers:
             raise InputError("Drop needs layers: the numbers of those that have no module")
-        if min(self.layers) < 0:
-            raise InputError(f"layers of Drop count from 0: got {min(self.layers)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,14 +161,12 @@ class Task(Block):
       of: the task's number.
     """
 
-    of: int = 0
+    of: Whole = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.children) != 1 or not isinstance(self.children[0], str):
             raise InputError("Task has one child, the name of a hypernetwork")
-        if self.of < 0:
-            raise InputError(f"the tasks of a hypernetwork count from 0: got of={self.of}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,13 +204,8 @@ class Fuse(Trained):
 
     part: ClassVar[str] = "fusion"
 
-    temperature: float = 1.0
+    temperature: Annotated[float, Above(0)] = 1.0
     static: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.temperature > 0:
-            raise InputError(f"temperature must be above 0: got {self.temperature}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +229,7 @@ class Route(Trained):
 
     by: Literal["example", "token"] = "example"
     kind: Literal["soft", "hard", "free"] = "soft"
-    temperature: float = 1.0
+    temperature: Annotated[float, Above(0)] = 1.0
     balance: float = 0.0
 
     @property
@@ -247,11 +240,6 @@ class Route(Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.temperature > 0:
-            raise InputError(f"temperature must be above 0: got {self.temperature}")
-        for field, choices in (("by", ("example", "token")), ("kind", ("soft", "hard", "free"))):
-            if getattr(self, field) not in choices:
-                raise InputError(f"{field} is one of {choices}: got {getattr(self, field)!r}")
         if self.balance < 0 or (self.balance and self.kind == "free"):
             raise InputError(
                 "balance must not be negative, and free weights have none to balance: got "
@@ -497,12 +485,6 @@ def mean_of_seen(values: Float[Array, "*B T G"], seen: Any) -> Float[Array, "*B 
         return values
     weights = seen[:, 0].astype(jnp.float32)  # [B, 1 or T, T]
     return (weights @ values) / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1.0)
-
-
-def check_gate(gate: str) -> None:
-    """Refuses, by an InputError, what is no gate."""
-    if gate not in get_args(Gate):
-        raise InputError(f"gate must be one of {get_args(Gate)}: got {gate!r}")
 
 
 def check_stacks(gate: str, stacks: Any) -> None:

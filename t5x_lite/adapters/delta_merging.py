@@ -30,7 +30,7 @@ import dataclasses
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -38,11 +38,15 @@ import numpy as np
 from t5x_lite.adapters.delta import Delta
 from t5x_lite.adapters.delta_parts import Dense, LowRank, Part
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import In, Rate, check_bounds
 
 
 @dataclasses.dataclass(frozen=True)
 class How:
     """Base of the ways to merge."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """The merged delta; see `merge`."""
@@ -114,13 +118,12 @@ class Dare(How):
       then: how the rest is merged.
     """
 
-    p: float
+    p: Rate
     seed: int = 0
     then: How = dataclasses.field(default_factory=Linear)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.p < 1.0:
-            raise InputError(f"p must be from 0 to below 1: got {self.p}")
+        super().__post_init__()
         if not 0 <= self.seed < 2**31:
             raise InputError(f"seed must be from 0 to below 2^31: got {self.seed}")
 
@@ -324,12 +327,8 @@ class Ties(How):
       scale: of the result; the paper's lambda.
     """
 
-    density: float = 0.2
+    density: Annotated[float, In(0, 1, "(]")] = 0.2
     scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.density <= 1.0:
-            raise InputError(f"density must be above 0 and at most 1: got {self.density}")
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """The three steps.

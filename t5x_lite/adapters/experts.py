@@ -15,7 +15,7 @@ The block's own dropout of its hidden layer has no place in them.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from t5x_lite.adapters.adapter_tree import stacks_of
 from t5x_lite.adapters.base import Adapter, Modules, Site
 from t5x_lite.adapters.composition import ROUTER, told
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import AtLeast
 from t5x_lite.core.trees import Array
 from t5x_lite.nn import experts
 from t5x_lite.nn.dense import MLP, Activation, Dense
@@ -51,7 +52,7 @@ class Experts(Adapter):
     sites: tuple[str, ...] = (_SITE,)
     num: int = 4
     top: int = 1
-    balance: float = 0.01
+    balance: Annotated[float, AtLeast(0)] = 0.01
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,8 +63,6 @@ class Experts(Adapter):
                 f"experts are 2 or more, and top is from 1 to their number: got num {self.num} and "
                 f"top {self.top}"
             )
-        if self.balance < 0:
-            raise InputError(f"balance must not be negative: got {self.balance}")
 
     @property
     def router_balance(self) -> float | None:

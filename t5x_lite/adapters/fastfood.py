@@ -21,6 +21,7 @@ from t5x_lite.adapters.base import Modules
 from t5x_lite.adapters.delta_parts import Part, Projection, Subspace, padded, project_all
 from t5x_lite.adapters.whole_arrays import MODEL, ArrayAdapter, ArrayModule, ArrayModules, Leaf
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, Whole
 from t5x_lite.core.trees import Array, Key
 
 _LARGEST_MATRIX = 1 << 28
@@ -40,16 +41,11 @@ class Fastfood(ArrayAdapter):
     """
 
     name: str = "fastfood"
-    d: int = 1000
+    d: Count = 1000
     lambdas: bool = False
-    seed: int = 0
+    seed: Whole = 0
     fold: bool = False
     projection: Projection = "fastfood"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.d < 1 or self.seed < 0:
-            raise InputError(f"d must be at least 1 and seed at least 0: got {self.d}, {self.seed}")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
         """Makes z, which is 0, and the lambdas, which are 1.

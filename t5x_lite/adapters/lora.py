@@ -39,7 +39,7 @@ l_ff > 0 and the activation is relu.
 import dataclasses
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -47,10 +47,11 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.adapters.base import Adapter, Modules, Site
-from t5x_lite.adapters.composition import Gate, check_gate, check_stacks, gates_of, make_gate
+from t5x_lite.adapters.composition import Gate, check_stacks, gates_of, make_gate
 from t5x_lite.adapters.delta_parts import Dora, LowRank, Part, Scale
 from t5x_lite.adapters.whole_arrays import Leaf, table_of
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.dense import Dense, einsum
 
@@ -72,7 +73,7 @@ class Lora(Adapter):
 
     name: str = "lora"
     sites: tuple[str, ...] = ("(cross_)?attention/(query|value)",)
-    rank: int = 8
+    rank: Count = 8
     alpha: float = 8.0
     rank_stabilised: bool = False
     dora: bool = False
@@ -80,11 +81,8 @@ class Lora(Adapter):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rank < 1:
-            raise InputError(f"rank must be at least 1: got {self.rank}")
         if not math.isfinite(self.alpha) or not self.alpha:
             raise InputError(f"alpha must be finite and not 0: got {self.alpha}")
-        check_gate(self.gate)
         for other, name in ((self.dora, "dora"), (EMBEDDING in self.sites, f"site {EMBEDDING!r}")):
             if self.gate != "none" and other:
                 raise InputError(f"a gate has no {name}: leave one of them out")
@@ -389,11 +387,6 @@ class Ia3(Adapter):
     place: Place = "after"
     feed_forward: bool = True
     attention_out: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.place not in get_args(Place):
-            raise InputError(f"place must be one of {get_args(Place)}: got {self.place!r}")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
         """Makes the scales."""

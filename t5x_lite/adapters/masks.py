@@ -35,7 +35,7 @@ gate of its head.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,7 @@ from t5x_lite.adapters.whole_arrays import (
     Leaf,
 )
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above, AtLeast, In, Whole
 from t5x_lite.core.trees import Array, Key
 
 _SIGN = np.uint32(1 << 31)
@@ -135,19 +136,16 @@ class Prune(ArrayAdapter):
 
     name: str = "prune"
     targets: tuple[str, ...] = _KERNELS
-    density: float = 0.2
-    rounds: int = 0
-    rewind_step: int = 0
-    train_steps: int = 0
+    density: Annotated[float, In(0, 1, "(]")] = 0.2
+    rounds: Whole = 0
+    rewind_step: Whole = 0
+    train_steps: Whole = 0
     criterion: Literal["magnitude", "change"] = "magnitude"
     scope: Literal["global", "per_tensor"] = "global"
     structure: Literal["entries", "rows", "columns"] = "entries"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_density(self.density)
-        if min(self.rounds, self.rewind_step, self.train_steps) < 0:
-            raise InputError("rounds, rewind_step and train_steps must be at least 0")
         if self.rounds > MOST_ROUNDS:
             raise InputError(f"rounds must be at most {MOST_ROUNDS}: got {self.rounds}")
 
@@ -218,18 +216,15 @@ class Supermask(ArrayAdapter):
     name: str = "supermask"
     targets: tuple[str, ...] = _KERNELS
     by: By = "top"
-    density: float = 0.5
+    density: Annotated[float, In(0, 1, "(]")] = 0.5
     tau: float = 0.5
     start: float | None = None
-    penalty: float = 0.0
-    rate: float = 1.0
+    penalty: Annotated[float, AtLeast(0)] = 0.0
+    rate: Annotated[float, Above(0)] = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_density(self.density)
         _check_tau(self.by, self.tau)
-        if self.penalty < 0 or self.rate <= 0:
-            raise InputError("penalty must be at least 0 and rate above 0")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         """The scores."""
@@ -280,23 +275,18 @@ class Movement(ArrayAdapter):
 
     name: str = "movement"
     targets: tuple[str, ...] = _KERNELS
-    density: float = 0.15
+    density: Annotated[float, In(0, 1, "(]")] = 0.15
     by: Literal["top", "sigmoid"] = "top"
     tau: float = 0.1
-    penalty: float = 0.0
-    rate: float = 100.0
-    steps: int = 0
-    warmup: int = 0
-    cooldown: int = 0
+    penalty: Annotated[float, AtLeast(0)] = 0.0
+    rate: Annotated[float, Above(0)] = 100.0
+    steps: Whole = 0
+    warmup: Whole = 0
+    cooldown: Whole = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_density(self.density)
         _check_tau(self.by, self.tau)
-        if self.penalty < 0 or self.rate <= 0:
-            raise InputError("penalty must be at least 0 and rate above 0")
-        if min(self.steps, self.warmup, self.cooldown) < 0:
-            raise InputError("steps, warmup and cooldown must be at least 0")
         if self.steps and self.warmup + self.cooldown > self.steps:
             raise InputError(
                 f"warmup {self.warmup} and cooldown {self.cooldown} of {self.name!r} are more than "
@@ -446,11 +436,6 @@ class ScoredModules(ArrayModules):
 def _check_tau(by: By, tau: float) -> None:
     if by == "sigmoid" and not 0 < tau < 1:
         raise InputError(f"tau of by='sigmoid' must be between 0 and 1: got {tau}")
-
-
-def _check_density(density: float) -> None:
-    if not 0.0 < density <= 1.0:
-        raise InputError(f"density must be above 0 and at most 1: got {density}")
 
 
 _HIDDEN = "attention/hidden"

@@ -39,7 +39,7 @@ decay 1e-5, on a T5 1.1 that was trained further as a language model.
 import dataclasses
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -50,11 +50,12 @@ from jaxtyping import Float
 from t5x_lite.adapters.adapter_tree import Modules
 from t5x_lite.adapters.base import ADAPTERS, Adapter, Site
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
-from t5x_lite.adapters.composition import Gate, check_gate, gates_of, make_gate
+from t5x_lite.adapters.composition import Gate, gates_of, make_gate
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.merging import Union
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count
 from t5x_lite.core.trees import Array
 from t5x_lite.models.towers import as_model, in_tower, tower_of
 from t5x_lite.nn.dense import einsum, lookup
@@ -83,8 +84,8 @@ class Prefix(Adapter):
 
     name: str = "prefix"
     sites: tuple[str, ...] = ("(cross_)?attention/prefix",)
-    length: int = 30
-    hidden: int = 512
+    length: Count = 30
+    hidden: Count = 512
     flat: bool = False
     encoder: bool = True
     cross: bool = True
@@ -94,14 +95,6 @@ class Prefix(Adapter):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_gate(self.gate)
-        if self.length < 1 or self.hidden < 1:
-            raise InputError(
-                f"length and hidden of a prefix must be at least 1: got {self.length} and "
-                f"{self.hidden}"
-            )
-        if self.place not in get_args(Place):
-            raise InputError(f"place is one of {get_args(Place)}: got {self.place!r}")
         if self.place == "left" and self.gate != "none":
             raise InputError("a prefix with place='left' has no gate: leave one of them out")
 
@@ -404,7 +397,7 @@ class Prompt(Adapter):
 
     name: str = "prompt"
     sites: tuple[str, ...] = ("prompt",)
-    length: int = 10
+    length: Count = 10
     init: Start = "uniform"
     among: tuple[int, int] = _AMONG
     seed: int = 0
@@ -413,8 +406,6 @@ class Prompt(Adapter):
         super().__post_init__()
         if self.sites != ("prompt",):
             raise InputError(f"the site of a prompt is 'prompt': got {self.sites}")
-        if self.length < 1:
-            raise InputError(f"length of a prompt must be at least 1: got {self.length}")
         if not 0 <= self.among[0] < self.among[1]:
             raise InputError(f"among must be two token ids, the smaller first: got {self.among}")
 

@@ -37,7 +37,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,7 @@ from t5x_lite.adapters.whole_arrays import (
     Leaf,
 )
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above, AtLeast, Count, In, Whole
 from t5x_lite.core.trees import Array, Key, covers
 
 Select = Literal["lottery", "change", "magnitude", "fisher", "random"]
@@ -78,14 +79,12 @@ class Chosen(ArrayAdapter):
         the places are chosen.
     """
 
-    density: float = 0.005
+    density: Annotated[float, In(0, 1, "(]")] = 0.005
     scope: Scope = "global"
     entries: Entries = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.density <= 1.0:
-            raise InputError(f"density must be above 0 and at most 1: got {self.density}")
         if any(number < 1 for _, number in self.entries):
             raise InputError("entries has arrays with at least one number each")
 
@@ -135,19 +134,15 @@ class SparseTuning(Chosen):
 
     name: str = "sparse"
     select: Select = "lottery"
-    full_steps: int = 0
-    rounds: int = 1
-    sparse_steps: int = 0
-    l1: float = 0.0
-    examples: int = 1024
+    full_steps: Whole = 0
+    rounds: Count = 1
+    sparse_steps: Whole = 0
+    l1: Annotated[float, AtLeast(0)] = 0.0
+    examples: Count = 1024
     labels: Literal["empirical", "expected"] = "empirical"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.full_steps < 0 or self.sparse_steps < 0 or self.l1 < 0:
-            raise InputError("full_steps, sparse_steps and l1 must be at least 0")
-        if self.rounds < 1 or self.examples < 1:
-            raise InputError("rounds and examples must be at least 1")
         if self.rounds > MOST_ROUNDS:
             raise InputError(f"rounds must be at most {MOST_ROUNDS}: got {self.rounds}")
         if self.rounds > 1 and self.select != "lottery":
@@ -210,20 +205,18 @@ class Diff(Chosen):
     """
 
     name: str = "diff"
-    relaxed_steps: int = 0
+    relaxed_steps: Whole = 0
     l: float = -1.5  # noqa: E741
     r: float = 1.5
     alpha0: float = 5.0
-    penalty: float = 1.25e-7
-    alpha_rate: float = 1000.0
+    penalty: Annotated[float, AtLeast(0)] = 1.25e-7
+    alpha_rate: Annotated[float, Above(0)] = 1000.0
     structured: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.l < 0.0 or not self.r > 1.0:
             raise InputError(f"l must be below 0 and r above 1: got {self.l} and {self.r}")
-        if self.penalty < 0 or self.relaxed_steps < 0 or self.alpha_rate <= 0:
-            raise InputError("penalty and relaxed_steps must be at least 0, alpha_rate above 0")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         """All of the relaxed phase, and then the values."""

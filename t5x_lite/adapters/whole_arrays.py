@@ -22,7 +22,7 @@ import dataclasses
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,7 @@ from t5x_lite.adapters.base import ADAPTERS, Adapter, Modules, check_patterns
 from t5x_lite.adapters.delta_parts import Dense, Part, Sparse
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import AtLeast, Count
 from t5x_lite.core.trees import Array, Key, covers
 from t5x_lite.nn.bind import split
 
@@ -260,14 +261,12 @@ class Copy(Adapter):
     name: str = "copy"
     sites: tuple[str, ...] = _EVERYWHERE
     of: tuple[str, ...] = ()
-    l1: float = 0.0
+    l1: Annotated[float, AtLeast(0)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_sites(self, "of")
         check_patterns("of", self.of)
-        if self.l1 < 0:
-            raise InputError(f"l1 must be at least 0: got {self.l1}")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
         """Makes the differences, which are 0.
@@ -301,7 +300,7 @@ class Layers(Adapter):
 
     name: str = "layers"
     sites: tuple[str, ...] = _EVERYWHERE
-    last: int | None = None
+    last: Count | None = None
     only: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -309,8 +308,6 @@ class Layers(Adapter):
         _check_sites(self, "last or only")
         if self.last is not None and self.only:
             raise InputError("layers are named by last or by only, and not by both")
-        if self.last is not None and self.last < 1:
-            raise InputError(f"last must be at least 1: got {self.last}")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
         """Makes the differences, which are 0.

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar
 
 from t5x_lite.core.errors import shown
-from t5x_lite.core.option_types import OVERRIDES, SHARED, AtLeast
-from t5x_lite.core.options import OptionError, suggesting
+from t5x_lite.core.option_types import OVERRIDES, SHARED
+from t5x_lite.core.options import AtLeast, OptionError, suggesting
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -10,16 +10,11 @@ Commands declare their parameters by them, and so do dataclasses that several co
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import tyro
 
-
-class AtLeast(NamedTuple):
-    """The smallest value of a number; stands in an option's annotation."""
-
-    minimum: int
-
+from t5x_lite.core.options import AtLeast
 
 SHARED = object()
 """Stands in the annotation of a parameter whose dataclass has its fields among the options."""

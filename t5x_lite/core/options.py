@@ -7,6 +7,14 @@ its message:
     >>> parse(Experiment, ["--model.d-modle", "64"], prog="t5x-lite train", default=experiment)
     OptionError: unknown option --model.d-modle; did you mean --model.d-model?
 
+Bounds of a value are said once, in the annotation, for options and for the fields of configs:
+
+    @dataclass(frozen=True)
+    class Lora(Adapter):
+        rank: Annotated[int, AtLeast(1)] = 8        # Count
+
+    Lora(rank=0)        # InputError: rank must be at least 1: got 0
+
 Nothing here imports JAX: `t5x-lite --help` stands on this module.
 """
 
@@ -19,9 +27,12 @@ import io
 import itertools
 import re
 import textwrap
+import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
+
+from t5x_lite.core.errors import InputError, shown
 
 Config = TypeVar("Config")
 
@@ -33,6 +44,113 @@ _PLAIN = {
     "could not convert string to float: ": "must be a number, got ",
 }
 """Python's words of a value that an option does not take, and ours."""
+
+
+class AtLeast(NamedTuple):
+    """The smallest value of a number."""
+
+    minimum: float
+
+    def admits(self, value: float) -> bool:
+        """Whether a value is within it; NaN is not."""
+        return value >= self.minimum
+
+    def __str__(self) -> str:
+        return f"at least {self.minimum:g}"
+
+
+class Above(NamedTuple):
+    """A limit that a number is above."""
+
+    limit: float
+
+    def admits(self, value: float) -> bool:
+        """Whether a value is within it; NaN is not."""
+        return value > self.limit
+
+    def __str__(self) -> str:
+        return f"above {self.limit:g}"
+
+
+class In(NamedTuple):
+    """An interval; `ends` says which of its ends belong to it."""
+
+    low: float
+    high: float
+    ends: Literal["[)", "(]", "[]"] = "[)"
+
+    def admits(self, value: float) -> bool:
+        """Whether a value is within it; NaN is not."""
+        left = value >= self.low if self.ends[0] == "[" else value > self.low
+        return left and (value <= self.high if self.ends[1] == "]" else value < self.high)
+
+    def __str__(self) -> str:
+        return f"in {self.ends[0]}{self.low:g}, {self.high:g}{self.ends[1]}"
+
+
+Count = Annotated[int, AtLeast(1)]
+Whole = Annotated[int, AtLeast(0)]
+Rate = Annotated[float, In(0, 1)]
+"""Of dropout: in [0, 1)."""
+
+
+def check_bounds(config: Any, *, prefix: str = "") -> None:
+    """Raise InputError for a field outside of the bounds of its annotation.
+
+    A field that is a Literal must be one of its values. None and words instead of a number are
+    within all bounds; of a tuple each entry is checked.
+
+    Args:
+      config: a dataclass.
+      prefix: of the field's name, such as "model.".
+    """
+    for name, bounds, choices in _bounds_of(type(config)):
+        value = getattr(config, name)
+        if choices and value not in choices:
+            raise InputError(f"{prefix}{name} must be one of {choices}: got {value!r}")
+        for bound in bounds:
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, int | float) and not bound.admits(each):
+                    raise InputError(f"{prefix}{name} must be {bound}: got {shown(value)}")
+
+
+@functools.cache
+def _bounds_of(config: type) -> tuple[tuple[str, tuple[Any, ...], tuple[Any, ...]], ...]:
+    """Of each field that has some: its name, its bounds, and the values of a Literal."""
+    try:
+        hints = typing.get_type_hints(config, include_extras=True)
+    except NameError:  # a config of a user, with names that only a type checker reads
+        return ()
+    found = []
+    for field in dataclasses.fields(config):
+        hint = hints[field.name]
+        choices = _choices_of(hint)
+        bounds = tuple(_marks(hint))
+        if choices or bounds:
+            found.append((field.name, bounds, choices))
+    return tuple(found)
+
+
+def _marks(hint: Any) -> Iterable[Any]:
+    """The bounds in an annotation, at any depth."""
+    for mark in getattr(hint, "__metadata__", ()):
+        if isinstance(mark, AtLeast | Above | In):
+            yield mark
+    for part in typing.get_args(hint):
+        if typing.get_args(part):
+            yield from _marks(part)
+
+
+def _choices_of(hint: Any) -> tuple[Any, ...]:
+    """The values of a Literal, or of Literal | None; () of another annotation."""
+    if typing.get_origin(hint) is Literal:
+        return typing.get_args(hint)
+    parts = (
+        typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+    )
+    if parts and all(part is type(None) or typing.get_origin(part) is Literal for part in parts):
+        return (*(value for part in parts for value in typing.get_args(part)), None)
+    return ()
 
 
 class OptionError(ValueError):

@@ -9,6 +9,7 @@ import jax
 from flax import nnx
 from jaxtyping import Float, Int
 
+from t5x_lite.core.options import Count
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.tied_parameters import View
 from t5x_lite.core.trees import Array
@@ -29,7 +30,7 @@ class ModelConfig:
       vocab_size: rows of the embedding, the vocabulary's size rounded up.
     """
 
-    vocab_size: int
+    vocab_size: Count
 
     below: ClassVar[tuple[str, ...]] = ()
     """Paths of what is below all layers: tables, and the few weights that layers have in common."""

@@ -24,7 +24,7 @@ table of positions, one for all layers.
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal, TypeGuard, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above, AtLeast, Count, Rate, Whole, check_bounds
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.models.base import ModelConfig, RowShapes
@@ -92,24 +93,24 @@ class EncoderConfig(ModelConfig):
         attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
     """
 
-    d_model: int
-    d_ff: int
-    num_heads: int
-    num_layers: int
-    embedding_size: int | None = None
-    max_positions: int = 512
-    token_types: int = 0
+    d_model: Count
+    d_ff: Count
+    num_heads: Count
+    num_layers: Count
+    embedding_size: Count | None = None
+    max_positions: Count = 512
+    token_types: Whole = 0
     pad_id: int = 0
     activation: Activation = "gelu"
-    dropout_rate: float = 0.1
-    attention_dropout_rate: float = 0.1
+    dropout_rate: Rate = 0.1
+    attention_dropout_rate: Rate = 0.1
     share_attention_dropout: bool = False
-    norm_epsilon: float = 1e-12
-    initializer_stddev: float = 0.02
-    unroll: Unroll = "auto"
+    norm_epsilon: Annotated[float, Above(0)] = 1e-12
+    initializer_stddev: Annotated[float, Above(0)] = 0.02
+    unroll: Annotated[Unroll, AtLeast(1)] = "auto"
     remat: str = "none"
     attention: AttentionKind = "auto"
-    attention_block: int = 128
+    attention_block: Count = 128
     one_text_rows: bool = False
 
     below: ClassVar[tuple[str, ...]] = ("embedding", "projection")
@@ -118,28 +119,15 @@ class EncoderConfig(ModelConfig):
     """Whether attention is disentangled, which has no kernel."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "d_model", "d_ff", "num_heads", "num_layers", "max_positions",
-                     "table_size", "unroll", "attention_block"):  # fmt: skip
-            if getattr(self, name) != "auto" and getattr(self, name) < 1:
-                raise InputError(f"model.{name} must be at least 1: got {getattr(self, name)}")
+        check_bounds(self, prefix="model.")
         if self.d_model % self.num_heads:
             raise InputError(
                 "model.d_model must be a multiple of model.num_heads: "
                 f"got {self.d_model} and {self.num_heads}"
             )
-        if self.token_types < 0:
-            raise InputError(f"model.token_types must be at least 0: got {self.token_types}")
         if not 0 <= self.pad_id < self.vocab_size:
             raise InputError(
                 f"model.pad_id must be in [0, vocab_size), {self.vocab_size}: got {self.pad_id}"
-            )
-        if self.activation not in get_args(Activation):
-            raise InputError(
-                f"model.activation must be one of {get_args(Activation)}: got {self.activation!r}"
-            )
-        if self.attention not in get_args(AttentionKind):
-            raise InputError(
-                f"model.attention must be one of {get_args(AttentionKind)}: got {self.attention!r}"
             )
         if self.attention == "cudnn":
             cudnn_attention.check_sizes(d_kv=self.d_model // self.num_heads)
@@ -148,12 +136,6 @@ class EncoderConfig(ModelConfig):
                     "model.attention 'cudnn' has no dropout with a draw for each query and key: "
                     "set --model.share-attention-dropout True, or --model.attention-dropout-rate 0"
                 )
-        for name in ("dropout_rate", "attention_dropout_rate"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InputError(f"model.{name} must be in [0, 1): got {getattr(self, name)}")
-        for name in ("norm_epsilon", "initializer_stddev"):
-            if getattr(self, name) <= 0:
-                raise InputError(f"model.{name} must be above 0: got {getattr(self, name)}")
         check_remat(self.remat)
 
     @property
@@ -582,10 +564,6 @@ class BertConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.positions not in get_args(PositionKind):
-            raise InputError(
-                f"model.positions must be one of {get_args(PositionKind)}: got {self.positions!r}"
-            )
         if not 0 <= self.position_offset < self.max_positions:
             raise InputError(
                 f"model.position_offset must be in [0, max_positions), {self.max_positions}: "

@@ -33,12 +33,13 @@ The head that finds an answer in a text: where it begins and where it ends.
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, Rate, check_bounds
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig
@@ -69,6 +70,7 @@ class Head:
             )
         if hasattr(HeadModules, self.name):
             raise InputError(f"no head may be called {self.name!r}: give it another name")
+        check_bounds(self)
 
     @property
     def scores_texts(self) -> bool:
@@ -162,7 +164,7 @@ class ClassHead(Head):
     """
 
     num_classes: int = 2
-    dropout_rate: float | None = None
+    dropout_rate: Rate | None = None
     labels: tuple[str, ...] = ()
 
     fewest: ClassVar[int] = 1
@@ -176,7 +178,6 @@ class ClassHead(Head):
             raise InputError(
                 f"labels must be {self.num_classes}, as many as num_classes: got {self.labels}"
             )
-        check_rate(self.dropout_rate)
 
     def order_of(self, labels: Sequence[str]) -> tuple[str, ...] | None:
         """A task's labels in the order of the classes, which may be another one.
@@ -230,12 +231,6 @@ def as_before(heads: Sequence[Head], earlier: Sequence[Head]) -> tuple[Head, ...
     return (*found, *(head for name, head in ours.items() if name not in before))
 
 
-def check_rate(rate: float | None) -> None:
-    """Refuses, by an InputError, what is no rate of dropout, nor None."""
-    if rate is not None and not 0.0 <= rate < 1.0:
-        raise InputError(f"dropout_rate must be in [0, 1): got {rate}")
-
-
 ClassifierKind = Literal["bert", "roberta", "electra", "deberta"]
 Problem = Literal["auto", "regression", "single_label_classification", "multi_label_classification"]
 """Meaning of a classifier's logits, in transformers' words."""
@@ -262,15 +257,6 @@ class Classifier(ClassHead):
     name: str = "classifier"
     kind: ClassifierKind = "bert"
     problem_type: Problem = "auto"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.problem_type not in get_args(Problem):
-            raise InputError(
-                f"problem_type must be one of {get_args(Problem)}: got {self.problem_type!r}"
-            )
-        if self.kind not in get_args(ClassifierKind):
-            raise InputError(f"kind must be one of {get_args(ClassifierKind)}: got {self.kind!r}")
 
     @property
     def scores_texts(self) -> bool:
@@ -451,12 +437,7 @@ class Span(Head):
     """
 
     name: str = "span"
-    longest: int = 30
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.longest < 1:
-            raise InputError(f"longest must be at least 1: got {self.longest}")
+    longest: Count = 30
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpanHead":
         """Makes the module."""

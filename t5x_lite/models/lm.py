@@ -28,6 +28,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.models.base import RowShapes, TokenModel
 from t5x_lite.models.t5 import StackConfig
@@ -51,19 +52,12 @@ class LMConfig(StackConfig):
       tie_embeddings: whether the output shares the embedding.
     """
 
-    num_layers: int
+    num_layers: Count
     prefix: bool = False
     prefix_buckets: Literal["causal", "bidirectional"] = "causal"
     tie_embeddings: bool = True
 
     below: ClassVar[tuple[str, ...]] = ("token_embedding", "decoder/relative_bias")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.prefix_buckets not in ("causal", "bidirectional"):
-            raise InputError(
-                f"model.prefix_buckets must be causal or bidirectional: got {self.prefix_buckets!r}"
-            )
 
     def forward_flops(self, shapes: RowShapes) -> int:
         """FLOPs of one forward pass for one row, causal or with a prefix."""

@@ -24,7 +24,7 @@ Parameter paths are those of `t5x_lite.models.t5`, so that a T5's encoder fits i
 """
 
 import dataclasses
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above, AtLeast, Count, Rate, check_bounds
 from t5x_lite.core.tied_parameters import Same, View
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.models.base import ModelConfig, RowShapes, TokenModel
@@ -94,32 +95,24 @@ class StackConfig(ModelConfig):
         attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
     """
 
-    d_model: int
-    d_kv: int = 64
-    d_ff: int
-    num_heads: int
+    d_model: Count
+    d_kv: Count = 64
+    d_ff: Count
+    num_heads: Count
     feed_forward: FeedForward = "gated-gelu"
-    dropout_rate: float = 0.1
+    dropout_rate: Rate = 0.1
     relative_buckets: int = 32
     relative_max_distance: int = 128
     relative_bias_per_layer: bool = False
-    norm_epsilon: float = 1e-6
-    unroll: Unroll = "auto"
+    norm_epsilon: Annotated[float, Above(0)] = 1e-6
+    unroll: Annotated[Unroll, AtLeast(1)] = "auto"
     remat: str = "none"
     attention: AttentionKind = "auto"
-    attention_block: int = 128
+    attention_block: Count = 128
     one_text_rows: bool = False
 
     def __post_init__(self) -> None:
-        counts = [f.name for f in dataclasses.fields(self) if f.name.startswith("num_")]
-        for name in ("vocab_size", "d_model", "d_kv", "d_ff", *counts, "unroll", "attention_block"):
-            if getattr(self, name) != "auto" and getattr(self, name) < 1:
-                raise InputError(f"model.{name} must be at least 1: got {getattr(self, name)}")
-        for name, kinds in (("feed_forward", FeedForward), ("attention", AttentionKind)):
-            if getattr(self, name) not in get_args(kinds):
-                raise InputError(
-                    f"model.{name} must be one of {get_args(kinds)}: got {getattr(self, name)!r}"
-                )
+        check_bounds(self, prefix="model.")
         if self.attention == "cudnn":
             cudnn_attention.check_sizes(d_kv=self.d_kv)
         check_remat(self.remat)
@@ -128,10 +121,6 @@ class StackConfig(ModelConfig):
                 "model.relative_buckets must be at least 4 and model.relative_max_distance above "
                 f"half of it: got {self.relative_buckets} and {self.relative_max_distance}"
             )
-        if self.norm_epsilon <= 0:
-            raise InputError(f"model.norm_epsilon must be above 0: got {self.norm_epsilon}")
-        if not 0.0 <= self.dropout_rate < 1.0:
-            raise InputError(f"model.dropout_rate must be in [0, 1): got {self.dropout_rate}")
 
     @property
     def layer(self) -> LayerConfig:
@@ -223,8 +212,8 @@ class T5Config(StackConfig):
         buckets.
     """
 
-    num_encoder_layers: int
-    num_decoder_layers: int
+    num_encoder_layers: Count
+    num_decoder_layers: Count
     tie_embeddings: bool = False
     share_layers: bool = False
 
@@ -442,7 +431,7 @@ class T5EncoderConfig(StackConfig):
       num_layers: number of layers.
     """
 
-    num_layers: int
+    num_layers: Count
 
     below: ClassVar[tuple[str, ...]] = ("token_embedding", "encoder/relative_bias")
 

@@ -46,12 +46,13 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.models import heads
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.heads import Head, encoder_of
-from t5x_lite.models.towers import Pooling, check_pooling, pool
+from t5x_lite.models.towers import Pooling, pool
 from t5x_lite.nn.dense import Dense as dense_Dense
 
 Projected = Literal["identity", "tanh"]
@@ -92,23 +93,18 @@ class Dense(Head):
     name: str = "dense"
     pooling: Pooling = "mean"
     normalize: bool = True
-    max_length: int | None = None
+    max_length: Count | None = None
     prompts: tuple[Prompt, ...] = ()
     default_prompt: str = ""
-    projection: int | None = None
+    projection: Count | None = None
     tied: bool = True
     activation: Projected = "identity"
     projection_bias: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_pooling("pooling", self.pooling)
-        if self.max_length is not None and self.max_length < 1:
-            raise InputError(f"max_length must be at least 1: got {self.max_length}")
         if self.activation != "identity" and self.projection is None:
             raise InputError(f"activation {self.activation} is of a projection, and there is none")
-        if self.projection is not None and self.projection < 1:
-            raise InputError(f"projection must be at least 1, or None: got {self.projection}")
         names = [prompt.name for prompt in self.prompts]
         if len(set(names)) < len(names):
             raise InputError(f"two prompts have one name: {', '.join(names)}")
@@ -412,13 +408,8 @@ class MultiVector(Head):
     """
 
     name: str = "multi_vector"
-    size: int | None = None
+    size: Count | None = None
     normalize: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.size is not None and self.size < 1:
-            raise InputError(f"size of multi-vectors must be at least 1, or None: got {self.size}")
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MultiVectorHead":
         """Makes the module."""
