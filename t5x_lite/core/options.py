@@ -30,7 +30,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from t5x_lite.core.errors import InputError, shown
 
@@ -46,7 +46,8 @@ _PLAIN = {
 """Python's words of a value that an option does not take, and ours."""
 
 
-class AtLeast(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class AtLeast:
     """The smallest value of a number."""
 
     minimum: float
@@ -59,7 +60,8 @@ class AtLeast(NamedTuple):
         return f"at least {self.minimum:g}"
 
 
-class Above(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Above:
     """A limit that a number is above."""
 
     limit: float
@@ -72,7 +74,8 @@ class Above(NamedTuple):
         return f"above {self.limit:g}"
 
 
-class In(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class In:
     """An interval; `ends` says which of its ends belong to it."""
 
     low: float
@@ -116,18 +119,24 @@ def check_bounds(config: Any, *, prefix: str = "") -> None:
 
 @functools.cache
 def _bounds_of(config: type) -> tuple[tuple[str, tuple[Any, ...], tuple[Any, ...]], ...]:
-    """Of each field that has some: its name, its bounds, and the values of a Literal."""
+    """Of each field that has some: its name, its bounds, and the values of a Literal.
+
+    The bounds of a base's field hold where a subclass gives it another default.
+    """
     try:
-        hints = typing.get_type_hints(config, include_extras=True)
+        hints = [
+            typing.get_type_hints(one, include_extras=True)
+            for one in config.__mro__
+            if dataclasses.is_dataclass(one)
+        ]
     except NameError:  # a config of a user, with names that only a type checker reads
         return ()
     found = []
-    for field in dataclasses.fields(config):
-        hint = hints[field.name]
-        choices = _choices_of(hint)
-        bounds = tuple(_marks(hint))
-        if choices or bounds:
-            found.append((field.name, bounds, choices))
+    for name in (field.name for field in dataclasses.fields(config)):
+        bounds = tuple(dict.fromkeys(m for one in hints if name in one for m in _marks(one[name])))
+        choices = _choices_of(hints[0][name])
+        if bounds or choices:
+            found.append((name, bounds, choices))
     return tuple(found)
 
 

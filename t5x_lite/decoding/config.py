@@ -8,10 +8,11 @@ Decoding(num_beams=4, length_rule="hf", num_return=4) as transformers has it, th
 
 import dataclasses
 import math
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 from t5x_lite.core.devices import LARGEST
 from t5x_lite.core.errors import InputError, shown
+from t5x_lite.core.options import AtLeast, Count, In, Whole, check_bounds
 
 LengthRule = Literal["t5x", "hf"]
 EarlyStopping = bool | Literal["never"]
@@ -54,31 +55,26 @@ class Decoding:
       max_length: the former name of max_decode_length, which is refused.
     """
 
-    max_decode_length: int = 64
-    num_beams: int = 1
+    max_decode_length: Count = 64
+    num_beams: Count = 1
     length_rule: LengthRule = "t5x"
     length_penalty: float | None = None
     early_stopping: EarlyStopping = False
-    num_return: int = 1
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    num_return: Count = 1
+    temperature: Annotated[float, AtLeast(0)] = 0.0
+    top_k: Whole = 0
+    top_p: Annotated[float, In(0, 1, "(]")] = 1.0
+    min_p: Annotated[float, In(0, 1, "[]")] = 0.0
     seed: int = 0
-    min_length: int = 0
-    no_repeat_ngram: int = 0
-    eos_id: int = 1
+    min_length: Whole = 0
+    no_repeat_ngram: Whole = 0
+    eos_id: Whole = 1
     max_length: dataclasses.InitVar[int | None] = None
 
     def __post_init__(self, max_length: int | None) -> None:
         if max_length is not None:
             raise InputError("max_length is max_decode_length now, as on the command line")
-        for name in ("max_decode_length", "num_beams", "num_return"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
-        for name in ("temperature", "top_k", "min_length", "no_repeat_ngram", "eos_id"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative: got {getattr(self, name)}")
+        check_bounds(self)
         for name in _WHOLE:
             if getattr(self, name) > LARGEST:
                 raise InputError(
@@ -91,16 +87,8 @@ class Decoding:
                 f"temperature must be 0 or at least {MIN_TEMPERATURE:g}, and finite: got "
                 f"{self.temperature}"
             )
-        if self.length_rule not in get_args(LengthRule):
-            raise InputError(
-                f"length_rule must be one of {get_args(LengthRule)}: got {self.length_rule!r}"
-            )
         if not math.isfinite(self.penalty):
             raise InputError(f"length_penalty must be finite: got {self.length_penalty}")
-        if not 0.0 < self.top_p <= 1.0:
-            raise InputError(f"top_p must be above 0 and at most 1: got {self.top_p}")
-        if not 0.0 <= self.min_p <= 1.0:
-            raise InputError(f"min_p must be in [0, 1]: got {self.min_p}")
         if self.min_length > self.max_decode_length:
             raise InputError(
                 f"min_length {self.min_length} is above max_decode_length "

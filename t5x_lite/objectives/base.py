@@ -54,6 +54,7 @@ from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import check_bounds
 from t5x_lite.core.tied_parameters import View
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Layout
@@ -230,6 +231,9 @@ class Objective:
     """
 
     layouts: ClassVar[tuple[type[Layout], ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_bounds(self, prefix="objective.")
 
     @property
     def num_tasks(self) -> int:

@@ -19,7 +19,7 @@ have whole ones exchange nothing; a single block's passages go to all of them.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ from t5x_lite.layouts import Groups, Layout
 from t5x_lite.models.base import RowShapes
 from t5x_lite.models.heads import Head, HeadModules
 from t5x_lite.models.t5 import T5Encoder
-from t5x_lite.models.towers import Pooling, Towers, check_pooling
+from t5x_lite.models.towers import Pooling, Towers
 from t5x_lite.models.vector_heads import Dense, Role, dense_of, late_scores
 from t5x_lite.models.vector_heads import scores as lexical_scores
 from t5x_lite.nn.dropout import split_key
@@ -67,12 +67,6 @@ class BiEncoder(Objective):
     towers: NumTowers = "one"
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Groups,)
-
-    def __post_init__(self) -> None:
-        if self.towers not in get_args(NumTowers):
-            raise InputError(f"objective.towers must be one or two: got {self.towers!r}")
-        if self.pooling is not None:
-            check_pooling("objective.pooling", self.pooling)
 
     def with_one_tower(self) -> "BiEncoder":
         """See `Objective.with_one_tower`."""

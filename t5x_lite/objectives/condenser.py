@@ -57,6 +57,7 @@ from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, Whole
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Encoder, Layout, Spans
@@ -91,18 +92,11 @@ class Condenser(Masks, Objective):
     """
 
     whole_word: bool = True
-    head_layers: int = 2
-    skip_from: int | None = None
+    head_layers: Count = 2
+    skip_from: Whole | None = None
     late_mlm: bool = True
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.head_layers < 1:
-            raise InputError(f"objective.head_layers must be at least 1: got {self.head_layers}")
-        if self.skip_from is not None and self.skip_from < 0:
-            raise InputError(f"objective.skip_from must not be negative: got {self.skip_from}")
 
     def skipped(self, model: EncoderConfig) -> int:
         """The layer whose states the head reads."""

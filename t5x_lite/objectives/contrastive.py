@@ -58,7 +58,7 @@ score (`Groups(teacher=True)`). Source: Reimers and Gurevych 2019, arXiv:1908.10
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +66,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int, UInt32
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts.base import OWN_NEGATIVES
@@ -264,14 +265,12 @@ class Contrastive(BiEncoder):
         both. For parallel texts.
     """
 
-    temperature: float = 0.05
+    temperature: Annotated[float, Above(0)] = 0.05
     candidates: str = BATCH
     symmetric: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.temperature <= 0.0:
-            raise InputError(f"objective.temperature must be above 0: got {self.temperature}")
         check_scope(self.candidates)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> PairVectors:
@@ -415,12 +414,7 @@ class CosineRegression(BiEncoder):
       scale: that grades are divided by, so that they are in [-1, 1].
     """
 
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.scale > 0.0:
-            raise InputError(f"objective.scale must be above 0: got {self.scale}")
+    scale: Annotated[float, Above(0)] = 1.0
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "GradedLoss":
         """Makes the loss module, which has no parameters."""
@@ -459,17 +453,8 @@ class Triplets(BiEncoder):
       distance: "euclidean", or "cosine", 1 - the cosine.
     """
 
-    margin: float = 1.0
+    margin: Annotated[float, Above(0)] = 1.0
     distance: Distance = "euclidean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.margin > 0.0:
-            raise InputError(f"objective.margin must be above 0: got {self.margin}")
-        if self.distance not in get_args(Distance):
-            raise InputError(
-                f"objective.distance must be one of {get_args(Distance)}: got {self.distance!r}"
-            )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "GradedLoss":
         """Makes the loss module, which has no parameters."""

@@ -31,7 +31,7 @@ form: one update by the gradient of L_G + 50 * L_D, one clipping. ES is always j
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above
 from t5x_lite.core.tied_parameters import Difference, Same, View
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Encoder, Layout
@@ -92,8 +93,8 @@ class Electra(Masks, Objective):
     share_embedding_norm: bool | None = None
     decoupled: bool | None = None
     head: RtdKind = "electra"
-    discriminator_weight: float = 50.0
-    temperature: float = 1.0
+    discriminator_weight: Annotated[float, Above(0)] = 50.0
+    temperature: Annotated[float, Above(0)] = 1.0
     discriminator_optimizer: Optimizer | None = None
     mask_fraction: float = 0.85
     random_fraction: float = 0.0
@@ -102,12 +103,6 @@ class Electra(Masks, Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, choices in (("sharing", Sharing), ("head", RtdKind)):
-            if getattr(self, name) not in get_args(choices):
-                raise InputError(
-                    f"objective.{name} must be one of {get_args(choices)}: "
-                    f"got {getattr(self, name)!r}"
-                )
         if self.decoupled and self.sharing == "es":
             raise InputError(
                 "objective.decoupled goes with sharing gdes or nes: tables that both losses move "
@@ -121,11 +116,6 @@ class Electra(Masks, Objective):
             raise InputError(
                 "objective.discriminator_optimizer needs two updates, sharing nes or gdes without "
                 "--objective.decoupled False: a joint step has one optimizer"
-            )
-        if self.discriminator_weight <= 0.0 or self.temperature <= 0.0:
-            raise InputError(
-                "objective.discriminator_weight and objective.temperature must be above 0: "
-                f"got {self.discriminator_weight} and {self.temperature}"
             )
 
     def resolved(self, kept: Mapping[str, Head]) -> "Electra":

@@ -41,7 +41,7 @@ import functools
 import inspect
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,7 @@ from jaxtyping import Bool, Float, Int
 
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import AtLeast, Count, Rate
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import LM, ConcatLM, Layout, PrefixLM
@@ -326,24 +327,12 @@ class Likelihood(Objective):
       reads_if_there: features that it is given too where the batch has them.
     """
 
-    z_loss: float = 1e-4
-    label_smoothing: float = 0.0
-    logits_chunk: int | None = None
+    z_loss: Annotated[float, AtLeast(0)] = 1e-4
+    label_smoothing: Rate = 0.0
+    logits_chunk: Count | None = None
 
     reads: ClassVar[tuple[str, ...]] = ()
     reads_if_there: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        if self.z_loss < 0.0:
-            raise InputError(f"objective.z_loss must not be negative: got {self.z_loss}")
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise InputError(
-                f"objective.label_smoothing must be in [0, 1): got {self.label_smoothing}"
-            )
-        if self.logits_chunk is not None and self.logits_chunk < 1:
-            raise InputError(
-                f"objective.logits_chunk must be at least 1, or None: got {self.logits_chunk}"
-            )
 
     def smaller_logits(self) -> str:
         """A chunk of positions, where all logits are made at once."""

@@ -28,7 +28,7 @@ of the group alone L_all is lost.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above, AtLeast, Count, Whole
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.heads import Head, HeadModules
@@ -97,43 +98,24 @@ class M3(Contrastive):
     """
 
     temperature: float = 0.02
-    weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
-    loss_weights: tuple[float, float, float] = (1.0, 0.1, 1.0)
+    weights: Annotated[tuple[float, float, float], AtLeast(0)] = (1.0, 0.3, 1.0)
+    loss_weights: Annotated[tuple[float, float, float], AtLeast(0)] = (1.0, 0.1, 1.0)
     combination: Combination = "mean"
-    distill_from: int | None = 0
-    score_block: int | None = None
-    dense_scale: float = 1.0
+    distill_from: Whole | None = 0
+    score_block: Count | None = None
+    dense_scale: Annotated[float, Above(0)] = 1.0
     distillation: Distillation | None = None
-    teacher_temperature: float = 1.0
-    vector_size: int | None = None
+    teacher_temperature: Annotated[float, Above(0)] = 1.0
+    vector_size: Count | None = None
     specials: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.combination not in get_args(Combination):
-            raise InputError(f"objective.combination must be mean or sum: got {self.combination!r}")
         if self.symmetric or self.towers != "one":
             raise InputError(
                 "objective M3 has one encoder, and no loss of passages that look for queries: set "
                 "--objective.towers one --objective.symmetric False"
             )
-        for name in ("weights", "loss_weights"):
-            if min(getattr(self, name)) < 0.0:
-                raise InputError(
-                    f"objective.{name} must not be negative: got {getattr(self, name)}"
-                )
-        for name, least in (("distill_from", 0), ("score_block", 1), ("vector_size", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"objective.{name} must be at least {least}, or None: got {value}")
-        if self.distillation not in (None, *get_args(Distillation)):
-            raise InputError(
-                f"objective.distillation must be one of {get_args(Distillation)}, or None: got "
-                f"{self.distillation!r}"
-            )
-        for name in ("teacher_temperature", "dense_scale"):
-            if not getattr(self, name) > 0.0:
-                raise InputError(f"objective.{name} must be above 0: got {getattr(self, name)}")
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "M3Rows":
         """Makes the module of the first stage, which has no parameters."""

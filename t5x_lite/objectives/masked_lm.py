@@ -40,6 +40,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, check_bounds
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Encoder, Layout
 from t5x_lite.models.base import ModelConfig, RowShapes
@@ -228,14 +229,13 @@ class Masks:
     mask_id: int = 103
     ratio: float = 0.15
     whole_word: bool = False
-    max_ngram: int = 1
+    max_ngram: Count = 1
     mask_fraction: float = 0.8
     random_fraction: float = 0.1
 
     def __post_init__(self) -> None:
+        check_bounds(self, prefix="objective.")
         require_ratio("ratio", self.ratio)
-        if self.max_ngram < 1:
-            raise InputError(f"objective.max_ngram must be at least 1: got {self.max_ngram}")
         mask, random = self.mask_fraction, self.random_fraction
         if min(mask, random) < 0.0 or mask + random > 1.0:
             raise InputError(

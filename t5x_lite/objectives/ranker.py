@@ -36,7 +36,7 @@ assumes that the group is sorted by its teacher and does not sort it; here it is
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,7 @@ from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above, AtLeast
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Layout, Ranked
 from t5x_lite.models.base import ModelConfig, RowShapes
@@ -84,27 +85,13 @@ class Ranker(Objective):
     """
 
     loss: RankingLoss = "listwise"
-    temperature: float = 1.0
-    teacher_weight: float = 0.0
-    teacher_temperature: float = 1.0
+    temperature: Annotated[float, Above(0)] = 1.0
+    teacher_weight: Annotated[float, AtLeast(0)] = 0.0
+    teacher_temperature: Annotated[float, Above(0)] = 1.0
     head: ClassifierKind = "bert"
     dropout_rate: float | None = None
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Ranked,)
-
-    def __post_init__(self) -> None:
-        for name, kinds in (("loss", RankingLoss), ("head", ClassifierKind)):
-            if (value := getattr(self, name)) not in get_args(kinds):
-                raise InputError(
-                    f"objective.{name} must be one of {get_args(kinds)}: got {value!r}"
-                )
-        for name in ("temperature", "teacher_temperature"):
-            if not getattr(self, name) > 0.0:
-                raise InputError(f"objective.{name} must be above 0: got {getattr(self, name)}")
-        if self.teacher_weight < 0.0:
-            raise InputError(
-                f"objective.teacher_weight must not be negative: got {self.teacher_weight}"
-            )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RankerLoss":
         """Makes the loss module, which has no parameters."""
@@ -206,26 +193,9 @@ class Distill(Contrastive):
     """
 
     distillation: Distillation = "kl"
-    distillation_weight: float = 1.0
-    contrastive_weight: float = 0.0
-    teacher_temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.distillation not in get_args(Distillation):
-            raise InputError(
-                f"objective.distillation must be one of {get_args(Distillation)}: got "
-                f"{self.distillation!r}"
-            )
-        for name in ("distillation_weight", "contrastive_weight"):
-            if getattr(self, name) < 0.0:
-                raise InputError(
-                    f"objective.{name} must not be negative: got {getattr(self, name)}"
-                )
-        if not self.teacher_temperature > 0.0:
-            raise InputError(
-                f"objective.teacher_temperature must be above 0: got {self.teacher_temperature}"
-            )
+    distillation_weight: Annotated[float, AtLeast(0)] = 1.0
+    contrastive_weight: Annotated[float, AtLeast(0)] = 0.0
+    teacher_temperature: Annotated[float, Above(0)] = 1.0
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
         """See `Contrastive.joint`.

@@ -34,7 +34,7 @@ twice. The logits are made for some positions at a time: there is never an array
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import AtLeast, Count
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Encoder, Layout
 from t5x_lite.models.base import ModelConfig, Output, RowShapes
@@ -181,31 +182,20 @@ class RetroMAE(Masks, Objective):
     decoder_ratio: float | None = None
     decoder_layers: int = 1
     query: Query = "raw"
-    mask_pool: int = 256
-    bag_of_words: float = 0.0
-    logits_chunk: int | None = 32
+    mask_pool: Count = 256
+    bag_of_words: Annotated[float, AtLeast(0)] = 0.0
+    logits_chunk: Count | None = 32
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_ratio("decoder_ratio", self.ratio_of_decoder)
-        for name, choices in (("decoder", Decoder), ("query", Query)):
-            if getattr(self, name) not in get_args(choices):
-                raise InputError(
-                    f"objective.{name} must be one of {get_args(choices)}: "
-                    f"got {getattr(self, name)!r}"
-                )
         if self.decoder_layers < 1 or (self.decoder == "enhanced" and self.decoder_layers > 1):
             raise InputError(
                 "objective.decoder_layers must be at least 1, and is 1 in the enhanced decoder: "
                 f"got {self.decoder_layers}"
             )
-        for name in ("mask_pool", "logits_chunk"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"objective.{name} must be at least 1: got {getattr(self, name)}")
-        if self.bag_of_words < 0.0:
-            raise InputError(f"objective.bag_of_words must be at least 0: got {self.bag_of_words}")
 
     @property
     def unpackable(self) -> str:

@@ -55,6 +55,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Choices, Labelled, Layout, Tokens, Windows
 from t5x_lite.layouts.base import ADAPTER_IDS
@@ -235,11 +236,6 @@ class Choose(Objective):
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Choices,)
 
-    def __post_init__(self) -> None:
-        if self.head not in get_args(ClassifierKind):
-            kinds = get_args(ClassifierKind)
-            raise InputError(f"objective.head must be one of {kinds}: got {self.head!r}")
-
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ChooseLoss":
         """Makes the loss module, which has no parameters."""
         del model, rngs
@@ -296,13 +292,9 @@ class Spans(Objective):
       longest: tokens of an answer at most, where one is looked for.
     """
 
-    longest: int = 30
+    longest: Count = 30
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Windows, Labelled)
-
-    def __post_init__(self) -> None:
-        if self.longest < 1:
-            raise InputError(f"objective.longest must be at least 1: got {self.longest}")
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpansLoss":
         """Makes the loss module, which has no parameters."""
@@ -401,9 +393,7 @@ class TaskHeads(Objective):
     layouts: ClassVar[tuple[type[Layout], ...]] = (Labelled,)
 
     def __post_init__(self) -> None:
-        if self.head not in get_args(ClassifierKind):
-            kinds = get_args(ClassifierKind)
-            raise InputError(f"objective.head must be one of {kinds}: got {self.head!r}")
+        super().__post_init__()
         if self.scales and len(self.scales) != len(self.tasks):
             raise InputError(
                 f"objective.scales must be one for each of {len(self.tasks)} tasks: got "
