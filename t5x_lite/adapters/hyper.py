@@ -31,6 +31,7 @@ from t5x_lite.adapters.bottleneck import (
 )
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count
 from t5x_lite.core.trees import Array
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.nn.dense import Dense
@@ -50,15 +51,12 @@ class Hyper(Bottleneck):
     """
 
     name: str = "hyper"
-    tasks: int = 2
-    embedding: int = 64
-    hidden: int = 128
+    tasks: Count = 2
+    embedding: Count = 64
+    hidden: Count = 128
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("tasks", "embedding", "hidden"):
-            if getattr(self, field) < 1:
-                raise InputError(f"{field} of hyper must be at least 1: got {getattr(self, field)}")
         if not super()._is_plain:
             raise InputError(
                 "hyper has one width for all layers, and no trained scales, norms or gates"

@@ -50,9 +50,9 @@ _PLAIN = {
 class AtLeast:
     """The smallest value of a number."""
 
-    minimum: float
+    minimum: float | int
 
-    def admits(self, value: float) -> bool:
+    def admits(self, value: float | int) -> bool:
         """Whether a value is within it; NaN is not."""
         return value >= self.minimum
 
@@ -64,9 +64,9 @@ class AtLeast:
 class Above:
     """A limit that a number is above."""
 
-    limit: float
+    limit: float | int
 
-    def admits(self, value: float) -> bool:
+    def admits(self, value: float | int) -> bool:
         """Whether a value is within it; NaN is not."""
         return value > self.limit
 
@@ -78,11 +78,11 @@ class Above:
 class In:
     """An interval; `ends` says which of its ends belong to it."""
 
-    low: float
-    high: float
+    low: float | int
+    high: float | int
     ends: Literal["[)", "(]", "[]"] = "[)"
 
-    def admits(self, value: float) -> bool:
+    def admits(self, value: float | int) -> bool:
         """Whether a value is within it; NaN is not."""
         left = value >= self.low if self.ends[0] == "[" else value > self.low
         return left and (value <= self.high if self.ends[1] == "]" else value < self.high)

@@ -69,7 +69,7 @@ def test_numbers():
         (lambda: Route(("a",), temperature=0.0), "temperature must be above 0"),
         (lambda: Drop(("a", "b"), layers=(0,)), "Drop has one child: got 2"),
         (lambda: Drop(("a",)), "Drop needs layers"),
-        (lambda: Drop(("a",), layers=(0, -1)), "layers of Drop count from 0: got -1"),
+        (lambda: Drop(("a",), layers=(0, -1)), r"layers must be at least 0: got \(0, -1\)"),
         (lambda: Split(("a", "b")), "Split needs splits"),
         (lambda: Split(("a", "b"), splits=("rest", "rest")), "one 'rest' at most"),
         (lambda: Split(("a", "b"), splits=(0, 1)), "splits must be at least 1"),

@@ -107,7 +107,7 @@ def test_dare_with_its_masks():
     np.testing.assert_array_equal(value(nothing, BIAS), value(one, BIAS))
     with_ties = merge([one, two], Dare(p=0.4, seed=3, then=Ties(density=1.0)))
     assert np.count_nonzero(value(with_ties, Q)) <= np.count_nonzero(expected)
-    with pytest.raises(InputError, match=r"p must be from 0 to below 1: got 1.0"):
+    with pytest.raises(InputError, match=r"p must be in \[0, 1\): got 1.0"):
         Dare(p=1.0)
 
 

@@ -115,7 +115,7 @@ def test_its_line_its_router_and_what_is_refused():
     for fields, match in (
         ({"num": 1}, "experts are 2 or more"),
         ({"top": 5}, "top is from 1 to their number"),
-        ({"balance": -1.0}, "must not be negative"),
+        ({"balance": -1.0}, "must be at least 0"),
         ({"sites": ("mlp/in",)}, "the site of experts is 'after_mlp'"),
     ):
         with pytest.raises(InputError, match=match):

@@ -69,7 +69,7 @@ def test_names_come_in_their_order():
         ("a - d", 5, "no delta is called d; --delta d=DIR names one"),
         ("a + ia33", 5, "no delta is called ia33; did you mean ia3?"),
         ("ties(a, b, densty=0.2)", 12, "ties has no option densty; did you mean density?"),
-        ("ties(a, density=0)", 1, "density must be above 0"),
+        ("ties(a, density=0)", 1, "density must be in (0, 1]"),
         ("ties(a, weights=2)", 17, "weights are a list of numbers"),
         ("ties(a, b, weights=[1, -1])", 1, "may not be negative"),
         ("svd(a, b)", 1, "svd needs rank="),

@@ -124,11 +124,11 @@ def test_configs_that_cannot_be():
     for text in ("Task(Stack(h))", "Task(h, h)", "Task(None)"):
         with pytest.raises(InputError, match=r"one child, the name|no place for None"):
             parse_trees(text)
-    with pytest.raises(InputError, match="count from 0: got of=-1"):
+    with pytest.raises(InputError, match="of must be at least 0: got -1"):
         parse_trees("Task(h, of=-1)")
     with pytest.raises(InputError, match="one width for all layers, and no trained scales"):
         hyper(ln_before=True)
-    with pytest.raises(InputError, match="embedding of hyper must be at least 1"):
+    with pytest.raises(InputError, match="embedding must be at least 1"):
         dataclasses.replace(H, embedding=0)
     with pytest.raises(InputError, match="h cannot be multiplied by 2"):
         H.scaled({}, 2)

@@ -162,7 +162,7 @@ def test_pruned_weights_stay_0_and_rounds():
 
 
 def test_what_is_refused():
-    with pytest.raises(InputError, match="density must be above 0 and at most 1: got 0"):
+    with pytest.raises(InputError, match=r"density must be in \(0, 1\]: got 0"):
         Supermask(density=0.0)
     with pytest.raises(InputError, match="are more than the 10 steps"):
         Movement(steps=10, warmup=8, cooldown=3)

@@ -261,7 +261,7 @@ def test_two_in_a_stack_are_all_of_their_keys():
 
 
 def test_what_cannot_be():
-    with pytest.raises(InputError, match="length and hidden of a prefix must be at least 1: got 0"):
+    with pytest.raises(InputError, match="length must be at least 1: got 0"):
         Prefix(length=0)
     with pytest.raises(InputError, match=r"no site is called 'attention/prefx'; did you mean"):
         learner("bert", Prefix(sites=("attention/prefx",)))

@@ -121,7 +121,7 @@ def test_packed_rows_are_refused():
 
 def test_what_cannot_be():
     for fields, message in (
-        ({"length": 0}, "length of a prompt must be at least 1: got 0"),
+        ({"length": 0}, "length must be at least 1: got 0"),
         ({"among": (5, 5)}, r"among must be two token ids, the smaller first: got \(5, 5\)"),
         ({"sites": ("mlp",)}, "the site of a prompt is 'prompt'"),
     ):

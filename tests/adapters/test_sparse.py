@@ -160,8 +160,8 @@ def test_the_relaxed_phase_of_diff_pruning():
 
 def test_what_is_refused():
     wrong: Any = (
-        ({"density": 0.0}, "density must be above 0"),
-        ({"rounds": 0}, "rounds and examples must be at least 1"),
+        ({"density": 0.0}, r"density must be in \(0, 1\]"),
+        ({"rounds": 0}, "rounds must be at least 1"),
         ({"rounds": 2, "select": "magnitude"}, "rounds are those of select='lottery'"),
         ({"full_steps": 2, "select": "fisher"}, "select='fisher' has no full phase"),
         ({"l1": -1.0}, "must be at least 0"),

@@ -70,5 +70,5 @@ def test_what_is_refused():
     delta = Delta({"a": Dense(np.ones(3, np.float32))})
     with pytest.raises(InputError, match=r"may not be negative: got \(1, -1\); subtract the delta"):
         merge([delta, delta], Ties(), weights=(1, -1))
-    with pytest.raises(InputError, match="density must be above 0 and at most 1: got 0"):
+    with pytest.raises(InputError, match=r"density must be in \(0, 1\]: got 0"):
         Ties(density=0.0)

@@ -1,12 +1,22 @@
 """Options from dataclasses: names, changed leaves, one-line errors."""
 
 import dataclasses
+import math
+import re
+from typing import Annotated, Literal
 
 import pytest
 
 from t5x_lite.commands import COMMANDS
+from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import (
+    Above,
+    AtLeast,
+    Count,
+    In,
     OptionError,
+    Rate,
+    check_bounds,
     did_you_mean,
     nearest,
     option_names,
@@ -157,3 +167,40 @@ def test_a_function_suggests_its_own_keywords():
         load("a", batchsize=2)
     with pytest.raises(OptionError, match="unknown keyword zzz; there are batch_size, step"):
         load("a", zzz=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    count: Count = 1
+    rate: Rate | None = None
+    share: Annotated[float, In(0, 1, "(]")] = 1.0
+    above: Annotated[tuple[float, ...], Above(0)] = ()
+    words: Annotated[int | Literal["auto"], AtLeast(1)] = "auto"
+    choice: Literal["a", "b"] | None = None
+
+    def __post_init__(self):
+        check_bounds(self, prefix="some.")
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherDefault(Bounded):
+    count: int = 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"count": 0}, "some.count must be at least 1: got 0"),
+        ({"rate": 1.0}, "some.rate must be in [0, 1): got 1.0"),
+        ({"rate": math.nan}, "some.rate must be in [0, 1): got nan"),
+        ({"share": 0.0}, "some.share must be in (0, 1]: got 0.0"),
+        ({"above": (1.0, 0.0)}, "some.above must be above 0: got (1.0, 0.0)"),
+        ({"words": 0}, "some.words must be at least 1: got 0"),
+        ({"choice": "c"}, "some.choice must be one of ('a', 'b', None): got 'c'"),
+    ],
+)
+@pytest.mark.parametrize("config", [Bounded, OtherDefault])
+def test_fields_outside_of_their_bounds_are_refused(config, fields, message):
+    config(rate=0.0, share=1.0, above=(0.5,), words=3, choice="a")
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        config(**fields)

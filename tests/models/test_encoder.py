@@ -169,7 +169,7 @@ def test_an_architecture_must_say_what_its_layers_are():
     ("changes", "message"),
     [
         ({"num_layers": 0}, "model.num_layers must be at least 1: got 0"),
-        ({"embedding_size": 0}, "model.table_size must be at least 1"),
+        ({"embedding_size": 0}, "model.embedding_size must be at least 1"),
         ({"num_heads": 4}, "model.d_model must be a multiple of model.num_heads: got 6 and 4"),
         ({"token_types": -1}, "model.token_types must be at least 0"),
         ({"pad_id": 11}, "model.pad_id must be in"),

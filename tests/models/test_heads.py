@@ -1,7 +1,7 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.models.heads import ClassHead, Classifier, Token, as_before, check_rate, with_labels
+from t5x_lite.models.heads import ClassHead, Classifier, Token, as_before, with_labels
 from t5x_lite.models.pretraining_heads import Mlm
 
 HEADS = [Classifier, Token]
@@ -50,6 +50,6 @@ def test_what_all_such_heads_refuse():
         ClassHead(name="own", num_classes=0)
     with pytest.raises(InputError, match="labels must be 2, as many as num_classes"):
         ClassHead(name="own", labels=("a",))
-    check_rate(None)
+    ClassHead(name="own", dropout_rate=None)
     with pytest.raises(InputError, match=r"dropout_rate must be in \[0, 1\): got 1.0"):
-        check_rate(1.0)
+        ClassHead(name="own", dropout_rate=1.0)

@@ -66,6 +66,6 @@ def test_the_score_is_that_of_a_loop(monkeypatch):
 
 
 def test_what_cannot_be():
-    with pytest.raises(InputError, match="size of multi-vectors must be at least 1"):
+    with pytest.raises(InputError, match="size must be at least 1"):
         MultiVector(size=0)
     assert MultiVector().build(MODEL, rngs=nnx.Rngs(0)).out.kernel[...].shape == (6, 6)

@@ -185,7 +185,7 @@ def test_narrow_layers_begin_wider():
     ("changes", "message"),
     [
         ({"head_layers": 0}, r"objective\.head_layers must be at least 1: got 0"),
-        ({"skip_from": -1}, r"objective\.skip_from must not be negative: got -1"),
+        ({"skip_from": -1}, r"objective\.skip_from must be at least 0: got -1"),
         ({"ratio": 1.0}, r"objective\.ratio must be above 0"),
     ],
 )

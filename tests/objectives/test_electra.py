@@ -348,7 +348,7 @@ def test_configs_are_saved():
     [
         ({"decoupled": True}, "decoupled goes with sharing gdes or nes"),
         ({"share_embedding_norm": True, "sharing": "nes"}, "goes with sharing es"),
-        ({"temperature": 0.0}, "must be above 0: got 50.0 and 0.0"),
+        ({"temperature": 0.0}, "temperature must be above 0: got 0.0"),
         (
             {"discriminator_optimizer": AdamW(schedule=Constant())},
             "discriminator_optimizer needs two updates",

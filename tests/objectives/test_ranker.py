@@ -98,7 +98,7 @@ def test_each_passage_is_read_with_its_query_alone():
     [
         ({"temperature": 0.0}, r"objective\.temperature must be above 0"),
         ({"teacher_temperature": -1.0}, r"objective\.teacher_temperature must be above 0"),
-        ({"teacher_weight": -1.0}, r"objective\.teacher_weight must not be negative"),
+        ({"teacher_weight": -1.0}, r"objective\.teacher_weight must be at least 0"),
     ],
 )
 def test_refuses_nonsense(fields, message):
