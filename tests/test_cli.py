@@ -184,7 +184,7 @@ def test_the_step_may_be_the_best(line, capsys):
         ),
         ("predict --input x --output y --checkpoint z --num-beams 0", "--num-beams must be at lea"),
         ("predict --input x --output y --checkpoint z --seed -1", "--seed must be at least 0, got"),
-        ("predict --input x --output y --checkpoint z --top-p 2", "top_p must be above 0 and at m"),
+        ("predict --input x --output y --checkpoint z --top-p 2", "top_p must be in (0, 1]"),
         (
             "predict --input x --output y --checkpoint z --num-beams 2 --temperature 1",
             "beam search does not sample: got num_beams 2 and temperature 1.0; set num_beams to 1",

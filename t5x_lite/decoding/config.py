@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from t5x_lite.core.devices import LARGEST
 from t5x_lite.core.errors import InputError, shown
-from t5x_lite.core.options import AtLeast, Count, In, Whole, check_bounds
+from t5x_lite.core.options import Count, In, Whole, check_bounds
 
 LengthRule = Literal["t5x", "hf"]
 EarlyStopping = bool | Literal["never"]
@@ -61,7 +61,7 @@ class Decoding:
     length_penalty: float | None = None
     early_stopping: EarlyStopping = False
     num_return: Count = 1
-    temperature: Annotated[float, AtLeast(0)] = 0.0
+    temperature: float = 0.0
     top_k: Whole = 0
     top_p: Annotated[float, In(0, 1, "(]")] = 1.0
     min_p: Annotated[float, In(0, 1, "[]")] = 0.0
@@ -82,7 +82,8 @@ class Decoding:
                 )
         if not 0 <= self.seed < NUM_SEEDS:
             raise InputError(f"seed must be from 0 to {NUM_SEEDS - 1}: got {self.seed}")
-        if not math.isfinite(self.temperature) or 0.0 < self.temperature < MIN_TEMPERATURE:
+        sampled = self.temperature != 0.0
+        if sampled and not MIN_TEMPERATURE <= self.temperature < math.inf:
             raise InputError(
                 f"temperature must be 0 or at least {MIN_TEMPERATURE:g}, and finite: got "
                 f"{self.temperature}"
