@@ -273,7 +273,7 @@ def test_what_cannot_be():
         ({"symmetric": True}, "one encoder, and no loss of passages"),
         ({"towers": "two"}, "one encoder, and no loss of passages"),
         ({"weights": (1.0, -1.0, 1.0)}, "weights must be at least 0"),
-        ({"score_block": 0}, "score_block must be at least 1, or None: got 0"),
+        ({"score_block": 0}, "score_block must be at least 1: got 0"),
         ({"distill_from": -1}, "distill_from must be at least 0"),
         ({"dense_scale": 0.0}, "dense_scale must be above 0"),
     ):
