@@ -280,20 +280,12 @@ def bert_batch(tokens: Any, *, info: dict[str, Any], kinds: Any) -> dict[str, An
     }
 
 
-def t5_batch(tokens: Any, *, info: dict[str, Any], key: Any) -> dict[str, Any]:
-    """Rows of span corruption, as `data.denoising` makes them, with other random numbers.
-
-    A sequence of kept and cut spans is a sequence of labels that rise: 2 s in the kept span s, 2 s
-    + 1 in the cut one behind it.
-    """
+def span_labels(shape: tuple[int, int], *, noise: int, spans: int, key: Any) -> Any:
+    """Labels that rise along each row: 2 s in the kept span s, 2 s + 1 in the cut one behind it."""
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite.data.denoising import noise_counts
-
-    tokens = tokens.astype(jnp.int32)
-    rows, raw = tokens.shape
-    noise, spans = noise_counts(raw, NOISE, mean_span_length=SPAN)
+    rows, raw = shape
 
     def labels(key: Any, total: int) -> Any:
         if spans == 1:
@@ -304,7 +296,20 @@ def t5_batch(tokens: Any, *, info: dict[str, Any], key: Any) -> dict[str, Any]:
 
     keys = jax.random.split(key)
     both = (2 * labels(keys[0], raw - noise), 2 * labels(keys[1], noise) + 1)
-    label = jnp.sort(jnp.concatenate(both, axis=1), axis=1)
+    return jnp.sort(jnp.concatenate(both, axis=1), axis=1)
+
+
+def t5_batch(tokens: Any, *, info: dict[str, Any], key: Any) -> dict[str, Any]:
+    """Rows of span corruption, as `data.denoising` makes them, with other random numbers."""
+    import jax.numpy as jnp
+
+    from t5x_lite.data.denoising import noise_counts
+
+    tokens = tokens.astype(jnp.int32)
+    rows, raw = tokens.shape
+    noise, spans = noise_counts(raw, NOISE, mean_span_length=SPAN)
+
+    label = span_labels((rows, raw), noise=noise, spans=spans, key=key)
     first = jnp.pad(label[:, 1:] != label[:, :-1], ((0, 0), (1, 0)), constant_values=True)
     cut = label % 2 == 1
     marked = jnp.where(first, info["sentinel_start"] - label // 2, tokens)

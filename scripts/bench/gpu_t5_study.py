@@ -168,23 +168,15 @@ def noise_of(arm: Arm, shape: tuple[int, int], key: Any) -> tuple[Any, int, int]
     import jax
     import jax.numpy as jnp
 
-    rows, raw = shape
+    raw = shape[1]
     noise = max(1, round(raw * arm.rate))
     if arm.span is None:
         drawn = jax.random.uniform(key, shape).at[:, 0].set(2.0)
         return drawn <= jnp.sort(drawn, axis=1)[:, noise - 1, None], noise, min(noise, raw - noise)
     spans = max(1, round(noise / arm.span))
 
-    def labels(key: Any, total: int) -> Any:
-        if spans == 1:
-            return jnp.zeros((rows, total), jnp.int32)
-        drawn = jax.random.uniform(key, (rows, total - 1))
-        least = jnp.sort(drawn, axis=1)[:, spans - 2, None]
-        return jnp.pad(jnp.cumsum(drawn <= least, axis=1), ((0, 0), (1, 0)))
-
-    keys = jax.random.split(key)
-    both = (2 * labels(keys[0], raw - noise), 2 * labels(keys[1], noise) + 1)
-    return jnp.sort(jnp.concatenate(both, axis=1), axis=1) % 2 == 1, noise, spans
+    label = gpu_pretrain.span_labels(shape, noise=noise, spans=spans, key=key)
+    return label % 2 == 1, noise, spans
 
 
 def pair_of(arm: Arm, tokens: Any, *, info: dict[str, Any], key: Any) -> tuple[Any, Any]:

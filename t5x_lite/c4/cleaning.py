@@ -385,7 +385,7 @@ class LanguageIdentifier:
 
 
 def identifier(name: str) -> Callable[[str], Guess]:
-    """What guesses the language of a text."""
+    """Return the guesser of a text's language."""
     return _langdetect() if name == "langdetect" else _cld3()
 
 

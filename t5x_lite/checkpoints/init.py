@@ -65,7 +65,7 @@ class Init:
         self.rules()
 
     def rules(self, bare: Collection[str] = ()) -> "InitRules":
-        """What it says of weights."""
+        """Return the rules by which weights are taken, renamed or begun anew."""
         rules = InitRules.of(take=self.take, rename=self.rename, fresh=self.fresh, by_part=True)
         return dataclasses.replace(rules, bare=tuple(bare))
 
@@ -188,7 +188,7 @@ class InitRules:
 
 
 def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]) -> str:
-    """What was left out of a checkpoint and what begins anew, by part; "" where nothing was."""
+    """Name the parts that were left out of a checkpoint or begin anew; "" if there are none."""
     used = set(sources.values())
     left = _parts(path for path in saved if path not in used)
     anew = _parts(path for path in wanted if path not in sources)

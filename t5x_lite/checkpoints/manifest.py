@@ -328,7 +328,7 @@ def _difference(path: AnyPath, name: str, saved: Mapping[str, Any]) -> str | Non
 
 
 def _all_files(directory: AnyPath) -> dict[str, Any]:
-    """What all manifests of a step name."""
+    """Return the files that the manifests of a step name together."""
     first = _read(directory, 0)
     files = dict(first["files"])
     for process in range(1, first["processes"]):

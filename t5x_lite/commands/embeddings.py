@@ -257,7 +257,7 @@ def embed(
 
 
 def _identity_of_place(place: str) -> list[Any]:
-    """What tells the texts of a place from others."""
+    """The files of a place: path, size and time of the last change of each."""
     from t5x_lite.core.jobs import identity_of_file
     from t5x_lite.data.formats.documents import TFDS
     from t5x_lite.data.tasks.text_files import shards_of
