@@ -18,6 +18,13 @@ from reference import SECTIONS, pages  # noqa: E402
 
 from t5x_lite.commands import COMMANDS  # noqa: E402
 
+OUTSIDE = {
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+    "paper.md": "configs/paper/README.md",
+}
+"""Page of the site -> the file outside docs/ that it shows."""
+
 _STYLE = """
 math[display=block]{overflow-x:auto;overflow-y:hidden;margin:1em 0;font-size:1.1em}
 .md-typeset .fields td:first-child code{overflow-wrap:anywhere}
@@ -43,7 +50,6 @@ def on_config(config: Any) -> Any:
     docs = Path(config["docs_dir"])
     commands = [f"reference/commands/{name.replace(' ', '_')}.md" for name in COMMANDS]
     folders = {
-        "guides/": [f"guides/{path.name}" for path in sorted((docs / "guides").glob("*.md"))],
         "experiments/": [
             f"experiments/{path.name}" for path in sorted((docs / "experiments").glob("*.md"))
         ],
@@ -55,21 +61,30 @@ def on_config(config: Any) -> Any:
             {"Config": [f"reference/config/{name}.md" for name in SECTIONS]},
         ],
     }
-    config["nav"] = [
-        {title: folders.get(folder, folder) for title, folder in entry.items()}
-        if isinstance(entry, dict) and isinstance(next(iter(entry.values())), str)
-        else entry
-        for entry in config["nav"]
-    ]
+    config["nav"] = [expand(entry, folders) for entry in config["nav"]]
     config["extra_css"] = ["fields.css"]
     return config
 
 
+def expand(entry: Any, folders: dict[str, list[Any]]) -> Any:
+    """Replace each name of a folder in an entry of the navigation by the pages of the folder."""
+    if isinstance(entry, dict):
+        return {title: expand(inner, folders) for title, inner in entry.items()}
+    if isinstance(entry, list):
+        return [expand(inner, folders) for inner in entry]
+    return folders.get(entry, entry)
+
+
 def on_files(files: Files, config: Any) -> Files:
-    """Adds what is made from the code, and a page for each notebook."""
+    """Add the pages that are made from the code, the notebooks and files outside docs/."""
     made = {f"reference/{path}": text for path, text in pages().items()}
     for path in sorted((Path(config["docs_dir"]) / "notebooks").glob("*.ipynb")):
         made[f"notebooks/{path.stem}.md"] = notebook_page(path)
+    for name, source in OUTSIDE.items():
+        text = (ROOT / source).read_text().replace("](docs/", "](")
+        for other, path in OUTSIDE.items():
+            text = text.replace(f"]({path})", f"]({other})")
+        made[name] = text
     made["fields.css"] = _STYLE
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
@@ -77,7 +92,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Formulas, and links to the guides, notebooks and ADRs that a page names."""
+    """Render formulas, and make links of the pages, notebooks and ADRs that a page names."""
     del config
     text = re.sub(
         r"^```math\n(.*?)^```$",
@@ -95,6 +110,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"[{found.group(0)}]({up}{path})" if exists else found.group(0)
 
     text = re.sub(r"(?<!\[)`docs/([\w/.-]+\.md)`", link, text)
+    for name, source in OUTSIDE.items():
+        text = re.sub(rf"\]\((?:\.\./)+{re.escape(source)}\)", f"]({up}{name})", text)
     return re.sub(r"\]\(((?:\.\./)*notebooks/\w+)\.ipynb\)", r"](\1.md)", text)
 
 

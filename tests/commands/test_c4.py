@@ -173,10 +173,10 @@ def test_shards_go_by_the_size_of_the_input(size, shards):
     assert command.default_shards([Input(path="a", size=size)]) == shards
 
 
-def test_the_guide_names_every_rule():
-    guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "c4.md").read_text()
+def test_the_reference_names_every_rule():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "c4_rules.md").read_text()
     fields = [field.name for field in dataclasses.fields(preset())]
-    assert [name for name in fields if f"`{name}`" not in guide] == []
+    assert [name for name in fields if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.html", "empty.warc.wet.gz", "a.warc"])

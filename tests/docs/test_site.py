@@ -84,7 +84,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     # The theme announces its successor in a box, which names a variable with this word.
     assert [line for line in done.stderr.splitlines() if line.startswith("WARNING")] == []
     site = tmp_path / "site"
-    encoders = (site / "encoders.html").read_text()
+    encoders = (site / "explanations/encoders.html").read_text()
     assert "<math" in encoders
     assert "```" not in encoders
     for page in site.rglob("*.html"):

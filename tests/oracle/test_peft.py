@@ -198,7 +198,7 @@ def test_prefixes_in_and_out(t5, tmp_path, projection):
 
 
 def test_a_module_of_ours_by_the_commands_of_the_guide(t5, tmp_path):
-    """docs/guides/modules.md, "PEFT": the base by `export hf`, the module by `export adapter`."""
+    """docs/guides/peft.md: the base by `export hf`, the module by `export adapter`."""
     base = Loaded.from_checkpoint(str(t5 / "ours"), step=None)
     start = Init(checkpoint=str(t5 / "ours"))
     config = dataclasses.replace(

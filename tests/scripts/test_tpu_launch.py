@@ -399,7 +399,7 @@ def test_what_delete_would_run(launch):
     ]
 
 
-PAGES = ("docs/tutorials/tpu.md", "docs/guides/scale.md")
+PAGES = ("docs/tutorials/tpu.md", "docs/guides/tpu_slice.md")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,0 +1,97 @@
+"""The shape of the pages: lengths, links, navigation, commands at the top, recipes."""
+
+import ast
+import re
+
+import pytest
+
+from t5x_lite import config
+from tests.docs.commands import ROOT, blocks
+
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "adr" not in path.parts)
+GUIDES = sorted((DOCS / "guides").glob("*.md"))
+OUTSIDE = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+EXPLANATIONS = {"order.md"}
+"""Pages below guides/ that explain and have no command to begin with."""
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize(
+    ("page", "lines"),
+    [("docs/benchmarks.md", 120), *((name(path), 150) for path in GUIDES)],
+)
+def test_a_page_is_short(page, lines):
+    assert len((ROOT / page).read_text().splitlines()) <= lines
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=name)
+def test_a_guide_has_a_command_in_its_first_lines(path):
+    if path.name in EXPLANATIONS:
+        return
+    first = next(block for block in blocks(path) if block.has_command)
+    assert int(first.where.rpartition(":")[2]) <= 10
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_a_page_has_one_title_and_names_the_next_one(path):
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(re.findall(r"^# ", text, flags=re.MULTILINE)) == 1
+    assert text.startswith("# ")
+    assert re.search(r"^(Next: |## Next$)", text, flags=re.MULTILINE) or path.name == "tpu.md"
+
+
+@pytest.mark.parametrize("path", [*PAGES, *OUTSIDE], ids=name)
+def test_links_of_a_page_lead_to_files(path):
+    """The pages that the site makes from the code are the only targets that are no files."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target or target.startswith("#"):
+            continue
+        to = (path.parent / target.partition("#")[0]).resolve()
+        made = to.is_relative_to(DOCS / "reference") and to.parent.name in ("config", "commands")
+        assert made or to.exists(), f"{name(path)}: {target}"
+
+
+@pytest.mark.parametrize("path", [*PAGES, OUTSIDE[0]], ids=name)
+def test_pages_are_named_by_links(path):
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"`docs/(?:guides|tutorials|reference|explanations)/\w+\.md`", text) == []
+
+
+def test_every_page_is_in_the_navigation():
+    listed = (ROOT / "scripts/docs/mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = [path.relative_to(DOCS).as_posix() for path in PAGES if "experiments" not in path.parts]
+    assert [page for page in pages if not re.search(rf"\b{re.escape(page)}$", listed, re.M)] == []
+
+
+def recipes():
+    return re.findall(r"^\| `([\w/]+\.py)` \|.*$", (DOCS / "recipes.md").read_text(), re.MULTILINE)
+
+
+def test_every_config_is_a_recipe():
+    configs = ROOT / "configs"
+    paths = [*configs.glob("tiny_*.py"), *configs.glob("*/*.py")]
+    assert sorted(recipes()) == sorted(path.relative_to(configs).as_posix() for path in paths)
+
+
+@pytest.mark.parametrize("recipe", recipes())
+def test_a_recipe_states_batch_and_steps_of_its_config(recipe):
+    (row,) = re.findall(
+        rf"^\| `{re.escape(recipe)}` \|.*$", (DOCS / "recipes.md").read_text(), re.MULTILINE
+    )
+    batch = row.split(" | ")[3].replace(",", "")
+    rows, lengths, steps = re.fullmatch(r"(\d+) x ([\d /]+) (\d+)", batch).groups()
+    experiment = config.load(str(ROOT / "configs" / recipe), [])
+    data = experiment.data
+    assert (int(rows), int(steps)) == (data.batch_size, experiment.steps)
+    stated = [int(length) for length in lengths.split(" / ")]
+    assert stated == [data.inputs_length, data.targets_length][: len(stated)]
+
+
+def test_a_recipe_of_the_gallery_has_a_docstring():
+    for recipe in recipes():
+        assert ast.get_docstring(ast.parse((ROOT / "configs" / recipe).read_text())), recipe
