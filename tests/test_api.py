@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import jax
@@ -171,7 +170,9 @@ def test_load(tiny_run, model, compile_once):
 def test_the_readme_names_what_there_is():
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     _, section = readme.split("## From Python\n")
-    code = ast.parse(textwrap.dedent(section.partition("\n## ")[0]))
+    block = section.partition("\n## ")[0].partition("```python\n")[2].partition("\n```")[0]
+    code = ast.parse(block)
+    assert code.body
     found = []
     for node in ast.walk(code):
         if isinstance(node, ast.Import | ast.ImportFrom):

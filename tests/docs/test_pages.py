@@ -11,7 +11,7 @@ from tests.docs.commands import ROOT, blocks
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "adr" not in path.parts)
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
-OUTSIDE = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+OUTSIDE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 EXPLANATIONS = {"order.md"}
 """Pages below guides/ that explain and have no command to begin with."""
 
@@ -22,7 +22,7 @@ def name(path):
 
 @pytest.mark.parametrize(
     ("page", "lines"),
-    [("docs/benchmarks.md", 120), *((name(path), 150) for path in GUIDES)],
+    [("README.md", 250), ("docs/benchmarks.md", 120), *((name(path), 150) for path in GUIDES)],
 )
 def test_a_page_is_short(page, lines):
     assert len((ROOT / page).read_text().splitlines()) <= lines
@@ -56,7 +56,7 @@ def test_links_of_a_page_lead_to_files(path):
         assert made or to.exists(), f"{name(path)}: {target}"
 
 
-@pytest.mark.parametrize("path", [*PAGES, OUTSIDE[0]], ids=name)
+@pytest.mark.parametrize("path", [*PAGES, *OUTSIDE[:2]], ids=name)
 def test_pages_are_named_by_links(path):
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     assert re.findall(r"`docs/(?:guides|tutorials|reference|explanations)/\w+\.md`", text) == []
