@@ -84,7 +84,9 @@ def test_a_recipe_states_batch_and_steps_of_its_config(recipe):
         rf"^\| `{re.escape(recipe)}` \|.*$", (DOCS / "recipes.md").read_text(), re.MULTILINE
     )
     batch = row.split(" | ")[3].replace(",", "")
-    rows, lengths, steps = re.fullmatch(r"(\d+) x ([\d /]+) (\d+)", batch).groups()
+    size = re.fullmatch(r"(\d+) x ([\d /]+) (\d+)", batch)
+    assert size is not None
+    rows, lengths, steps = size.groups()
     experiment = config.load(str(ROOT / "configs" / recipe), [])
     data = experiment.data
     assert (int(rows), int(steps)) == (data.batch_size, experiment.steps)
