@@ -68,6 +68,47 @@ def test_every_page_is_in_the_navigation():
     assert [page for page in pages if not re.search(rf"\b{re.escape(page)}$", listed, re.M)] == []
 
 
+WORDS = {
+    "anew|afresh": "again",
+    "judgements?": "judgment",
+    "besides": "also",
+    "goes on|go on|went on": "resumes, continues",
+    "refuses?|refused": "rejects, is rejected",
+    "by lot": "at random",
+    "in place of": "instead of",
+    "one's own|of yours": "your",
+    "(?:labell|modell|normalis|initialis|tokenis)\\w*": "the American spelling",
+}
+"""Words that a page does not use, as a regular expression, and what it says instead."""
+
+STYLED = [path for path in PAGES if "experiments" not in path.parts] + OUTSIDE[:2]
+
+
+def prose(path):
+    """Yield the paragraphs and list items of a page, without code, tables and link targets."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", text))
+    for paragraph in re.split(r"\n\s*\n|^\s*(?:-|\d+\.) ", text, flags=re.MULTILINE):
+        if paragraph.strip() and not paragraph.strip().startswith(("|", "#", "<!--", "!")):
+            yield " ".join(paragraph.split())
+
+
+@pytest.mark.parametrize("path", STYLED, ids=name)
+def test_sentences_and_paragraphs_are_short(path):
+    for paragraph in prose(path):
+        assert len(paragraph.split()) <= 85, paragraph
+        for sentence in re.split(r"(?<=[.:;?!]) ", paragraph):
+            assert len(sentence.split()) <= 40, sentence
+
+
+@pytest.mark.parametrize("path", STYLED, ids=name)
+def test_a_page_uses_the_words_of_the_field(path):
+    for paragraph in prose(path):
+        for words, instead in WORDS.items():
+            found = re.search(rf"\b(?:{words})\b", paragraph, flags=re.IGNORECASE)
+            assert found is None, f"{found and found.group()}: say {instead!r}; {paragraph}"
+
+
 def recipes():
     return re.findall(r"^\| `([\w/]+\.py)` \|.*$", (DOCS / "recipes.md").read_text(), re.MULTILINE)
 
