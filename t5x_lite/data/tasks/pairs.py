@@ -21,7 +21,6 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.pairs import Answers, Pairs, from_json, without_answers
 from t5x_lite.data.tasks import shuffling, text_source
-from t5x_lite.data.tasks.encoder import check_lengths
+from t5x_lite.data.tasks.encoder import Raw, check_lengths, example_task
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, without_special
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.layouts.base import EncoderTokens
@@ -38,8 +37,6 @@ from t5x_lite.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
 
 MORE = "more_positives"
 """Feature with the positives that are never drawn: those behind the first `MOST_POSITIVES`."""
-
-_AT_A_TIME = 32
 
 
 def lines_of(
@@ -76,10 +73,6 @@ def pair_task(
       InputError: the layout shows no groups, the rows are too short, or the vocabulary has no
         [CLS].
     """
-    from t5x_lite.data.elements import seqio, tf
-    from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
-    from t5x_lite.data.tasks import stages
-
     layout, vocabulary = arguments.layout, arguments.vocabulary
     if not isinstance(layout, Groups):
         layout.check(Groups.features)
@@ -98,41 +91,27 @@ def pair_task(
     def known() -> Answers | None:
         return Answers(lines()) if lines is not None and layout.negatives else None
 
-    def cut(texts: Sequence[str], places: Sequence[int] | None) -> list[dict[str, np.ndarray]]:
+    def make(raw: Raw) -> list[list[dict[str, np.ndarray]]]:
         with reading:
             answers = known()
-        return examples(
-            [without_answers(read(text), answers) for text in texts],
+        return examples_of_each(
+            [without_answers(read(one["text"]), answers) for one in raw],
             vocabulary=vocabulary,
             tokens=tokens,
             lengths=lengths,
             layout=layout,
-            places=places,
+            places=[one["place"] for one in raw] if "place" in raw[0] else None,
         )
 
-    ids = seqio_vocabulary(vocabulary)
-    features: dict[str, Any] = {
-        name: seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
-        for name in layout.features
-    }
+    features: dict[str, type] = dict.fromkeys(layout.features, np.int32)
     if layout.positives == "sample":
-        features[MORE] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
+        features[MORE] = np.int32
     if layout.teacher:
-        features["scores"] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.float32)
+        features["scores"] = np.float32
     if layout.known_positives:
-        for feature in IDS:
-            features[feature] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
-    return seqio.Task(
-        name,
-        source=source,
-        preprocessors=[
-            partial(_cut_texts, cut=cut, features=tuple(features)),
-            stages.number,
-            seqio.CacheDatasetPlaceholder(),
-            stages.count_epochs,
-            partial(stages.keyed, seed=arguments.seed),
-        ],
-        output_features=features,
+        features |= dict.fromkeys(IDS, np.int32)
+    return example_task(
+        name, arguments, source=source, make=make, features=features, ended=(), keyed=True
     )
 
 
@@ -142,7 +121,12 @@ def counts(columns: Mapping[str, Any]) -> np.ndarray:
     return np.array([len(from_json(text.decode()).positives) for text in texts], np.int64)
 
 
-def examples(
+def examples(pairs: Sequence[Pairs], **options: Any) -> list[dict[str, np.ndarray]]:
+    """The examples of all queries, in order; the options are those of `examples_of_each`."""
+    return [one for own in examples_of_each(pairs, **options) for one in own]
+
+
+def examples_of_each(
     pairs: Sequence[Pairs],
     *,
     vocabulary: Vocabulary,
@@ -150,8 +134,8 @@ def examples(
     lengths: tuple[int, int],
     layout: Groups,
     places: Sequence[int] | None = None,
-) -> list[dict[str, np.ndarray]]:
-    """The tokens of each example's texts, each [CLS] ... [SEP].
+) -> list[list[dict[str, np.ndarray]]]:
+    """The examples of each query: the tokens of their texts, each [CLS] ... [SEP].
 
     Args:
       pairs: queries.
@@ -183,7 +167,7 @@ def examples(
         ids = without_special(next(encoded), tokens)
         return np.array([tokens.cls_id, *ids[: length - 2], tokens.sep_id], np.int32)
 
-    made = []
+    made: list[list[dict[str, np.ndarray]]] = []
     for number, (one, positives, negatives, more) in enumerate(pools):
         query = row(lengths[0])
         answers = [row(lengths[1]) for _ in positives]
@@ -192,10 +176,11 @@ def examples(
         first = 0 if places is None else places[number]
         right, wrong = _scores(one, first + len(answers), len(others))
         named, unnamed = _names(one, len(one.positives[:most]), len(others))
+        made.append([])
         parts = [slice(None)] if layout.positives == "sample" else None
         for of in parts or [slice(place, place + 1) for place in range(len(answers))]:
             own = of if places is None else slice(first, first + 1)
-            made.append(
+            made[-1].append(
                 {
                     "query": query,
                     "positives": _joined(answers[of]),
@@ -229,33 +214,3 @@ def _names(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]
             digest = hashlib.blake2b(one.encode(), digest_size=2 * ID_WIDTH).digest()
             found[row] = np.frombuffer(digest, "<u2")
         yield found
-
-
-def _cut_texts(
-    dataset: Any,
-    *,
-    cut: Callable[[Sequence[str], Sequence[int] | None], list[dict[str, np.ndarray]]],
-    features: Sequence[str],
-) -> Any:
-    """Examples of the features of `cut`."""
-    from t5x_lite.data.elements import tf
-    from t5x_lite.data.tasks import stages
-
-    def rows(block: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        places = block["place"].tolist() if "place" in block else None
-        made = cut([text.decode() for text in block["text"]], places)
-        found = {}
-        for name in features:
-            padded, sizes = stages.padded([example[name] for example in made])
-            found |= {name: padded, f"{name}_size": sizes}
-        return found
-
-    spec = {}
-    for name in features:
-        dtype = tf.float32 if name == "scores" else tf.int32
-        spec[name] = tf.TensorSpec([None, None], dtype)
-        spec[f"{name}_size"] = tf.TensorSpec([None], tf.int32)
-    names = [name for name in ("text", "place") if name in dataset.element_spec]
-    texts = dataset.map(lambda example: {name: example[name] for name in names}).batch(_AT_A_TIME)
-    made = stages.map_numpy(texts, rows, spec).unbatch()
-    return made.map(lambda row: {name: row[name][: row[f"{name}_size"]] for name in features})
