@@ -1,10 +1,13 @@
 """From documents to rows of an encoder, on the fly and from a cache."""
 
 import dataclasses
+import inspect
 import itertools
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +16,13 @@ from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
 from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.making import write_cache
-from t5x_lite.data.config import Data
-from t5x_lite.data.tasks.encoder import pieces
+from t5x_lite.data.config import Data, TaskArguments
+from t5x_lite.data.tasks.encoder import example_task, made_examples, pieces
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module", params=["wordpiece", "byte_level"])
@@ -227,3 +230,113 @@ def test_a_cache_of_other_lengths_or_another_layout_is_refused(data, vocabulary,
 def test_rows_that_hold_nothing_are_refused(data, vocabulary):
     with pytest.raises(InputError, match=r"data\.inputs_length must be at least 8 for rows of an"):
         data_batches.train_batches(dataclasses.replace(data, inputs_length=7), vocabulary, seed=0)
+
+
+DOCUMENTED = (ROOT / "docs" / "guides" / "own_data.md").read_text()
+
+
+@pytest.fixture
+def arguments(tmp_path, vocabulary):
+    return TaskArguments(
+        vocabulary=vocabulary, directory=str(tmp_path), inputs_length=12, targets_length=8
+    )
+
+
+def test_the_documented_task_of_ones_own(arguments, tmp_path):
+    code = DOCUMENTED.split("```python\n# tasks/dialogues.py\n")[1].split("```")[0]
+    module = {}
+    exec(compile(code, "tasks/dialogues.py", "exec"), module)
+    for name in ("train", "validation"):
+        (tmp_path / f"{name}.txt").write_text("The dog\nDogs run\nRunning\n\nThe\n")
+    task = module["lines"](arguments)
+    dataset = task.get_dataset(sequence_length={"inputs": 12}, split="train", shuffle=False)
+    found = [one["inputs"].tolist() for one in dataset.as_numpy_iterator()]
+    if arguments.vocabulary.cls_id == 2:
+        assert found == [[2, 5, 6, 3, 6, 7, 8, 3], [2, 6, 7, 8, 3, 8, 9, 3]]
+    tokens = encoder_tokens(arguments.vocabulary)
+    assert [(row[0], row[-1], row.count(tokens.sep_id)) for row in found] == [
+        (tokens.cls_id, tokens.sep_id, 2)
+    ] * 2
+
+
+def test_the_docstring_has_the_documented_task():
+    docstring = inspect.getdoc(example_task) or ""
+    code = textwrap.dedent(docstring[docstring.index("    def lines(") :].split("\n\n    a raw")[0])
+    shown = DOCUMENTED.split("def lines(")[1].split("```")[0]
+    for line in filter(None, code.strip().splitlines()[1:]):
+        assert line in shown
+
+
+def test_numbers_texts_and_lists_of_raw_examples():
+    import tensorflow as tf
+
+    seen = []
+
+    def make(raw):
+        seen.extend(raw)
+        for one in raw:
+            yield [
+                {"ids": range(n), "score": [n / 2], "words": one["names"][:n], "of": one["text"]}
+                for n in range(one["number"])
+            ]
+
+    columns: Any = {
+        "text": ["a", "", "\u00e9 "],
+        "number": [1, 0, 2],
+        "names": tf.ragged.constant([["x"], [], ["y", "z"]]),
+        "numbers": [[1, 2], [3, 4], [5, 6]],
+        "kept": [0.5, 1.5, float("nan")],
+    }
+    dataset = tf.data.Dataset.from_tensor_slices(columns)
+    fields = {"ids": np.int32, "score": np.float32, "words": list, "of": str}
+    found = [
+        *made_examples(
+            dataset, make=make, fields=fields, drops=("text", "number")
+        ).as_numpy_iterator()
+    ]
+    assert [[one["text"], one["number"], one["names"], one["numbers"]] for one in seen] == [
+        ["a", 1, ["x"], [1, 2]],
+        ["", 0, [], [3, 4]],
+        ["\u00e9 ", 2, ["y", "z"], [5, 6]],
+    ]
+    assert [one["ids"].tolist() for one in found] == [[], [], [0]]
+    assert [one["words"].tolist() for one in found] == [[], [], [b"y"]]
+    assert [one["of"].decode() for one in found] == ["a", "\u00e9 ", "\u00e9 "]
+    assert [one["names"].tolist() for one in found] == [[b"x"], [b"y", b"z"], [b"y", b"z"]]
+    assert [one["numbers"].tolist() for one in found] == [[1, 2], [5, 6], [5, 6]]
+    np.testing.assert_array_equal([one["kept"] for one in found], [0.5, np.nan, np.nan])
+    dtypes = {name: value.dtype for name, value in found[0].items() if name in ("ids", "score")}
+    assert dtypes == {"ids": np.int32, "score": np.float32}
+    (alone, *_) = made_examples(dataset, make=make, fields={"of": str}).as_numpy_iterator()
+    assert alone == {"of": b"a"}
+    none = made_examples(dataset, make=lambda raw: [[] for _ in raw], fields=fields)
+    assert [*none.as_numpy_iterator()] == []
+
+
+def test_blocks_change_nothing(monkeypatch):
+    import tensorflow as tf
+
+    from t5x_lite.data.tasks import encoder
+
+    sizes = []
+
+    def make(raw):
+        sizes.append(len(raw))
+        return [[{"ids": [one["number"]] * place} for place in range(3)] for one in raw]
+
+    found = {}
+    for block in (1, 4, 100):
+        monkeypatch.setattr(encoder, "_AT_A_TIME", block)
+        dataset = tf.data.Dataset.range(9).map(lambda number: {"number": number})
+        examples = made_examples(dataset, make=make, fields={"ids": np.int32})
+        found[block] = [one["ids"].tolist() for one in examples.as_numpy_iterator()]
+    assert found[1] == found[4] == found[100] == [[n] * k for n in range(9) for k in range(3)]
+    assert sorted(sizes) == [1] * 10 + [4, 4, 9]
+
+
+def test_a_raw_example_of_another_shape_is_refused():
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensors({"image": tf.zeros([2, 2])})
+    with pytest.raises(InputError, match=r"the field 'image' of raw examples has the shape \(2, 2"):
+        made_examples(dataset, make=lambda raw: [[] for _ in raw], fields={"inputs": np.int32})

@@ -46,25 +46,6 @@ def test_each_answer_makes_an_example(vocabulary):
     ]
 
 
-def test_one_answer_of_several_makes_an_example(vocabulary):
-    pairs = [
-        Pairs("the", ["the", "run", "dog"], ["a"], [0.5, 1.5, 2.5], [-1.0], [*"xyz"], ["n"]),
-        Pairs("run", ["dogs"]),
-    ]
-    options = {
-        "vocabulary": vocabulary,
-        "tokens": encoder_tokens(vocabulary),
-        "lengths": (6, 5),
-        "layout": Groups(known_positives=3),
-    }
-    all_of_them = pair_task.examples(pairs, **options)
-    found = pair_task.examples([pairs[0], pairs[1], pairs[0]], **options, places=[2, 0, 1])
-    for one, expected in zip(found, [all_of_them[i] for i in (2, 3, 1)], strict=True):
-        assert one.keys() == expected.keys()
-        for name, value in one.items():
-            np.testing.assert_array_equal(value, expected[name], err_msg=name)
-
-
 def test_answers_that_are_never_drawn_are_kept_apart(vocabulary, monkeypatch):
     monkeypatch.setattr(pair_task, "MOST_POSITIVES", 2)
     pairs = [Pairs("the", ["the", "run", "dog", "dogs"], ["a"])]
