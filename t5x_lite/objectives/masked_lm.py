@@ -47,7 +47,7 @@ from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.models.heads import Head, HeadModules
 from t5x_lite.models.pretraining_heads import Mlm
-from t5x_lite.objectives.base import Loss, Objective, Term, names_of
+from t5x_lite.objectives.base import Loss, LossModule, Objective, Term, names_of
 from t5x_lite.objectives.likelihood import correct, cross_entropy
 
 _ROUNDS = 3
@@ -236,6 +236,8 @@ class Masks:
     mask_fraction: Share = 0.8
     random_fraction: Share = 0.1
 
+    of_encoder: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         check_bounds(self, prefix="objective.")
         if self.mask_fraction + self.random_fraction > 1.0:
@@ -317,20 +319,9 @@ class MaskedLM(Masks, Objective):
         """The head "mlm"."""
         return (Mlm(),)
 
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
-
-class MaskedLMLoss(nnx.Module):
-    """Sums over the masked tokens of a batch.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: MaskedLM):
-        self.config = config
+class MaskedLMLoss(LossModule):
+    """Sums over the masked tokens of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
@@ -386,13 +377,4 @@ def check_batch(objective: Objective, batch: Batch) -> None:
             f"objective {type(objective).__name__} reads encoder_input_tokens and "
             f"encoder_word_ids, but the batch has no {', '.join(sorted(missing))}: data.layout "
             f"must be {names_of(objective.layouts)}"
-        )
-
-
-def require_encoder(objective: Objective, model: nnx.Module) -> None:
-    """Refuses a model that is no encoder."""
-    if not isinstance(model, EncoderModel):
-        raise InputError(
-            f"objective {type(objective).__name__} trains an encoder, but the model is a "
-            f"{type(model).__name__}: take a BertConfig or a DebertaConfig"
         )

@@ -66,7 +66,6 @@ from t5x_lite.objectives.masked_lm import (
     check_batch,
     features,
     real_tokens,
-    require_encoder,
     sums,
 )
 
@@ -240,10 +239,6 @@ class RetroMAE(Masks, Objective):
         layer = EncoderConfig.layer_flops(model, length)  # a DeBERTa's decoder has no distances
         flops += self.decoder_layers * layer + model.masked_lm_head_flops(length)
         return flops + (model.masked_lm_head_flops(length) if self.bag_of_words else 0)
-
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
 
 class RetroMAELoss(nnx.Module):
