@@ -19,14 +19,14 @@ Source: adapter-hub/adapters 1.3, methods/bottleneck.py, lora.py.
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter
-from t5x_lite.adapters.bottleneck import Bottleneck
+from t5x_lite.adapters.bottleneck import Bottleneck, Residual
 from t5x_lite.adapters.bottleneck_variants import Compacter, Invertible
 from t5x_lite.adapters.lora import Ia3
 from t5x_lite.adapters.merging import Union
@@ -67,6 +67,24 @@ LEAVES = {
     "gate.weight": "gate/kernel",
     "gate.bias": "gate/bias",
 }
+BLOCKS = {
+    "mh_adapter": "after_attention",
+    "output_adapter": "after_mlp",
+    "cross_adapter": "after_cross_attention",
+}
+"""Field -> the site that it turns on."""
+RESIDUALS: dict[Any, Residual] = {True: "pre", False: "post_ln", "post_add": "post_add"}
+"""residual_before_ln -> ours."""
+FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "non_linearity": ("activation", str),
+    "scaling": ("scale", lambda value: value),
+    "dropout": ("dropout_rate", float),
+    "ln_before": ("ln_before", bool),
+    "original_ln_after": ("original_ln_after", bool),
+}
+"""Field -> our field of a bottleneck with the same meaning, and its type."""
+GATE = {"gate.weight": "gate/kernel", "gate.bias": "gate/bias"}
+"""Of a LoRA."""
 INVERTIBLE = {"F": "f", "G": "g", "0": "down", "2": "up", "weight": "kernel", "bias": "bias"}
 
 _MARKERS = {
@@ -202,11 +220,7 @@ def _module(adapter: Adapter, arrays: Mapping[str, np.ndarray]) -> peft.Module:
 def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
     """The config of a bottleneck."""
     config, where = file.config, file.config_file
-    wanted = {
-        "after_attention": config["mh_adapter"],
-        "after_mlp": config["output_adapter"],
-        "after_cross_attention": config["cross_adapter"],
-    }
+    wanted = {site: config[field] for field, site in BLOCKS.items()}
     for site in sites:
         if not wanted[site]:
             raise InputError(f"{file.where}: has tensors {site}, and {where} says that it has none")
@@ -215,22 +229,17 @@ def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
         found = {key: float(value) for key, value in reduction.items()}
         reduction = found.pop("default", next(iter(found.values()), 16.0))
         reductions = tuple((int(key), value) for key, value in sorted(found.items()))
-    residual: Any = {True: "pre", False: "post_ln", "post_add": "post_add"}
     reads = "sum" if config["original_ln_before"] else "output"
     after = "sum" if config["adapter_residual_before_ln"] else "branch"
     options: dict[str, Any] = {
         "name": name,
         "sites": tuple(site for site in wanted if site in sites),
         "reduction": float(reduction),
-        "activation": config["non_linearity"],
         "reads": "input" if config["is_parallel"] else reads,
-        "residual": residual[config["residual_before_ln"]],
-        "scale": config["scaling"],
-        "dropout_rate": float(config["dropout"]),
-        "ln_before": bool(config["ln_before"]),
+        "residual": RESIDUALS[config["residual_before_ln"]],
         "ln_after": after if config["ln_after"] else "none",
-        "original_ln_after": bool(config["original_ln_after"]),
         "gate": "all_tokens" if config["use_gating"] else "none",
+        **{ours: kind(config[field]) for field, (ours, kind) in FIELDS.items()},
     }
     if config["is_parallel"] and (config["ln_before"] or config["ln_after"]):
         raise InputError(f"{where}: norms of a parallel bottleneck are not supported")
@@ -344,11 +353,11 @@ def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
         raise InputError(f"{file.config_file}: {what} is not supported")
     marker = f".loras.{file.name}."
     tensors: dict[str, np.ndarray] = {}
-    gates: dict[str, np.ndarray] = {}
+    gates: dict[tuple[str, str], np.ndarray] = {}
     for tensor, array in file.tensors.items():
         layer, found, leaf = tensor.partition(marker)
-        if found and is_gated and leaf in ("gate.weight", "gate.bias"):
-            gates[f"{layer}.{leaf.removeprefix('gate.')}"] = array
+        if found and is_gated and leaf in GATE:
+            gates[layer, GATE[leaf]] = array
             continue
         if not found or leaf not in ("lora_A", "lora_B"):
             raise InputError(f"{file.where}: {tensor} is of no module that is supported here")
@@ -367,9 +376,12 @@ def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
 
 
 def _gated(
-    file: LibraryFile, module: peft.Module, gates: Mapping[str, np.ndarray], hosts: Hosts
+    file: LibraryFile,
+    module: peft.Module,
+    gates: Mapping[tuple[str, str], np.ndarray],
+    hosts: Hosts,
 ) -> peft.Module:
-    """The branches with the library's gates, by the layer's name and "weight" or "bias"."""
+    """The branches with the library's gates, by the layer's name and our name below it."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
             f"{file.config_file}: use_gating in a decoder is not supported: the library's gate "
@@ -382,11 +394,10 @@ def _gated(
         if path.endswith("/a")
         for leaf, shape in (("kernel", (x.shape[1], 1)), ("bias", (1,)))
     }
-    for name, array in gates.items():
-        layer, _, leaf = name.rpartition(".")
+    for (layer, leaf), array in gates.items():
         if (hit := hosts.find(layer)) is not None:
             place = hosts.places[hit[0]]
-            path = f"{start}{place.stack}/{place.site}/gate/{_GATE[leaf]}"
+            path = f"{start}{place.stack}/{place.site}/{leaf}"
             if path in arrays and arrays[path].shape[1:] == array.T.shape:
                 arrays[path][place.layer] = array.T
     for path, array in arrays.items():
@@ -394,9 +405,6 @@ def _gated(
             raise InputError(f"{file.where}: lacks a gate of {path.removeprefix(start)}")
     adapter = dataclasses.replace(module.adapter, gate="all_tokens")
     return peft.Module(adapter=adapter, arrays={**module.arrays, **arrays})
-
-
-_GATE = {"weight": "kernel", "bias": "bias"}
 
 
 def _no_norms(site: peft.Site) -> np.ndarray:

@@ -25,9 +25,9 @@ from t5x_lite.adapters.lora import Ia3, Lora
 from t5x_lite.adapters.merging import Union
 from t5x_lite.adapters.prefix import Prefix, Prompt
 from t5x_lite.core.errors import InputError
+from t5x_lite.interop import adapters_library as library
 from t5x_lite.interop.adapters_files import BOTTLENECK, LORA, TORCH
 from t5x_lite.interop.adapters_heads import prefix_files, prompt_files, write_head
-from t5x_lite.interop.adapters_library import INVERTIBLE, LEAVES, holders
 from t5x_lite.interop.module_hosts import Hosts
 from t5x_lite.interop.peft_files import CONFIG
 from t5x_lite.interop.rules import check_finite
@@ -150,26 +150,20 @@ def _bottleneck(
     if adapter.reductions:
         reduction = {"default": reduction, **{str(k): value for k, value in adapter.reductions}}
     sites = {path.split("/")[1] for path in own if path != "rule"}
-    residual: dict[str, Any] = {"pre": True, "post_ln": False, "post_add": "post_add"}
+    residuals = {ours: theirs for theirs, ours in library.RESIDUALS.items()}
     config = {
         **BOTTLENECK,
+        **{field: site in sites for field, site in library.BLOCKS.items()},
+        **{field: getattr(adapter, ours) for field, (ours, _) in library.FIELDS.items()},
         "architecture": None,
-        "mh_adapter": "after_attention" in sites,
-        "output_adapter": "after_mlp" in sites,
-        "cross_adapter": "after_cross_attention" in sites,
         "reduction_factor": reduction,
-        "non_linearity": adapter.activation,
         "original_ln_before": adapter.reads == "sum",
-        "original_ln_after": adapter.original_ln_after,
-        "ln_before": adapter.ln_before,
         "ln_after": adapter.ln_after != "none",
         "is_parallel": adapter.reads == "input",
-        "scaling": adapter.scale,
         "use_gating": adapter.gate != "none",
-        "residual_before_ln": residual[adapter.residual],
+        "residual_before_ln": residuals[adapter.residual],
         "adapter_residual_before_ln": adapter.ln_after == "sum",
         "leave_out": list(adapter.leave_out),
-        "dropout": adapter.dropout_rate,
     }
     if isinstance(adapter, Compacter):
         config |= {"phm_layer": True, "phm_dim": adapter.phm_dim, "phm_rank": adapter.phm_rank}
@@ -180,10 +174,10 @@ def _block_tensors(adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Ho
     """The tensors of blocks; of a layer as many numbers as it has."""
     num = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     first = {"encoder": 0, "decoder": num.get("encoder", 0)}
-    names = {leaf: name for name, leaf in LEAVES.items()}
+    names = {leaf: name for name, leaf in library.LEAVES.items()}
     if not isinstance(adapter, Compacter):  # whose biases have other names
         names |= {"down/bias": "adapter_down.bias", "up/bias": "adapter_up.bias"}
-    places = holders(hosts)
+    places = library.holders(hosts)
     down = "adapter_down.1." if adapter.ln_before else "adapter_down.0."
     tensors: Tensors = {}
     for path, array in own.items():
@@ -228,7 +222,7 @@ def _with_inverse(
     config, tensors = _bottleneck(block, mine, hosts, said=said)
     config |= {"inv_adapter": "nice", "inv_adapter_reduction_factor": nice.reduction}
     above = "encoder." if ("decoder", "attention/query") in hosts.kernels else ""
-    parts = {ours: theirs for theirs, ours in INVERTIBLE.items()}
+    parts = {ours: theirs for theirs, ours in library.INVERTIBLE.items()}
     for path, array in own.items():
         if path.startswith("invertible/"):
             names = [parts[part] for part in path.split("/")[-3:]]
@@ -254,9 +248,8 @@ def _lora(
             up = own[f"{site}/b"][place.layer].T
             tensors[f"{above}.lora_A"] = own[f"{site}/a"][place.layer].T
             tensors[f"{above}.lora_B"] = np.float32(adapter.scale) * up if is_gated else up
-            for ours, theirs in (("kernel", "weight"), ("bias", "bias")) if is_gated else ():
-                gate = own[f"{site}/gate/{ours}"][place.layer]
-                tensors[f"{above}.gate.{theirs}"] = gate.T
+            for theirs, ours in library.GATE.items() if is_gated else ():
+                tensors[f"{above}.{theirs}"] = own[f"{site}/{ours}"][place.layer].T
     alpha = adapter.rank if is_gated else adapter.scale * adapter.rank
     whole = int(alpha) if float(alpha).is_integer() else alpha
     places = _lora_places(sites, hosts, said=said)
