@@ -397,7 +397,7 @@ def _vocabulary_of(
                 "tokenizer there"
             )
         return None
-    if not resized and not _has_added_tokens(source):
+    if not resized and not (source / "added_tokens.json").is_file():  # beside its own tokens
         return None
     with tempfile.TemporaryDirectory() as scratch:
         if is_encoder(experiment.model):
@@ -407,11 +407,6 @@ def _vocabulary_of(
         return read_tokenizer(
             source, config, vocab_size=rows, sentinels="hf", scratch=Path(scratch)
         )
-
-
-def _has_added_tokens(source: Path) -> bool:
-    """Whether the files of a tokenizer list tokens that were added to its own."""
-    return (source / "added_tokens.json").is_file()
 
 
 def _with_vocabulary(made: Experiment, vocabulary: Vocabulary, place: Path) -> Experiment:
