@@ -53,9 +53,8 @@ from t5x_lite.inference.delta_files import goes_along, open_delta
 from t5x_lite.inference.loading import Step, find_step, learner_of, read_experiment
 from t5x_lite.interop import hf
 from t5x_lite.interop.adapters_files import is_library
-from t5x_lite.interop.adapters_library import read_library
+from t5x_lite.interop.adapters_library import read_library, write_library
 from t5x_lite.interop.adapters_setups import is_setup, read_setup, write_setup
-from t5x_lite.interop.adapters_writing import write_library
 from t5x_lite.interop.encoder_checkpoints import (
     POOLER_FILE,
     exported_head,
