@@ -237,6 +237,7 @@ _FORMER = {
     "inference.vectors": "evaluate.embed evaluate.head_vectors evaluate.mcls",
     "interop.adapter_checkpoints": "run.adapter_interchange",
     "interop.adapters_heads": "interop.adapters_prefixes",
+    "interop.adapters_library": "interop.adapters_writing",
     "interop.encoder_checkpoints": "interop.encoder_families run.encoder_interchange",
     "interop.encoders": "interop.encoder_heads",
     "interop.hf": "interop.hf_config",

@@ -27,8 +27,7 @@ from typing import Any
 
 import jax
 
-from t5x_lite.checkpoints import manifest
-from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints import manifest, reading
 from t5x_lite.config import Experiment
 from t5x_lite.config.experiment import with_length
 from t5x_lite.core.errors import InputError
@@ -120,7 +119,7 @@ def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
     if not experiment.init.checkpoint:
         return experiment.heads
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
-    saved = read_experiment(step, checkpointing.step_files(step))
+    saved = read_experiment(step, reading.step_files(step))
     named = by_name(experiment.heads)
     own = learner_of(saved).heads
     return (*experiment.heads, *(head for name, head in own.items() if name not in named))
@@ -164,7 +163,7 @@ def trained_steps(step: AnyPath) -> int:
     saved = manifest.saved_step(step)
     if saved is None and step.name.isdecimal():  # of a run of earlier versions
         saved = int(step.name)
-    before = read_experiment(step, checkpointing.step_files(step)).optimizer.first_step
+    before = read_experiment(step, reading.step_files(step)).optimizer.first_step
     if saved is None and not before:
         raise InputError(
             f"checkpoint {step} does not say for how many steps it was trained: give "

@@ -255,7 +255,7 @@ def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": 0}, "data.augment.k must be at least 1, got 0"),
+        ({"k": 0}, "data.augment.k must be at least 1: got 0"),
         ({"run": "a"}, "belong together"),
         ({"passages": "a"}, "belong together"),
         ({"template": "{inputs}"}, "must have the place {passages}"),
