@@ -255,7 +255,7 @@ class Split(Block):
       splits: how many of each child; one may be "rest".
     """
 
-    splits: tuple[int | Literal["rest"], ...] = ()
+    splits: Annotated[tuple[int | Literal["rest"], ...], AtLeast(1)] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -264,8 +264,6 @@ class Split(Block):
         _check_number("splits", self.splits, self.children)
         if self.splits.count("rest") > 1:
             raise InputError("Split has one 'rest' at most")
-        if any(size != "rest" and size < 1 for size in self.splits):
-            raise InputError(f"splits must be at least 1: got {self.splits}")
 
     def sizes(self, length: int) -> tuple[int, ...]:
         """The columns of each child.
@@ -288,7 +286,7 @@ class BatchSplit(Block):
       sizes: rows of each child; () is as many for each.
     """
 
-    sizes: tuple[int, ...] = ()
+    sizes: Annotated[tuple[int, ...], AtLeast(1)] = ()
 
     bare: ClassVar[bool] = True
     of_rows: ClassVar[bool] = True
@@ -296,8 +294,6 @@ class BatchSplit(Block):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_number("sizes", self.sizes, self.children)
-        if any(size < 1 for size in self.sizes):
-            raise InputError(f"sizes must be at least 1: got {self.sizes}")
 
     def rows(self, num: int) -> tuple[int, ...]:
         """The rows of each child.

@@ -84,16 +84,9 @@ class Experts(Adapter):
 
 
 class ExpertModules(Modules):
-    """The experts of all layers.
-
-    Args:
-      found: as of `Modules`.
-    """
+    """The experts of all layers."""
 
     alone = "stands in place of the feed-forward block"
-
-    def __init__(self, found: Mapping[str, Mapping[str, nnx.Module]]):
-        super().__init__(found)
 
     def claims(self) -> tuple[str, ...]:
         """Its places, and those of the block that it stands for: nothing there would be read."""

@@ -151,11 +151,11 @@ def write_module(adapter: Adapter) -> str:
 def options_of(method: str) -> dict[str, Any]:
     """A method's options and their types: its config's fields, and what its constructor adds."""
     config = type(METHODS[method](name="module"))
-    added = {} if isinstance(METHODS[method], type) else _hints(METHODS[method])
+    added = {} if isinstance(METHODS[method], type) else typing.get_type_hints(METHODS[method])
     fields = {field.name for field in dataclasses.fields(config)}
     if config is Union:  # its own fields are its methods, which the constructor makes
         fields = set()
-    hints = {name: hint for name, hint in _hints(config).items() if name in fields}
+    hints = {name: hint for name, hint in typing.get_type_hints(config).items() if name in fields}
     return {
         name: hint
         for name, hint in {**hints, **added}.items()
@@ -279,10 +279,6 @@ class Source:
 
     def _fail(self, column: int, reason: str) -> NoReturn:
         raise InputError(f"column {column} of {shown(self._text)}: {reason}")
-
-
-def _hints(of: Callable[..., Any]) -> dict[str, Any]:
-    return typing.get_type_hints(of)
 
 
 def _summands(node: ast.expr) -> list[ast.expr]:

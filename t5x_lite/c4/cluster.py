@@ -25,7 +25,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ def _carried(field: str, path: str) -> dict[str, bytes]:
         raise InputError(f"cleaning.{field}: cannot read {path}: {error.strerror}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
     """What a pipeline did.
 

@@ -18,11 +18,10 @@ test finds it. `OPTIONS[stage][rule]` names the field of `Cleaning` that changes
 """
 
 import dataclasses
-import math
-from dataclasses import dataclass
 from typing import Literal
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, Share, Whole, check_bounds
 
 PRESETS = ("released", "paper")
 VARIANTS = ("en", "en.noclean", "realnewslike", "webtextlike", "multilingual")
@@ -46,7 +45,7 @@ MC4_LANGUAGES = tuple(_MC4.split())
 """c4.MC4_LANGUAGES: the languages of CLD3 with at least 10,000 pages in mC4."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Cleaning:
     """Rules and thresholds, in the order in which they are applied; the defaults are `released`.
 
@@ -90,47 +89,40 @@ class Cleaning:
     """
 
     metadata_prefixes: tuple[str, ...] = ("WARC", "CONTENT-", "Content-")
-    max_chars: int = 190_000
+    max_chars: Whole = 190_000
     domains: str = ""
     dedup_urls: bool = True
     urls: str = ""
-    min_paragraphs: int = 0
-    min_paragraph_chars: int = 200
+    min_paragraphs: Whole = 0
+    min_paragraph_chars: Whole = 200
     clean_lines: bool = True
-    max_word_chars: int = 1000
+    max_word_chars: Whole = 1000
     remove_citations: bool = True
     end_marks: tuple[str, ...] = (".", "?", "!", '"')
     ellipsis: str = "..."
-    min_words: int = 5
+    min_words: Count = 5
     page_rules_see: Literal["kept_lines", "page"] = "kept_lines"
     drop_lorem_ipsum: bool = True
     drop_javascript: bool = True
     drop_braces: bool = True
     policies: tuple[str, ...] = POLICIES
-    min_sentences: int = 3
+    min_sentences: Whole = 3
     dedup: Literal["none", "lines", "spans"] = "lines"
-    span_sentences: int = 3
-    min_sentences_after_dedup: int = 3
+    span_sentences: Count = 3
+    min_sentences_after_dedup: Whole = 3
     languages: tuple[str, ...] = ("en",)
     languages_by: Literal["langdetect", "cld3"] = "langdetect"
-    min_language_probability: float = 0.99
+    min_language_probability: Share = 0.99
     keep_undetermined: bool = False
     bad_words: str = ""
-    bad_words_fraction: float = 1.0
+    bad_words_fraction: Share = 1.0
     unspaced_languages: tuple[str, ...] = ("ja", "th", "zh")
     allowed_bad_words: tuple[str, ...] = ("ja:sm", "ja:グロ", "ja:女の子", "zh:性")
-    validation_modulus: int = 1000
+    validation_modulus: Whole = 1000
 
     def __post_init__(self):
         """Refuses values that no rule can mean, and rules that contradict each other."""
-        for name in _AT_LEAST:
-            if getattr(self, name) < _AT_LEAST[name]:
-                got = getattr(self, name)
-                raise InputError(f"cleaning.{name} must be at least {_AT_LEAST[name]}; got {got}")
-        for name in ("min_language_probability", "bad_words_fraction"):
-            share = getattr(self, name)
-            if not (math.isfinite(share) and 0 <= share <= 1):
-                raise InputError(f"cleaning.{name} must lie between 0 and 1; got {share}")
+        check_bounds(self, prefix="cleaning.")
         for name in ("end_marks", "policies", "languages", "metadata_prefixes"):
             if "" in getattr(self, name):
                 raise InputError(f'cleaning.{name} holds ""; leave the entry out, or give ()')
@@ -155,19 +147,6 @@ class Cleaning:
     def splits_by_language(self) -> bool:
         """Whether each language is a split of its own, as in mC4."""
         return len(self.languages) > 1 or self.keep_undetermined
-
-
-_AT_LEAST = {
-    "max_chars": 0,
-    "min_paragraphs": 0,
-    "min_paragraph_chars": 0,
-    "max_word_chars": 0,
-    "min_words": 1,
-    "min_sentences": 0,
-    "span_sentences": 1,
-    "min_sentences_after_dedup": 0,
-    "validation_modulus": 0,
-}
 
 
 def released() -> Cleaning:

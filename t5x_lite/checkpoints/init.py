@@ -20,10 +20,11 @@ matches keeps its name. Nothing behind the arrow leaves the weights out.
 import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from t5x_lite.core import patterns, trees
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import AtLeast, check_bounds
 from t5x_lite.models.towers import tower_of
 
 _ARROW = "->"
@@ -47,14 +48,13 @@ class Init:
     """
 
     checkpoint: str = ""
-    step: int | Literal["best"] | None = None
+    step: Annotated[int | Literal["best"] | None, AtLeast(0)] = None
     take: tuple[str, ...] = ()
     rename: tuple[str, ...] = ()
     fresh: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.step is not None and self.step != "best" and self.step < 0:
-            raise InputError(f"init.step must be at least 0: got {self.step}")
+        check_bounds(self, prefix="init.")
         if not self.checkpoint:
             for name in ("step", "take", "rename", "fresh"):
                 if (value := getattr(self, name)) not in (None, ()):

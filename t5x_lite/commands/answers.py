@@ -1,7 +1,7 @@
 """Commands that use a checkpoint on a file: predict, score."""
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import some_directory
@@ -24,7 +24,7 @@ from t5x_lite.core.option_types import (
     Step,
     Text,
 )
-from t5x_lite.core.options import OptionError
+from t5x_lite.core.options import In
 from t5x_lite.core.project import trusting_checkpoints
 
 
@@ -57,7 +57,7 @@ def predict(
     no_repeat_ngram: Natural = 0,
     head: OptionalText = None,
     probabilities: bool = False,
-    threshold: OptionalNumber = None,
+    threshold: Annotated[OptionalNumber, In(0, 1, "[]")] = None,
     doc_stride: OptionalNatural = None,
     longest_answer: OptionalPositive = None,
     impossible_answers: bool = False,
@@ -123,7 +123,6 @@ def predict(
         output is not written then.
     """
     some_directory(checkpoint)
-    check_threshold(threshold)
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.decoding.config import Decoding
     from t5x_lite.inference import json_answers
@@ -290,9 +289,3 @@ def score(
         )
     reader.report()
     cutter.report()
-
-
-def check_threshold(threshold: float | None) -> None:
-    """Raise OptionError unless a threshold is a probability."""
-    if threshold is not None and not 0.0 <= threshold <= 1.0:
-        raise OptionError(f"--threshold must be from 0 to 1, got {threshold}")

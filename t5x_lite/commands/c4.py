@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from t5x_lite.c4.config import Cleaning, missing_lists
 from t5x_lite.c4.config import preset as rules_of
@@ -19,7 +19,7 @@ from t5x_lite.core.option_types import (
     Overrides,
     Text,
 )
-from t5x_lite.core.options import OptionError, option_names, parse
+from t5x_lite.core.options import In, OptionError, option_names, parse
 
 if TYPE_CHECKING:
     from t5x_lite.c4.output import Kind
@@ -57,7 +57,7 @@ def c4(
     num_shards: OptionalPositive = None,
     array_record: bool = False,
     workers: OptionalPositive = None,
-    memory: Number = 2.0,
+    memory: Annotated[Number, In(0, 1 << 20, "()")] = 2.0,
     runner: Text = "local",
 ) -> dict[str, Any]:
     """Build C4 from Common Crawl WET or WARC files: clean, deduplicate, and report.
@@ -97,8 +97,6 @@ def c4(
     """
     if not input:
         raise OptionError("--input needs at least one file")
-    if not 0 < memory < 1 << 20:
-        raise OptionError(f"--memory must be a number of GiB above 0, got {memory}")
     if runner != "local" and workers is not None:
         raise OptionError("--workers is for --runner local; other runners have their own")
     changes, beam_options = before_beam(overrides, runner=runner)

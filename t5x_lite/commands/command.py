@@ -29,7 +29,7 @@ from typing import Annotated, Any, Generic, ParamSpec, TypeVar
 
 from t5x_lite.core.errors import shown
 from t5x_lite.core.option_types import OVERRIDES, SHARED
-from t5x_lite.core.options import AtLeast, OptionError, suggesting
+from t5x_lite.core.options import OptionError, refusal, suggesting
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ class Command(Generic[Parameters, Result]):
         """Call the function.
 
         Raises:
-          OptionError: if an argument is unknown or below its bound.
+          OptionError: if an argument is unknown or outside of its bounds.
         """
         given = inspect.signature(self.function).bind_partial(*args).arguments | kwargs
         _check_bounds(given, self._hints)
@@ -133,17 +133,14 @@ def _hints_of(declared: Any) -> dict[str, Any]:
 
 
 def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
-    """Raise OptionError for a number, alone or in a sequence, that is below its bound."""
+    """Raise OptionError for a value outside of the bounds of its parameter's annotation."""
     for name, value in values.items():
         option = "--" + name.replace("_", "-")
-        for bound in getattr(hints.get(name), "__metadata__", ()):
-            if not isinstance(bound, AtLeast):
-                continue
-            for each in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(each, int) and each < bound.minimum:
-                    raise OptionError(f"{option} must be at least {bound.minimum}, got {each}")
-                if isinstance(each, int) and each >= 1 << 63:
-                    raise OptionError(f"{option} must be below 2^63, got {shown(each)}")
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if wrong := refusal(hints.get(name), each):
+                raise OptionError(f"{option} must be {wrong}, got {shown(each)}")
+            if isinstance(each, int) and each >= 1 << 63:
+                raise OptionError(f"{option} must be below 2^63, got {shown(each)}")
 
 
 def _for_tyro(hint: Any) -> Any:

@@ -32,7 +32,7 @@ from t5x_lite.core.option_types import (
     Source,
     Step,
 )
-from t5x_lite.core.options import OptionError, did_you_mean
+from t5x_lite.core.options import In, OptionError, did_you_mean
 from t5x_lite.core.project import trusting_checkpoints
 
 if TYPE_CHECKING:
@@ -308,11 +308,11 @@ def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
 
 def _rows(loaded: "Loaded", *, examples: int) -> Any:
     """Batches of one row of a checkpoint's training data, drawn by its seed as training does."""
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Fixed
-    from t5x_lite.data.sources import batch_source
 
     data = dataclasses.replace(loaded.experiment.data, batch_size=1, pack=False, batches=Fixed())
-    rows = batch_source(data).train_batches(data, loaded.vocabulary, seed=loaded.experiment.seed)
+    rows = data_batches.train_batches(data, loaded.vocabulary, seed=loaded.experiment.seed)
     return itertools.islice(rows, examples)
 
 
@@ -322,7 +322,7 @@ def heads(
     destination: Destination,
     *,
     examples: Positive = 1024,
-    keep: Number = 1.0,
+    keep: Annotated[Number, In(0, 1, "(]")] = 1.0,
     step: Step = None,
     trust_project: bool = False,
 ) -> None:
@@ -345,8 +345,6 @@ def heads(
       InputError: if there is no such checkpoint, if it has modules or shared arrays, if its data
         are missing, or if the destination exists; nothing is left behind then.
     """
-    if not 0 < keep <= 1:
-        raise OptionError(f"--keep must be above 0 and at most 1, got {keep}")
     from t5x_lite.adapters.base import ADAPTERS
     from t5x_lite.adapters.config import Adapters
     from t5x_lite.checkpoints import reading as checkpointing
@@ -454,8 +452,6 @@ def extend(
       InputError: if the checkpoint has no table of positions, one that is as long already, or
         modules; or if the destination exists.
     """
-    if new_rows not in ("repeat", "random"):
-        raise InputError(f"new rows are repeat or random: got {new_rows!r}")
     import numpy as np
 
     from t5x_lite.checkpoints import manifest

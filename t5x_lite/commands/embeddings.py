@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.files import LONGEST_LINE
+from t5x_lite.core.files import LONGEST_LINE, new_directory
 from t5x_lite.core.option_types import (
     ALL_MODULES,
     Directory,
@@ -144,7 +144,6 @@ def embed(
         is not finite; the output is as it was then.
     """
     from t5x_lite.checkpoints.base import base_at
-    from t5x_lite.core.files import new_directory
     from t5x_lite.core.jobs import resumable_directory
     from t5x_lite.core.sharding import MeshConfig, make_mesh
     from t5x_lite.core.workers import Prefetch

@@ -1,11 +1,10 @@
 """Commands about a run: train, finetune, glue, evaluate, plan, report, info."""
 
 import logging
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import PROG, load_config, some_directory, with_epochs_of
@@ -29,7 +28,7 @@ from t5x_lite.core.option_types import (
     Texts,
     Workdirs,
 )
-from t5x_lite.core.options import OptionError, given_options
+from t5x_lite.core.options import Above, OptionError, given_options
 from t5x_lite.core.project import trusting_checkpoints
 from t5x_lite.core.remote import is_remote
 
@@ -175,7 +174,7 @@ def glue(
     benchmark: Literal["glue", "super_glue"] = "glue",
     tasks: Texts = (),
     together: bool = False,
-    epochs: OptionalNumber = None,
+    epochs: Annotated[OptionalNumber, Above(0)] = None,
     output: OptionalDirectory = None,
     dry_run: bool = False,
     overrides: Overrides = (),
@@ -211,8 +210,6 @@ def glue(
         other settings.
       Interrupted: a signal came; the same command resumes.
     """
-    if epochs is not None and not 0 < epochs < math.inf:
-        raise OptionError(f"--epochs must be above 0, got {epochs}")
     from t5x_lite.core.devices import keep_freed_memory
 
     keep_freed_memory()

@@ -32,7 +32,7 @@ from t5x_lite.core.option_types import (
     Text,
     Texts,
 )
-from t5x_lite.core.options import OptionError
+from t5x_lite.core.options import AtLeast, In, OptionError
 from t5x_lite.retrieval.queries import QueryEncoder
 
 if TYPE_CHECKING:
@@ -394,8 +394,8 @@ def bm25_search(
     queries: File,
     output: File,
     depth: Positive = 1000,
-    k1: Number = 0.9,
-    b: Number = 0.4,
+    k1: Annotated[Number, AtLeast(0)] = 0.9,
+    b: Annotated[Number, In(0, 1, "[]")] = 0.4,
     lengths: Literal["exact", "lucene"] = "exact",
     same_ids: SameIds = "keep",
     format: RunFormat = None,

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import tyro
 
-from t5x_lite.commands.answers import check_threshold
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import some_directory
 from t5x_lite.core.option_types import (
@@ -28,7 +27,7 @@ from t5x_lite.core.option_types import (
     Text,
     Texts,
 )
-from t5x_lite.core.options import OptionError
+from t5x_lite.core.options import In, OptionError
 from t5x_lite.core.project import trusting_checkpoints
 
 Counts = Annotated[Sequence[int], tyro.conf.arg(metavar="N [N ...]")]
@@ -39,7 +38,7 @@ def serve(
     checkpoint: Directories,
     *,
     host: Text = "127.0.0.1",
-    port: Natural = 8000,
+    port: Annotated[Natural, In(0, 65_535, "[]")] = 8000,
     token_file: OptionalFile = None,
     step: Step = None,
     base: OptionalDirectory = None,
@@ -47,7 +46,7 @@ def serve(
     endpoints: Texts = (),
     batch_size: Positive = 32,
     lengths: Counts = (),
-    wait_ms: Number = 5.0,
+    wait_ms: Annotated[Number, In(0, 60_000, "[]")] = 5.0,
     inputs_length: OptionalPositive = None,
     targets_length: Positive = 64,
     long_inputs: LongInputs = "cut",
@@ -68,7 +67,7 @@ def serve(
     role: Literal["query", "passage"] = "query",
     head: OptionalText = None,
     probabilities: bool = False,
-    threshold: OptionalNumber = None,
+    threshold: Annotated[OptionalNumber, In(0, 1, "[]")] = None,
     doc_stride: OptionalNatural = None,
     longest_answer: OptionalPositive = None,
     impossible_answers: bool = False,
@@ -145,11 +144,6 @@ def serve(
         there is no token.
     """
     some_directory(checkpoint)
-    check_threshold(threshold)
-    if port > 65535:
-        raise OptionError(f"--port must be at most 65535, got {port}")
-    if not 0 <= wait_ms <= 60_000:
-        raise OptionError(f"--wait-ms must be from 0 to 60000, got {wait_ms}")
     for length in lengths:
         if length < 16 or length & (length - 1):
             raise OptionError(f"--lengths must be powers of two from 16 on, got {length}")

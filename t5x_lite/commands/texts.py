@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import before_beam, load_config, load_driver
@@ -28,7 +28,7 @@ from t5x_lite.core.option_types import (
     Text,
     Texts,
 )
-from t5x_lite.core.options import OptionError
+from t5x_lite.core.options import In, OptionError
 
 if TYPE_CHECKING:
     from t5x_lite.data.formats.documents import Source
@@ -114,9 +114,9 @@ def vocab(
     output: Directory,
     size: Positive,
     no_ascii: bool = False,
-    alpha: OptionalNumber = None,
+    alpha: Annotated[OptionalNumber, In(0, 1, "(]")] = None,
     encoder: bool = False,
-    character_coverage: OptionalNumber = None,
+    character_coverage: Annotated[OptionalNumber, In(0.98, 1, "[]")] = None,  # SentencePiece's
     seed: Natural = 0,
     text: Text = "{text}",
 ) -> Path:
@@ -179,10 +179,6 @@ def vocab(
         if sources is not None:
             raise InputError("--alpha makes the weights: leave out those of --input")
         sources = tempered_files(input, alpha, is_place=_is_place, read=read)
-    if character_coverage is not None and not 0.98 <= character_coverage <= 1:  # SentencePiece's
-        raise InputError(
-            f"--character-coverage must be at least 0.98 and at most 1, got {character_coverage}"
-        )
     required = "" if no_ascii else ASCII
     with contextlib.ExitStack() as stack:
         if character_coverage is None and sources is None:
@@ -322,7 +318,7 @@ def cache(
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     caches = {output: experiment.data}
     if find_mixture(experiment.data) is not None:
-        from t5x_lite.data.live.tasks import trained_members  # now: TensorFlow takes seconds
+        from t5x_lite.data.tasks.loading import trained_members  # now: TensorFlow takes seconds
 
         # Before anything is written: the others would have to be written anew.
         trained = trained_members(experiment.data, vocabulary, seed=experiment.seed)

@@ -11,20 +11,20 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from t5x_lite.commands.command import command
-from t5x_lite.core.errors import InputError
+from t5x_lite.core.errors import InputError, install_command
 from t5x_lite.core.option_types import (
     AnyDirectory,
     AnyFile,
     Destination,
     Dtype,
     Number,
-    OptionalCount,
     OptionalFeedForward,
     OptionalNatural,
     OptionalPooling,
+    OptionalPositive,
     OptionalText,
     Repository,
     Source,
@@ -226,7 +226,7 @@ def export_adapter(
     name: OptionalText = None,
     no_head: bool = False,
     base_name: OptionalText = None,
-    rank: OptionalCount = None,
+    rank: OptionalPositive = None,
     trust_project: bool = False,
 ) -> Path:
     """Write a module of a checkpoint as another library loads it, on what export hf writes.
@@ -255,8 +255,6 @@ def export_adapter(
       InputError: there is no such module or the library has none like it, the checkpoint is
         damaged, or the destination exists; nothing is left behind then.
     """
-    import typing
-
     from t5x_lite.checkpoints import manifest
     from t5x_lite.checkpoints.reading import DELTA_FILE, step_files
     from t5x_lite.core.files import new_directory
@@ -282,8 +280,6 @@ def export_adapter(
         manifest.verify(where, "params", "files")
         if rank is not None and format != "peft":
             raise InputError(f"--rank is for PEFT's directories, and not for {format!r}")
-        if rank is not None and rank < 1:
-            raise InputError(f"--rank must be at least 1, got {rank}")
         target = Path(destination)
         if (where / "files" / DELTA_FILE).is_file():
             if format != "peft" or name is not None:
@@ -295,7 +291,7 @@ def export_adapter(
         experiment = read_experiment(where, files)
         several = bool(experiment.adapters.modules and experiment.objective.more_towers())
         with new_directory(target) if several else contextlib.nullcontext(target) as directory:
-            for role in typing.get_args(Role) if several else ("query",):
+            for role in get_args(Role) if several else ("query",):
                 export_module(
                     where,
                     directory / role if several else directory,
@@ -308,7 +304,7 @@ def export_adapter(
                     rank=rank,
                 )
     if several:
-        roles = " and ".join(typing.get_args(Role))
+        roles = " and ".join(get_args(Role))
         _logger.info("%s: one directory for each tower, %s", target, roles)
     return target
 
@@ -355,8 +351,6 @@ def export_hf(
       InputError: the checkpoint is damaged or no T5 or encoder, the options contradict each other,
         or the destination exists; nothing is left behind then.
     """
-    import typing
-
     from t5x_lite.checkpoints import manifest
     from t5x_lite.checkpoints.reading import lazy_params, step_files
     from t5x_lite.core.files import new_directory
@@ -393,7 +387,7 @@ def export_hf(
         if is_encoder(experiment.model):
             sentences = vectors()
             roles = hf_export.roles_of(experiment, projections=sentence_transformers)
-            for role in roles or typing.get_args(Role)[:1]:
+            for role in roles or get_args(Role)[:1]:
                 alone, params = hf_export.of_role(experiment, saved, role)
                 target = directory / f"{role}_model" if roles else directory
                 target.mkdir(exist_ok=True)
@@ -444,7 +438,6 @@ def push(
       InputError: the directory is no exported one, the name is none of the hub, the extra is not
         installed, or the hub refuses.
     """
-    from t5x_lite.core.errors import install_command
     from t5x_lite.interop.hf_export import CARD
     from t5x_lite.interop.hub import is_hub_id
     from t5x_lite.report.c4 import size

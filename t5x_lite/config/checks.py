@@ -25,16 +25,6 @@ from t5x_lite.core.errors import InputError, shown
 from t5x_lite.core.options import did_you_mean, is_config
 
 
-def at_least(minimum: int, values: Mapping[str, Any]) -> None:
-    """Raises InputError for a value that is not None and is no int of at least the minimum."""
-    for name, value in values.items():
-        valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-        if value is not None and not valid:
-            raise InputError(
-                f"{name} must be a whole number of at least {minimum}, got {shown(value)}"
-            )
-
-
 def check_given(where: str, config: Any) -> None:
     """Raise InputError for None in a field of a config, at any depth, that must have a value.
 
@@ -96,13 +86,6 @@ def check_numbers(where: str, config: Any) -> None:
 
 
 _LONG = ("seed", "bytes", "tokens")
-
-
-def one_of(choices: Sequence[str], values: Mapping[str, Any]) -> None:
-    """Raises InputError for a value that is none of the choices."""
-    for name, value in values.items():
-        if value not in choices:
-            raise InputError(f"{name} must be {' or '.join(choices)}, got {value!r}")
 
 
 FIELDS: dict[str, tuple[type, ...]] = {
@@ -176,7 +159,10 @@ def parse_line(text: str) -> Line:
         if name in values:
             raise InputError(f"{where}: {name} is given twice")
         values[name] = value
-    at_least(1, {f"{where}: inputs_length": values.get("inputs_length")})
+    if values.get("inputs_length", 1) < 1:
+        raise InputError(
+            f"{where}: inputs_length must be at least 1: got {values['inputs_length']}"
+        )
     return Line(pattern.strip(), values)
 
 

@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from t5x_lite.config.checks import OF_DATA, Line, at_least, check_given, parse_line
+from t5x_lite.config.checks import OF_DATA, Line, check_given, parse_line
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import AtLeast, Count, OptionalCount, Whole, check_bounds
 from t5x_lite.data.few_shot import FewShot
-from t5x_lite.models.towers import Pooling, check_pooling
+from t5x_lite.models.towers import Pooling
 
 NAMES = ("dense", "lexical", "multi_vector", "dense_lexical", "all")
 _NEEDS = {
@@ -32,19 +33,16 @@ class Ways:
     """
 
     names: tuple[str, ...] = NAMES
-    weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
-    pair_weights: tuple[float, float] = (1.0, 0.3)
-    depth: int = 1000
-    rerank: int = 200
+    weights: Annotated[tuple[float, float, float], AtLeast(0)] = (1.0, 0.3, 1.0)
+    pair_weights: Annotated[tuple[float, float], AtLeast(0)] = (1.0, 0.3)
+    depth: Count = 1000
+    rerank: Count = 200
 
     def __post_init__(self) -> None:
         for name in self.names:
             if name not in NAMES:
                 raise InputError(f"ways are some of {', '.join(NAMES)}: got {name!r}")
-        if min(*self.weights, *self.pair_weights) < 0.0:
-            raise InputError("weights of scores must not be negative")
-        if self.depth < 1 or self.rerank < 1:
-            raise InputError("depth and rerank must be at least 1")
+        check_bounds(self)
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -83,31 +81,21 @@ class Retrieval:
     directory: str = ""
     pooling: Pooling | None = None
     normalize: bool | None = None
-    query_length: int | None = None
-    document_length: int | None = None
+    query_length: OptionalCount = None
+    document_length: OptionalCount = None
     query_prefix: str | None = None
     document_prefix: str | None = None
     ways: tuple[str, ...] = ()
-    weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
-    pair_weights: tuple[float, float] = (1.0, 0.3)
+    weights: Annotated[tuple[float, float, float], AtLeast(0)] = (1.0, 0.3, 1.0)
+    pair_weights: Annotated[tuple[float, float], AtLeast(0)] = (1.0, 0.3)
     same_ids: SameIds = "auto"
 
     def __post_init__(self) -> None:
+        check_bounds(self, prefix="evaluation.retrieval.")
         try:
             self.rankings()
         except InputError as error:
             raise InputError(f"evaluation.retrieval: {error}") from error
-        if self.pooling is not None:
-            check_pooling("evaluation.retrieval.pooling", self.pooling)
-        if self.same_ids not in get_args(SameIds):
-            raise InputError(
-                "evaluation.retrieval.same_ids must be one of "
-                f"{', '.join(get_args(SameIds))}: got {self.same_ids!r}"
-            )
-        for name in ("query_length", "document_length"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"evaluation.retrieval.{name} must be at least 1, got {value}")
 
     def rankings(self) -> Ways:
         """The rankings by heads."""
@@ -154,34 +142,30 @@ class Evaluation:
       retrieval: documents that queries are to find by an encoder's vectors, of the same split.
     """
 
-    period: int = 1000
+    period: Count = 1000
     split: str = "validation"
     loss: bool = True
-    max_batches: int | None = 64
+    max_batches: OptionalCount = 64
     loss_of_each_cache: bool = False
     task_metrics: bool = True
-    max_examples: int | None = None
-    batch_size: int | None = None
-    max_decode_length: int = 32
-    num_beams: int = 1
+    max_examples: OptionalCount = None
+    batch_size: OptionalCount = None
+    max_decode_length: Count = 32
+    num_beams: Count = 1
     length_penalty: float | None = None
     rank: bool = False
     null_threshold: float = 0.0
     best_per_task: bool = False
-    bootstrap: int = 0
+    bootstrap: Whole = 0
     submission: bool = True
-    num_samples: int = 8
+    num_samples: Whole = 8
     per_task: tuple[str, ...] = ()
     few_shot: FewShot = dataclasses.field(default_factory=FewShot)
     retrieval: Retrieval = dataclasses.field(default_factory=Retrieval)
 
     def __post_init__(self) -> None:
         check_given("evaluation", self)
-        counts = (
-            "period", "max_batches", "max_examples", "batch_size", "max_decode_length", "num_beams",
-        )  # fmt: skip
-        at_least(1, {f"evaluation.{name}": getattr(self, name) for name in counts})
-        at_least(0, {f"evaluation.{n}": getattr(self, n) for n in ("num_samples", "bootstrap")})
+        check_bounds(self, prefix="evaluation.")
         if self.loss_of_each_cache and not self.loss:
             raise InputError(
                 "evaluation.loss_of_each_cache is about the held-out loss, which evaluation.loss "

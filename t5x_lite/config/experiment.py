@@ -23,20 +23,21 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
-from t5x_lite.config.checks import at_least, check_given, check_numbers, one_of
+from t5x_lite.config.checks import check_given, check_numbers
 from t5x_lite.config.evaluation import Evaluation
 from t5x_lite.config.file import encode, from_json, read_config, to_json
 from t5x_lite.config.run_options import EarlyStopping, Profile
+from t5x_lite.core import options as option_parser
 from t5x_lite.core import patterns, remote, renames
 from t5x_lite.core.devices import compiler_options
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import write_atomically
-from t5x_lite.core.options import OptionError, given_options, parse
+from t5x_lite.core.options import Above, Count, OptionalCount, Whole, check_bounds
 from t5x_lite.core.sharding import MeshConfig, Mode, Parts
 from t5x_lite.core.tracking import Tracking
 from t5x_lite.core.trees import ComputeDtype
@@ -80,22 +81,17 @@ class Checkpoints:
         fails and the run ends.
     """
 
-    period: int = 1000
-    minutes: float | None = None
-    keep: int = 3
+    period: Count = 1000
+    minutes: Annotated[float | None, Above(0)] = None
+    keep: Count = 3
     best: str | None = None
     best_mode: benchmarks.Mode | None = None
     whole: bool = False
-    timeout: int = 1200
+    timeout: Count = 1200
 
     def __post_init__(self) -> None:
         check_given("checkpoints", self)
-        counts = {"period": self.period, "keep": self.keep, "timeout": self.timeout}
-        at_least(1, {f"checkpoints.{name}": value for name, value in counts.items()})
-        if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise InputError(f"checkpoints.minutes must be above 0, or None, got {self.minutes!r}")
-        if self.best_mode is not None:
-            one_of(("max", "min"), {"checkpoints.best_mode": self.best_mode})
+        check_bounds(self, prefix="checkpoints.")
         refuse_test("checkpoints.best", self.best)
 
 
@@ -124,9 +120,9 @@ class Hosts:
     coordinator: str = ""
     num_processes: int | None = None
     process_id: int | None = None
-    heartbeat: int = 100
-    timeout: int = 300
-    watchdog: int = 600
+    heartbeat: Count = 100
+    timeout: Count = 300
+    watchdog: Whole = 600
 
     def __post_init__(self) -> None:
         check_given("hosts", self)
@@ -140,8 +136,7 @@ class Hosts:
                 "hosts.coordinator, hosts.num_processes and hosts.process_id are given together: "
                 f"got {self.coordinator!r}, {self.num_processes} and {self.process_id}"
             )
-        at_least(1, {"hosts.heartbeat": self.heartbeat, "hosts.timeout": self.timeout})
-        at_least(0, {"hosts.watchdog": self.watchdog})
+        check_bounds(self, prefix="hosts.")
         if self.num_processes is None or self.process_id is None:
             return
         host, _, port = self.coordinator.rpartition(":")
@@ -214,9 +209,9 @@ class Experiment:
     objective: Objective
     data: Data
     optimizer: Optimizer
-    steps: int
-    epochs: float | None = None
-    seed: int = 0
+    steps: Count
+    epochs: Annotated[float | None, Above(0)] = None
+    seed: Whole = 0
     workdir: str = ""
     heads: tuple[Head, ...] = ()
     adapters: Adapters = dataclasses.field(default_factory=Adapters)
@@ -224,12 +219,12 @@ class Experiment:
     init: Init = dataclasses.field(default_factory=Init)
     compute_dtype: ComputeDtype = "float32"
     matmul_precision: Literal["default", "high", "highest"] = "default"
-    log_period: int = 10
+    log_period: Count = 10
     checkpoints: Checkpoints = dataclasses.field(default_factory=Checkpoints)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
-    microbatches: int = 1
-    tokens_per_part: int | None = None
+    microbatches: Count = 1
+    tokens_per_part: OptionalCount = None
     microbatch_mode: Mode = "cached"
     hosts: Hosts = dataclasses.field(default_factory=Hosts)
     profile: Profile = dataclasses.field(default_factory=Profile)
@@ -255,6 +250,7 @@ class Experiment:
         for pattern in self.train:
             patterns.check("train", pattern)
         check_given("", self)
+        check_bounds(self)
         check_numbers("", self)
         layouts = self.objective.layouts
         if any(isinstance(layout, str) for layout in layouts):
@@ -270,9 +266,6 @@ class Experiment:
         reason = self.objective.unpackable or self.adapters.unpackable
         if self.data.pack and reason:
             raise InputError(f"{reason}, which must be of one document: set --data.pack False")
-        at_least(1, {name: getattr(self, name) for name in ("steps", "log_period")})
-        if self.epochs is not None and not 0 < self.epochs < math.inf:
-            raise InputError(f"epochs must be above 0, or None, got {self.epochs!r}")
         _check_searches(self.data.refresh.period, self.checkpoints.period)
         _ = self.parts
         end = getattr(self.optimizer.schedule, "total_steps", None)
@@ -289,10 +282,6 @@ class Experiment:
                 f"layers unfreeze over {over} steps of {self.steps}: set "
                 f"--optimizer.unfreezing.total-steps {self.steps}"
             )
-        at_least(0, {"seed": self.seed})
-        one_of(get_args(ComputeDtype), {"compute_dtype": self.compute_dtype})
-        precisions = ("default", "high", "highest")
-        one_of(precisions, {"matmul_precision": self.matmul_precision})
         compiler_options(self.xla)
         for model in (self.model, *self.objective.models().values()):
             model.check_precision(self.matmul_precision, dtype=self.compute_dtype)
@@ -378,10 +367,10 @@ def with_options(
         experiment = _with_model_of_init(experiment, options)
     experiment = _with_steps_of(experiment, options)
     try:
-        changed, _ = parse(
+        changed, _ = option_parser.parse(
             Experiment, options, prog=prog, default=experiment, other_options=other_options
         )
-    except OptionError as error:
+    except option_parser.OptionError as error:
         raise InputError(str(_cause(error) or error)) from error
     return changed
 
@@ -410,7 +399,7 @@ def _with_steps_of(experiment: Experiment, options: Sequence[str]) -> Experiment
         )
     if experiment.epochs is None or not (steps.isdecimal() and 0 < len(steps) < 19 and int(steps)):
         return experiment
-    fixed = given_options(options)
+    fixed = option_parser.given_options(options)
     return dataclasses.replace(with_length(experiment, int(steps), fixed=fixed), epochs=None)
 
 

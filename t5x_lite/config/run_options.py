@@ -28,11 +28,12 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import AtLeast, Count, OptionalCount, check_bounds
 from t5x_lite.core.remote import is_remote, open_path
 from t5x_lite.metrics.benchmarks import Mode, mode_of, refuse_test
 
@@ -52,17 +53,12 @@ class EarlyStopping:
 
     metric: str | None = None
     mode: Mode | None = None
-    patience: int = 3
-    min_delta: float = 0.0
+    patience: Count = 3
+    min_delta: Annotated[float, AtLeast(0)] = 0.0
 
     def __post_init__(self) -> None:
-        if self.mode not in (None, "max", "min"):
-            raise InputError(f"stop_early.mode must be max, min or None, got {self.mode!r}")
-        if self.patience < 1:
-            raise InputError(f"stop_early.patience must be at least 1, got {self.patience}")
+        check_bounds(self, prefix="stop_early.")
         refuse_test("stop_early.metric", self.metric)
-        if not 0 <= self.min_delta < math.inf:
-            raise InputError(f"stop_early.min_delta must not be negative, got {self.min_delta}")
 
 
 class Patience:
@@ -122,14 +118,11 @@ class Profile:
       steps: number of steps; a trace of more than a few is large.
     """
 
-    start: int | None = None
-    steps: int = 3
+    start: OptionalCount = None
+    steps: Count = 3
 
     def __post_init__(self) -> None:
-        for name in ("start", "steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"profile.{name} must be at least 1, got {value}")
+        check_bounds(self, prefix="profile.")
 
 
 class Capture:

@@ -33,7 +33,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -253,7 +252,7 @@ def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
         ) from error
 
 
-def matmul_precision(name: str) -> AbstractContextManager[None]:
+def matmul_precision(name: str) -> contextlib.AbstractContextManager[None]:
     """Traces with this precision of matrix products; "default" is JAX's own setting."""
     if name == "default":
         return contextlib.nullcontext()

@@ -74,9 +74,6 @@ OptionalFile = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
 Count = Annotated[int, tyro.conf.arg(metavar="N")]
 
 
-OptionalCount = Annotated[int | None, tyro.conf.arg(metavar="N")]
-
-
 Number = Annotated[float, tyro.conf.arg(metavar="X")]
 
 

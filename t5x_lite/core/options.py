@@ -25,6 +25,7 @@ import functools
 import inspect
 import io
 import itertools
+import math
 import re
 import textwrap
 import types
@@ -57,7 +58,7 @@ class AtLeast:
         return value >= self.minimum
 
     def __str__(self) -> str:
-        return f"at least {self.minimum:g}"
+        return f"at least {_plain(self.minimum)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Above:
         return value > self.limit
 
     def __str__(self) -> str:
-        return f"above {self.limit:g}"
+        return f"above {_plain(self.limit)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ class In:
 
     low: float | int
     high: float | int
-    ends: Literal["[)", "(]", "[]"] = "[)"
+    ends: Literal["[)", "(]", "[]", "()"] = "[)"
 
     def admits(self, value: float | int) -> bool:
         """Whether a value is within it; NaN is not."""
@@ -88,38 +89,85 @@ class In:
         return left and (value <= self.high if self.ends[1] == "]" else value < self.high)
 
     def __str__(self) -> str:
-        return f"in {self.ends[0]}{self.low:g}, {self.high:g}{self.ends[1]}"
+        return f"in {self.ends[0]}{_plain(self.low)}, {_plain(self.high)}{self.ends[1]}"
+
+
+def _plain(number: float | int) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 Count = Annotated[int, AtLeast(1)]
+OptionalCount = Annotated[int | None, AtLeast(1)]
 Whole = Annotated[int, AtLeast(0)]
 Rate = Annotated[float, In(0, 1)]
-"""Of dropout: in [0, 1)."""
+"""In [0, 1), such as a dropout rate."""
+Share = Annotated[float, In(0, 1, "[]")]
 
 
 def check_bounds(config: Any, *, prefix: str = "") -> None:
     """Raise InputError for a field outside of the bounds of its annotation.
 
-    A field that is a Literal must be one of its values. None and words instead of a number are
-    within all bounds; of a tuple each entry is checked.
+    A number with a bound is finite, and whole where the annotation is an int. A field that is a
+    Literal must be one of its values. None and words of a Literal are within all bounds; each
+    entry of a tuple is checked.
 
     Args:
       config: a dataclass.
       prefix: of the field's name, such as "model.".
     """
-    for name, bounds, choices in _bounds_of(type(config)):
+    for name, rule in _rules_of(type(config)):
         value = getattr(config, name)
-        if choices and value not in choices:
-            raise InputError(f"{prefix}{name} must be one of {choices}: got {value!r}")
-        for bound in bounds:
-            for each in value if isinstance(value, tuple) else (value,):
-                if isinstance(each, int | float) and not bound.admits(each):
-                    raise InputError(f"{prefix}{name} must be {bound}: got {shown(value)}")
+        if wrong := rule.refusal(value):
+            raise InputError(f"{prefix}{name} must be {wrong}: got {shown(value)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rule:
+    """What an annotation says about a value.
+
+    Attributes:
+      bounds: the bounds of numbers.
+      whole: whether the numbers are int.
+      words: the values of a Literal, alone or beside numbers.
+      choices: the values that are valid; () where the annotation is no Literal.
+    """
+
+    bounds: tuple[AtLeast | Above | In, ...]
+    whole: bool
+    words: tuple[Any, ...]
+    choices: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, *hints: Any) -> "_Rule":
+        """The rule of an annotation, with the bounds of those that it overrides."""
+        bounds = tuple(dict.fromkeys(mark for hint in hints for mark in _marks(hint)))
+        parts = [*_parts(hints[0])]
+        whole = int in parts and float not in parts and bool not in parts
+        words = (typing.get_args(part) for part in parts if typing.get_origin(part) is Literal)
+        return cls(bounds, whole, tuple(itertools.chain(*words)), _choices_of(hints[0]))
+
+    def refusal(self, value: Any) -> str | None:
+        """What a value must be and is not, or None."""
+        if self.choices and value not in self.choices:
+            return f"one of {self.choices}"
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if each in self.words:
+                continue
+            if self.whole and self.bounds and isinstance(each, bool | float | str):
+                return "a whole number"
+            if not isinstance(each, int | float):
+                continue
+            for bound in self.bounds:
+                if not bound.admits(each):
+                    return str(bound)
+            if self.bounds and isinstance(each, float) and not math.isfinite(each):
+                return "finite"
+        return None
 
 
 @functools.cache
-def _bounds_of(config: type) -> tuple[tuple[str, tuple[Any, ...], tuple[Any, ...]], ...]:
-    """Of each field that has some: its name, its bounds, and the values of a Literal.
+def _rules_of(config: type) -> tuple[tuple[str, _Rule], ...]:
+    """The name and the rule of each field that has one.
 
     The bounds of a base's field hold where a subclass gives it another default.
     """
@@ -133,11 +181,15 @@ def _bounds_of(config: type) -> tuple[tuple[str, tuple[Any, ...], tuple[Any, ...
         return ()
     found = []
     for name in (field.name for field in dataclasses.fields(config)):
-        bounds = tuple(dict.fromkeys(m for one in hints if name in one for m in _marks(one[name])))
-        choices = _choices_of(hints[0][name])
-        if bounds or choices:
-            found.append((name, bounds, choices))
+        rule = _Rule.of(*(one[name] for one in hints if name in one))
+        if rule.bounds or rule.choices:
+            found.append((name, rule))
     return tuple(found)
+
+
+def refusal(hint: Any, value: Any) -> str | None:
+    """What a value of an annotation must be and is not, such as "at least 1", or None."""
+    return _Rule.of(hint).refusal(value)
 
 
 def _marks(hint: Any) -> Iterable[Any]:
@@ -150,6 +202,13 @@ def _marks(hint: Any) -> Iterable[Any]:
             yield from _marks(part)
 
 
+def _parts(hint: Any) -> Iterable[Any]:
+    """The types in an annotation, at any depth."""
+    yield hint
+    for part in typing.get_args(hint):
+        yield from _parts(part)
+
+
 def _choices_of(hint: Any) -> tuple[Any, ...]:
     """The values of a Literal, or of Literal | None; () of another annotation."""
     if typing.get_origin(hint) is Literal:
@@ -158,7 +217,8 @@ def _choices_of(hint: Any) -> tuple[Any, ...]:
         typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
     )
     if parts and all(part is type(None) or typing.get_origin(part) is Literal for part in parts):
-        return (*(value for part in parts for value in typing.get_args(part)), None)
+        nothing = (None,) if type(None) in parts else ()
+        return (*(value for part in parts for value in typing.get_args(part)), *nothing)
     return ()
 
 

@@ -31,15 +31,16 @@ import hashlib
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import mesh_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, check_bounds
 from t5x_lite.core.trees import Array, Axes, Batch
 
 MESH_AXES = ("replica", "data", "fsdp", "sequence", "tensor")
@@ -435,24 +436,13 @@ class Parts:
         gradient is asked for. The gradient is the same.
     """
 
-    count: int = 1
-    tokens: int | None = None
+    count: Count = 1
+    tokens: Count | None = None
     mode: Mode = "cached"
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise InputError(f"microbatches must be a whole number of at least 1, got {self.count}")
-        if self.mode not in get_args(Mode):
-            raise InputError(
-                f"microbatch_mode must be {' or '.join(get_args(Mode))}, got {self.mode!r}"
-            )
-        if self.tokens is None:
-            return
-        if self.tokens < 1:
-            raise InputError(
-                f"tokens_per_part must be a whole number of at least 1, got {self.tokens}"
-            )
-        if self.count > 1:
+        check_bounds(self, prefix="microbatches: ")
+        if self.tokens is not None and self.count > 1:
             raise InputError(
                 f"microbatches {self.count} and tokens_per_part {self.tokens} both say how many "
                 "parts a batch has: give one of them"
@@ -606,6 +596,4 @@ def all_told(text: str) -> list[str]:
 
 def _gathered(own: np.ndarray) -> np.ndarray:
     """The bytes of all processes, a row each."""
-    from jax.experimental import multihost_utils
-
     return np.asarray(multihost_utils.process_allgather(own)).reshape(-1, own.size)

@@ -374,7 +374,6 @@ def _remove_generated() -> None:
 def _remove_temporary() -> None:
     """Remove directories of `tempfile` that are open, also those of libraries."""
     import gc
-    import tempfile
 
     kind = tempfile.TemporaryDirectory
     for one in [one for one in gc.get_objects() if type(one) is kind]:

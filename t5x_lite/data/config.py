@@ -67,13 +67,13 @@ own.
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, Whole, check_bounds
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.mixing import Mixing, split_rate
 from t5x_lite.data.preprocessors import fill, places
@@ -83,7 +83,7 @@ from t5x_lite.layouts.groups import Groups
 from t5x_lite.layouts.text import Seq2Seq
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Refresh:
     """Negatives that `t5x-lite refresh` looks for while training goes on.
 
@@ -95,17 +95,13 @@ class Refresh:
       directory: where the searches stand, WORKDIR/refresh as a rule.
     """
 
-    period: int = 0
-    lag: int = 1
-    top: int = 200
+    period: Whole = 0
+    lag: Whole = 1
+    top: Count = 200
     directory: str = ""
 
     def __post_init__(self):
-        if self.period < 0 or self.lag < 0 or self.top < 1:
-            raise InputError(
-                "data.refresh: period and lag must not be negative, and top must be at least 1, "
-                f"got {self.period}, {self.lag} and {self.top}"
-            )
+        check_bounds(self, prefix="data.refresh.")
         if self.period and not self.directory:
             raise InputError(
                 "data.refresh.period needs --data.refresh.directory, where `t5x-lite refresh` "
@@ -144,14 +140,13 @@ class Augment:
 
     run: str = ""
     passages: str = ""
-    k: int = 3
+    k: Count = 3
     template: str = "question: {inputs} context: {passages}"
     passage: str = "{title} {text}"
     missing: Literal["error", "keep"] = "error"
 
     def __post_init__(self):
-        if self.k < 1:
-            raise InputError(f"data.augment.k must be at least 1, got {self.k}")
+        check_bounds(self, prefix="data.augment.")
         if bool(self.run) != bool(self.passages):
             raise InputError(
                 "data.augment.run and data.augment.passages belong together; set both, or neither"
@@ -172,7 +167,7 @@ class Augment:
         return {"augment": dataclasses.asdict(self)} if self.run else {}
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Batches:
     """How rows are divided into batches: `Fixed()` or `Bucketed(...)`."""
 
@@ -185,12 +180,12 @@ class Batches:
         return {}
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Fixed(Batches):
     """All batches have data.batch_size rows of the same length."""
 
 
-@dataclass(frozen=True, init=False)
+@dataclasses.dataclass(frozen=True, init=False)
 class Bucketed(Batches):
     """Rows are grouped by their length; each group has a length and a number of rows of its own.
 
@@ -237,7 +232,7 @@ class Bucketed(Batches):
         return {"batches": [list(shape) for shape in self.shapes]}
 
 
-@dataclass(frozen=True, init=False)
+@dataclasses.dataclass(frozen=True, init=False)
 class Scheduled(Bucketed):
     """As `Bucketed`, in an order that is worked out for each epoch, of caches alone.
 
@@ -251,8 +246,8 @@ class Scheduled(Bucketed):
       drop: where fewer are left, they are never seen.
     """
 
-    small: int
-    drop: int
+    small: Whole
+    drop: Whole
 
     def __init__(
         self,
@@ -274,10 +269,7 @@ class Scheduled(Bucketed):
                 "data.batches.shapes: of longer rows there may not be more in a batch, got "
                 f"{', '.join(map(str, rows))}"
             )
-        if min(small, drop) < 0:
-            raise InputError(
-                f"data.batches.small and drop must not be negative, got {small} and {drop}"
-            )
+        check_bounds(self, prefix="data.batches.")
 
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
@@ -304,7 +296,7 @@ TRUNCATIONS = ("first_documents", "first_tokens")
 _NO_IN_BATCH = "no_in_batch_neg"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
     """The data of one run.
 
@@ -371,23 +363,23 @@ class Data:
     directory: str = ""
     languages: tuple[str, ...] = ()
     cache: str | tuple[str, ...] = ""
-    mixing: Mixing = field(default_factory=Mixing)
-    columns: Columns = field(default_factory=Columns)
+    mixing: Mixing = dataclasses.field(default_factory=Mixing)
+    columns: Columns = dataclasses.field(default_factory=Columns)
     template: str = ""
     prefix: str | None = None
-    augment: Augment = field(default_factory=Augment)
-    layout: Layout = field(default_factory=Seq2Seq)
-    batches: Batches = field(default_factory=Fixed)
-    refresh: Refresh = field(default_factory=Refresh)
-    batch_size: int = 128
-    inputs_length: int = 512
-    targets_length: int = 114
+    augment: Augment = dataclasses.field(default_factory=Augment)
+    layout: Layout = dataclasses.field(default_factory=Seq2Seq)
+    batches: Batches = dataclasses.field(default_factory=Fixed)
+    refresh: Refresh = dataclasses.field(default_factory=Refresh)
+    batch_size: Count = 128
+    inputs_length: Count = 512
+    targets_length: Count = 114
     pack: bool = True
     shuffle: bool = True
-    shuffle_buffer: int = 1000
-    first_documents: int | None = None
-    first_tokens: int | None = None
-    extra_ids: int = 100
+    shuffle_buffer: Count = 1000
+    first_documents: Count | None = None
+    first_tokens: Count | None = None
+    extra_ids: Whole = 100
     final_sentinel: bool = False
     adapter_of: tuple[str, ...] = ()
     own_negatives: tuple[str, ...] = ()
@@ -403,14 +395,7 @@ class Data:
                 "there is nothing to read: give --data.task module:function, or "
                 "--data.cache DIRECTORY"
             )
-        for name in ("batch_size", "inputs_length", "targets_length", "shuffle_buffer"):
-            value = getattr(self, name)
-            if value < 1:
-                raise InputError(f"data.{name} must be at least 1, got {value}")
-        for name in TRUNCATIONS:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"data.{name} must be at least 1, or None for all, got {value}")
+        check_bounds(self, prefix="data.")
         if self.first_documents is not None and self.first_tokens is not None:
             raise InputError("data.first_documents and data.first_tokens are both set: unset one")
         if self.languages and self.cache:
@@ -420,8 +405,6 @@ class Data:
             )
         if len({*self.languages}) < len(self.languages):
             raise InputError(f"data.languages has one twice: {', '.join(self.languages)}")
-        if self.extra_ids < 0:
-            raise InputError(f"data.extra_ids must not be negative, got {self.extra_ids}")
         if self.pack and not self.layout.packs:
             raise InputError(
                 f"data.layout {self.layout.name} has one example a row: set data.pack to False"
@@ -598,7 +581,7 @@ def trimmed_lengths(data: Data) -> dict[str, int]:
     return {name: size for name, size in lengths.items() if name not in data.layout.joined}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskArguments:
     """What a task function gets; it returns a seqio.Task.
 
@@ -622,8 +605,8 @@ class TaskArguments:
     inputs_length: int
     targets_length: int
     seed: int = 0
-    columns: Columns = field(default_factory=Columns)
-    layout: Layout = field(default_factory=Seq2Seq)
+    columns: Columns = dataclasses.field(default_factory=Columns)
+    layout: Layout = dataclasses.field(default_factory=Seq2Seq)
     final_sentinel: bool = False
     template: str = ""
     prefix: str | None = None

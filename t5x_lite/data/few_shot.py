@@ -22,11 +22,12 @@ import dataclasses
 import math
 import zlib
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import AtLeast, Count, OptionalCount, Whole, check_bounds
 from t5x_lite.data.preprocessors import fill, places
 from t5x_lite.layouts.base import FEW_SHOT, example_rng
 
@@ -49,21 +50,16 @@ class FewShot:
       pool: number of the first examples of that split that are drawn from; None is all.
     """
 
-    examples: int = 0
-    seeds: tuple[int, ...] = (0,)
-    orders: int = 1
+    examples: Whole = 0
+    seeds: Annotated[tuple[int, ...], AtLeast(0)] = (0,)
+    orders: Count = 1
     templates: tuple[str, ...] = ()
     separator: str = "\n\n"
     split: str = "train"
-    pool: int | None = 100_000
+    pool: OptionalCount = 100_000
 
     def __post_init__(self) -> None:
-        least = {"examples": 0, "orders": 1, "pool": 1}
-        numbers = [(name, getattr(self, name), minimum) for name, minimum in least.items()]
-        numbers += [("seeds", seed, 0) for seed in self.seeds]
-        for name, value, minimum in numbers:
-            if value is not None and value < minimum:
-                raise InputError(f"evaluation.few_shot.{name} must be at least {minimum}: {value}")
+        check_bounds(self, prefix="evaluation.few_shot.")
         if not self.seeds or len({*self.seeds}) < len(self.seeds):
             raise InputError(
                 "evaluation.few_shot.seeds must be one or more different numbers, got "
@@ -118,7 +114,7 @@ class Trial:
 
 @runtime_checkable
 class Shown(Protocol):
-    """An example that may be shown; `data.live.pipeline.Demonstration` is one."""
+    """An example that may be shown; `data.tasks.reading.Demonstration` is one."""
 
     @property
     def inputs(self) -> str: ...

@@ -36,12 +36,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Int, UInt64
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above, Count, check_bounds
 
 MAX_PERIOD = 100_000
 """The rates' common denominator at most: the order over one period is kept in memory."""
@@ -146,12 +147,6 @@ class Schedule:
         periods, rest = divmod(places, self.period)
         return (periods * self._weights + self._before[rest]).tolist()
 
-    def before_repeating(self, sizes: Sequence[int]) -> int:
-        """How many examples there are before a source of `sizes` would have to begin anew."""
-        periods = min(size // weight for size, weight in zip(sizes, self._weights, strict=True))
-        rest = np.array(sizes) - periods * self._weights
-        return int(periods) * self.period + int((self._before <= rest).all(1).sum()) - 1
-
 
 def _chairmen(weights: Sequence[int]) -> list[int]:
     """Tijdeman's order of sum(weights) places, in integers."""
@@ -244,23 +239,13 @@ class Mixing:
     """
 
     by: _By = "examples"
-    maximum: int | None = None
-    temperature: float = 1.0
-    unlabelled: int | None = None
+    maximum: Count | None = None
+    temperature: Annotated[float, Above(0)] = 1.0
+    unlabelled: Count | None = None
     leave_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.by not in get_args(_By):
-            raise InputError(f"data.mixing.by must be examples or equal, got {self.by!r}")
-        if self.maximum is not None and self.maximum < 1:
-            raise InputError(f"data.mixing.maximum must be at least 1, got {self.maximum}")
-        if not 0 < self.temperature < math.inf:
-            raise InputError(f"data.mixing.temperature must be positive, got {self.temperature}")
-        if self.unlabelled is not None and self.unlabelled < 1:
-            raise InputError(
-                f"data.mixing.unlabelled must be at least 1, got {self.unlabelled}: "
-                "data.mixing.leave_out trains without a task"
-            )
+        check_bounds(self, prefix="data.mixing.")
         if self.by == "equal" and self.unlabelled is not None:
             raise InputError(
                 "data.mixing.by equal gives unlabelled text the rate of all others: leave out "

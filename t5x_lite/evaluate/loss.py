@@ -197,8 +197,6 @@ def divided(importance: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N H"]:
 
 def pruned(importance: Mapping[str, np.ndarray], *, keep: float) -> dict[str, np.ndarray]:
     """Masks in which the most important heads are 1 and the others 0."""
-    if not 0 < keep <= 1:
-        raise InputError(f"keep must be above 0 and at most 1: got {keep}")
     paths = sorted(importance)
     scores = np.concatenate([divided(importance[path]).reshape(-1) for path in paths])
     num = max(1, round(keep * scores.size))

@@ -27,7 +27,7 @@ from jaxtyping import Float
 
 from t5x_lite.config import Experiment
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.options import Count, Share, Whole, check_bounds, did_you_mean
 from t5x_lite.core.trees import Array, Params
 from t5x_lite.data.tasks.labelled import cut_longest, join
 from t5x_lite.data.tasks.questions import divided
@@ -76,18 +76,13 @@ class Asked:
     """
 
     probabilities: bool = False
-    threshold: float | None = None
-    doc_stride: int | None = None
-    longest_answer: int | None = None
+    threshold: Share | None = None
+    doc_stride: Whole | None = None
+    longest_answer: Count | None = None
     impossible_answers: bool = False
 
     def __post_init__(self) -> None:
-        if self.threshold is not None and not 0.0 <= self.threshold <= 1.0:
-            raise InputError(f"threshold must be from 0 to 1, got {self.threshold}")
-        for name, least in (("doc_stride", 0), ("longest_answer", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"{name} must be at least {least}, got {value}")
+        check_bounds(self)
 
     def check(self, head: Head, *, where: object) -> None:
         """Raise InputError if an option does not fit a head."""

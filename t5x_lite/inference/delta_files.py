@@ -41,8 +41,7 @@ from t5x_lite.adapters.delta_parts import (
     Subspace,
 )
 from t5x_lite.adapters.grammar import write_module
-from t5x_lite.checkpoints import items, manifest
-from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints import items, manifest, reading
 from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.reading import DELTA_FILE
@@ -172,7 +171,7 @@ def _base_at(base: str | os.PathLike[str]) -> tuple[Path, Arrays]:
     """The directory of a base that was given, and its arrays."""
     where = Path(find_step(local_path(os.fspath(base), what="checkpoint")))
     manifest.verify(where, "params", "files")
-    return where, checkpointing.lazy_params(where)
+    return where, reading.lazy_params(where)
 
 
 def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) -> None:
@@ -236,7 +235,7 @@ def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
 
 def _of_run(source: Path, other: tuple[Path, Arrays] | None, use: str | None) -> Opened:
     """A checkpoint of a run as a change of its base."""
-    files = checkpointing.step_files(source)
+    files = reading.step_files(source)
     experiment = read_experiment(source, files)
     own: Arrays = items.lazy_params(source / "params")
     if use is not None:
@@ -259,7 +258,7 @@ def _of_run(source: Path, other: tuple[Path, Arrays] | None, use: str | None) ->
     delta = _delta_of_run(source, learner, own, identity, reader)
     kept = {name: content for name, content in files.items() if goes_along(name)}
     config = plain(experiment, delta.config)
-    kept[checkpointing.CONFIG_FILE] = to_json(config).encode()
+    kept[reading.CONFIG_FILE] = to_json(config).encode()
     return Opened(source, delta, kept, reader)
 
 
@@ -325,11 +324,11 @@ def _base_of(
 ) -> tuple[Path, Arrays]:
     """The base's directory, and its arrays by our paths."""
     if other is None:
-        recorded = checkpointing.base_directory(source)
+        recorded = reading.base_directory(source)
         if recorded is None:
             raise InputError(f"delta {source} does not name its base: give --base DIR")
         where = Path(recorded)
-        arrays: Arrays = checkpointing.lazy_params(where)
+        arrays: Arrays = reading.lazy_params(where)
     else:
         where, arrays = other
     if identity is None or not identity.sources:
@@ -348,7 +347,7 @@ def _identity(base: Base) -> Identity:
 
 def goes_along(name: str) -> bool:
     """Whether a file of a step is one of what is made of it, too."""
-    return name.startswith((f"{checkpointing.VOCABULARY_DIRECTORY}/", "huggingface/"))
+    return name.startswith((f"{reading.VOCABULARY_DIRECTORY}/", "huggingface/"))
 
 
 def _base_file(identity: Identity, target: Path) -> Base:
@@ -458,7 +457,7 @@ def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
         return {}
     files = dict(chosen.files)
     config = plain(_merged_config(chosen.directory, files), made.config)
-    return {**files, checkpointing.CONFIG_FILE: to_json(config).encode()}
+    return {**files, reading.CONFIG_FILE: to_json(config).encode()}
 
 
 def _heads(delta: Delta) -> dict[str, np.ndarray]:
@@ -476,11 +475,11 @@ def _merged_config(directory: Path, files: Mapping[str, bytes]) -> Any:
 
 def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
     """A base's files but its position in the data and its own base; the config has the modules."""
-    files = checkpointing.step_files(where)
-    left = ("data/", checkpointing.METRICS_FILE, BASE_FILE)
+    files = reading.step_files(where)
+    left = ("data/", reading.METRICS_FILE, BASE_FILE)
     kept = {name: content for name, content in files.items() if not name.startswith(left)}
     config = plain(read_experiment(where, files), delta.config)
-    return {**kept, checkpointing.CONFIG_FILE: to_json(config).encode()}
+    return {**kept, reading.CONFIG_FILE: to_json(config).encode()}
 
 
 class Rounding:

@@ -26,8 +26,7 @@ from t5x_lite.adapters.composition import (
 )
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.grammar import parse_trees, write_module, write_trees
-from t5x_lite.checkpoints import manifest
-from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints import manifest, reading
 from t5x_lite.checkpoints.base import Base, digests
 from t5x_lite.config import Experiment
 from t5x_lite.core import trees
@@ -72,7 +71,7 @@ class TrainedModule:
           InputError: there is no checkpoint, or no such module in it.
         """
         step = find_step(directory, step=None)
-        files = checkpointing.step_files(step)
+        files = reading.step_files(step)
         experiment = read_experiment(step, files)
         modules = {each.name: each for each in experiment.adapters.modules}
         if name in modules:
@@ -117,7 +116,7 @@ class TrainedModule:
             run has that base.
         """
         flat = {path: leaf for path, leaf in trees.flatten(params).items() if _of_model(path)}
-        saved = checkpointing.saved_arrays(self.directory)
+        saved = reading.saved_arrays(self.directory)
         own = {path: leaf for path, leaf in saved.items() if _of_model(path)}
         where = f"module {self.theirs} of {self.directory}"
         if own and self.base is not None:
@@ -152,7 +151,7 @@ class TrainedModule:
             )
             for path, leaf in saved.items()
         }
-        return digests(checkpointing.restore_arrays(self.directory, shapes))
+        return digests(reading.restore_arrays(self.directory, shapes))
 
     def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
         """The module's arrays by their paths here.
@@ -168,7 +167,7 @@ class TrainedModule:
         if not wanted:
             return {}
         sources = {path: theirs + path.removeprefix(ours) for path in wanted}
-        found = checkpointing.restore_arrays(
+        found = reading.restore_arrays(
             self.directory, {sources[path]: leaf for path, leaf in wanted.items()}
         )
         return {path: found[source] for path, source in sources.items()}
@@ -318,7 +317,7 @@ def load_using(
         check_answers(loaded.experiment.adapters.composition)
         return loaded
     directory = find_step(checkpoint, step=step)
-    experiment = read_experiment(directory, checkpointing.step_files(directory))
+    experiment = read_experiment(directory, reading.step_files(directory))
     chosen = _chosen(experiment, use, where=directory)
     loaded = Loaded.from_checkpoint(str(directory), step=None, mesh=mesh)
     return ModulesOf.of(loaded).using(chosen)

@@ -53,9 +53,8 @@ from t5x_lite.inference.delta_files import goes_along, open_delta
 from t5x_lite.inference.loading import Step, find_step, learner_of, read_experiment
 from t5x_lite.interop import hf
 from t5x_lite.interop.adapters_files import is_library
-from t5x_lite.interop.adapters_library import read_library
+from t5x_lite.interop.adapters_library import read_library, write_library
 from t5x_lite.interop.adapters_setups import is_setup, read_setup, write_setup
-from t5x_lite.interop.adapters_writing import write_library
 from t5x_lite.interop.encoder_checkpoints import (
     POOLER_FILE,
     exported_head,
@@ -397,7 +396,7 @@ def _vocabulary_of(
                 "tokenizer there"
             )
         return None
-    if not resized and not _has_added_tokens(source):
+    if not resized and not (source / "added_tokens.json").is_file():  # beside its own tokens
         return None
     with tempfile.TemporaryDirectory() as scratch:
         if is_encoder(experiment.model):
@@ -407,11 +406,6 @@ def _vocabulary_of(
         return read_tokenizer(
             source, config, vocab_size=rows, sentinels="hf", scratch=Path(scratch)
         )
-
-
-def _has_added_tokens(source: Path) -> bool:
-    """Whether the files of a tokenizer list tokens that were added to its own."""
-    return (source / "added_tokens.json").is_file()
 
 
 def _with_vocabulary(made: Experiment, vocabulary: Vocabulary, place: Path) -> Experiment:

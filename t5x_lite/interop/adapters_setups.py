@@ -44,13 +44,14 @@ from t5x_lite.interop.adapters_files import is_whole, tensors_of
 from t5x_lite.interop.adapters_heads import ClassHeadFile, LibraryHead, read_head
 from t5x_lite.interop.adapters_library import (
     LibraryDirectory,
+    about,
     holders,
     read_library,
     site_of,
     to_module,
     with_head,
+    write_library,
 )
-from t5x_lite.interop.adapters_writing import about, write_library
 from t5x_lite.interop.hf import read_json
 from t5x_lite.interop.module_hosts import Hosts
 from t5x_lite.interop.peft import Module, Norms

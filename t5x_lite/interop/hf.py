@@ -117,11 +117,6 @@ class Output:
     lenient: bool
 
 
-def is_t5(model: ModelConfig) -> bool:
-    """Whether a config is of a T5 with encoder and decoder."""
-    return isinstance(model, T5Config)
-
-
 def is_tied_t5(model: ModelConfig) -> bool:
     """Whether a config is of a T5 whose output layer is its embedding."""
     return isinstance(model, T5Config) and model.tie_embeddings

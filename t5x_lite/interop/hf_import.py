@@ -452,7 +452,7 @@ def _experiment(
     named = isinstance(vocabulary, Bytes) and not vocabulary.added
     return Experiment(
         model=model,
-        objective=Seq2Seq() if hf.is_t5(model) else NoLoss(),
+        objective=Seq2Seq() if isinstance(model, T5Config) else NoLoss(),
         data=Data(
             task="tasks.text:span_corruption",
             vocabulary=str(vocabulary.model_path) if named else str(place),

@@ -53,8 +53,51 @@ from t5x_lite.models.heads import Head
 SAFETENSORS = "adapter_model.safetensors"
 _TORCH = "adapter_model.bin"
 PREFIX = "base_model.model."
-A, B, MAGNITUDE, SCALE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector", "ia3_l"
-_LEAVES = {"LORA": (A, B, MAGNITUDE), "IA3": (SCALE,)}
+MAGNITUDE, SCALE = "lora_magnitude_vector", "ia3_l"
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """An array of a LoRA, in both forms: ours is theirs transposed, times a factor, less norms.
+
+    Attributes:
+      ours: its name here.
+      theirs: the end of its name in a file.
+      axes: its axes there; ours are in the other order.
+      scaled: whether ours has the share of a layer's alpha / r in the module's.
+      less_norms: whether ours is counted from the norms of the base's columns.
+    """
+
+    ours: str
+    theirs: str
+    axes: tuple[str, ...]
+    scaled: bool = False
+    less_norms: bool = False
+
+    def shape(self, **sizes: int) -> tuple[int, ...]:
+        """The shape in a file, of the sizes of the axes."""
+        return tuple(sizes[axis] for axis in self.axes)
+
+    def to_ours(self, tensor: np.ndarray, *, factor: np.float32, norms: Any) -> np.ndarray:
+        """The array of a layer here; norms [out] of the base's columns."""
+        array = tensor.T * factor if self.scaled else tensor.T
+        return array - norms if self.less_norms else array
+
+    def to_theirs(self, array: np.ndarray, *, norms: Any) -> np.ndarray:
+        """The tensor of a layer in a file whose config has the module's alpha and rank."""
+        return (array + norms if self.less_norms else array).T
+
+
+_A, _B = Leaf("a", "lora_A.weight", ("r", "in")), Leaf("b", "lora_B.weight", ("out", "r"), True)
+_DIRECTION = Leaf("magnitude", MAGNITUDE, ("out",), less_norms=True)
+
+
+def lora_leaves(*, dora: bool) -> tuple[Leaf, ...]:
+    """The arrays of a LoRA."""
+    return (_A, _B, _DIRECTION) if dora else (_A, _B)
+
+
+_LEAVES = {"LORA": tuple(leaf.theirs for leaf in lora_leaves(dora=True)), "IA3": (SCALE,)}
 """Ends of the names of a module's tensors."""
 HIDDEN = {"mlp/out": "mlp/hidden", "attention/out": "attention/hidden"} | {
     "cross_attention/out": "cross_attention/hidden"
@@ -195,7 +238,7 @@ def _by_place(
     if not by_layer:
         raise InputError(f"{file.where}: holds no tensor {' or '.join(file.leaves)}")
     _check_targets(file, hosts, by_layer, prefix=prefix)
-    wanted = {SCALE} if file.config["peft_type"] == "IA3" else {A, B}
+    wanted = {SCALE} if file.config["peft_type"] == "IA3" else {_A.theirs, _B.theirs}
     if file.config.get("use_dora"):
         wanted.add(MAGNITUDE)
     for written, leaves in by_layer.items():
@@ -258,22 +301,19 @@ def _to_lora(
         **_sites(hosts, by_layer, default=Lora().sites),
     )
     arrays: dict[tuple[str, str, str], np.ndarray] = {}
-    for stack, site in _all_sites(hosts, by_layer):
-        layers, features_in, features_out = hosts.kernels[stack, site]
-        arrays[stack, site, "a"] = np.zeros((layers, features_in, made.rank), np.float32)
-        arrays[stack, site, "b"] = np.zeros((layers, made.rank, features_out), np.float32)
-        if dora:
-            arrays[stack, site, "magnitude"] = np.zeros((layers, features_out), np.float32)
-    for written, leaves in by_layer.items():
+    for site in _all_sites(hosts, by_layer):
+        layers, features_in, features_out = hosts.kernels[site]
+        for leaf in lora_leaves(dora=dora):
+            shape = leaf.shape(r=made.rank, **{"in": features_in, "out": features_out})[::-1]
+            arrays[*site, leaf.ours] = np.zeros((layers, *shape), np.float32)
+    for written, tensors in by_layer.items():
         place, r = hosts.places[written], int(ranks[written])
-        scale = alphas[written] / (math.sqrt(r) if stabilised else r)
-        factor = np.float32(scale / made.scale)
-        where_to = (place.stack, place.site)
-        arrays[*where_to, "a"][place.layer, :, :r] = leaves[A].T
-        arrays[*where_to, "b"][place.layer, :r] = leaves[B].T * factor
-        if dora:
-            norm = norms(where_to)[place.layer]
-            arrays[*where_to, "magnitude"][place.layer] = leaves[MAGNITUDE] - norm
+        site = (place.stack, place.site)
+        factor = np.float32(alphas[written] / (math.sqrt(r) if stabilised else r) / made.scale)
+        norm = norms(site)[place.layer] if dora else None
+        for leaf in lora_leaves(dora=dora):
+            array = leaf.to_ours(tensors[leaf.theirs], factor=factor, norms=norm)
+            arrays[*site, leaf.ours][(place.layer, *map(slice, array.shape))] = array
     return made, arrays
 
 
@@ -284,14 +324,16 @@ def _check_lora(
     ranks: Mapping[str, int | float],
 ) -> None:
     """Refuses tensors of other shapes than the ranks and the base say, and DoRA in some layers."""
-    if file.config.get("use_dora"):
+    dora = bool(file.config.get("use_dora"))
+    if dora:
         _check_everywhere(file, hosts, by_layer)
-    for written, leaves in by_layer.items():
-        place, r = hosts.places[written], int(ranks[written])
+    for written, tensors in by_layer.items():
+        place = hosts.places[written]
         _, features_in, features_out = hosts.kernels[place.stack, place.site]
-        shapes = {A: (r, features_in), B: (features_out, r), MAGNITUDE: (features_out,)}
-        for leaf, tensor in leaves.items():
-            _check_shape(file, f"{written}.{leaf}", tensor, shapes[leaf])
+        sizes = {"r": int(ranks[written]), "in": features_in, "out": features_out}
+        for leaf in lora_leaves(dora=dora):
+            name = f"{written}.{leaf.theirs}"
+            _check_shape(file, name, tensors[leaf.theirs], leaf.shape(**sizes))
 
 
 def _to_ia3(

@@ -20,7 +20,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import LazyArray
 from t5x_lite.interop.encoders import MODEL
 from t5x_lite.interop.module_hosts import Hosts, head_modules
-from t5x_lite.interop.peft import HIDDEN, MAGNITUDE, PREFIX, SAFETENSORS, SCALE, A, B, Norms, Site
+from t5x_lite.interop.peft import HIDDEN, PREFIX, SAFETENSORS, SCALE, Norms, Site, lora_leaves
 from t5x_lite.interop.peft_files import CONFIG, TASKS, changed_base, expression_of, targets_of
 from t5x_lite.interop.peft_prompts import HEAD, prefix_of, prompt_of
 from t5x_lite.interop.rules import check_finite
@@ -143,19 +143,18 @@ def _lora(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """LoRA's fields and tensors; layers that are zeros alone are no layers of the module."""
     tensors: dict[str, np.ndarray] = {}
-    chosen = []
+    chosen, table = [], lora_leaves(dora=adapter.dora)
     for written, place in hosts.places.items():
         site = (place.stack, place.site)
         if site not in leaves:
             continue
-        a, b = (leaves[site][leaf][place.layer] for leaf in ("a", "b"))
-        if not adapter.dora and not a.any() and not b.any():
+        arrays = {leaf: leaves[site][leaf.ours][place.layer] for leaf in table}
+        if not adapter.dora and not any(array.any() for array in arrays.values()):
             continue
         chosen.append(written)
-        tensors[f"{written}.{A}"], tensors[f"{written}.{B}"] = a.T, b.T
-        if adapter.dora:
-            vector = leaves[site]["magnitude"][place.layer] + norms(site)[place.layer]
-            tensors[f"{written}.{MAGNITUDE}"] = vector
+        norm = norms(site)[place.layer] if adapter.dora else None
+        for leaf, array in arrays.items():
+            tensors[f"{written}.{leaf.theirs}"] = leaf.to_theirs(array, norms=norm)
     whole = float(adapter.alpha).is_integer()
     said = {
         "peft_type": "LORA",

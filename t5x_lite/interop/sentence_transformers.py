@@ -207,7 +207,9 @@ def _pooling(path: Path, *, d_model: int, prompts: tuple[Prompt, ...]) -> Poolin
     if not path.is_file():
         raise InputError(f"{path}: there is no such file, and it says how states are pooled")
     config = read_json(path)
-    modes = {name.removeprefix(_MODE) for name, on in config.items() if _is_mode(name) and on}
+    modes = {
+        name.removeprefix(_MODE) for name, on in config.items() if name.startswith(_MODE) and on
+    }
     kinds: dict[str, Pooling] = {theirs: ours for ours, theirs in _NAMES.items()}
     if isinstance(mode := config.get("pooling_mode"), str):
         modes = {_NAMES["cls"] if mode == "cls" else _NAMES["mean"] if mode == "mean" else mode}
@@ -222,10 +224,6 @@ def _pooling(path: Path, *, d_model: int, prompts: tuple[Prompt, ...]) -> Poolin
     if prompts and config.get("include_prompt", True) is not True:
         raise InputError(f"{path}: include_prompt false is not supported")
     return kinds[modes.pop()]
-
-
-def _is_mode(name: str) -> bool:
-    return name.startswith(_MODE)
 
 
 def _longest(directory: Path, *, lowers: bool) -> int | None:

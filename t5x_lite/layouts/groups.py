@@ -47,12 +47,13 @@ The first text of a row is the one that answers. Passages that are missing are p
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, Share, Whole, check_bounds
 from t5x_lite.layouts.base import (
     GROUP,
     KEY,
@@ -97,12 +98,12 @@ class Groups(Layout):
       begins_with_cls: whether a text begins with [CLS]; those of T5's encoder do not.
     """
 
-    negatives: int = 0
-    negatives_top: int = 200
+    negatives: Whole = 0
+    negatives_top: Count = 200
     positives: Positives = "each"
     teacher: bool = False
-    known_positives: int = 0
-    shuffle_segments: float = 0.0
+    known_positives: Whole = 0
+    shuffle_segments: Share = 0.0
     begins_with_cls: bool = True
 
     name: ClassVar[str] = "groups"
@@ -116,26 +117,11 @@ class Groups(Layout):
     draws: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.negatives < 0:
-            raise InputError(f"data.layout.negatives must not be negative, got {self.negatives}")
-        if self.negatives_top < max(1, self.negatives):
+        check_bounds(self, prefix="data.layout.")
+        if self.negatives_top < self.negatives:
             raise InputError(
                 f"data.layout.negatives_top must be at least data.layout.negatives, "
-                f"{self.negatives}, and 1: got {self.negatives_top}"
-            )
-        if self.positives not in get_args(Positives):
-            raise InputError(
-                f"data.layout.positives must be {' or '.join(get_args(Positives))}, "
-                f"got {self.positives!r}"
-            )
-
-        if self.known_positives < 0:
-            raise InputError(
-                f"data.layout.known_positives must not be negative, got {self.known_positives}"
-            )
-        if not 0.0 <= self.shuffle_segments <= 1.0:
-            raise InputError(
-                f"data.layout.shuffle_segments must be in [0, 1], got {self.shuffle_segments}"
+                f"{self.negatives}: got {self.negatives_top}"
             )
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:

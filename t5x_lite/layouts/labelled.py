@@ -67,12 +67,13 @@ label but a float of its own; caches that an earlier version wrote have it here,
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int, Int32, Shaped
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import AtLeast, Count, check_bounds
 from t5x_lite.layouts.base import EncoderTokens, Example, Layout, Rows, separate
 
 
@@ -231,7 +232,7 @@ class Choices(Layout):
       num: choices of a question at most.
     """
 
-    num: int = 2
+    num: Annotated[int, AtLeast(2)] = 2
 
     name: ClassVar[str] = "choices"
     task: ClassVar[str] = "tasks.super_glue:copa"
@@ -242,8 +243,7 @@ class Choices(Layout):
     packs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.num < 2:
-            raise InputError(f"data.layout.num must be at least 2 choices, got {self.num}")
+        check_bounds(self, prefix="data.layout.")
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
         """See `Layout.lengths`."""
@@ -311,8 +311,8 @@ class Windows(Layout):
       query_length: tokens of a question at most; BERT's max_query_length.
     """
 
-    doc_stride: int = 128
-    query_length: int = 64
+    doc_stride: Count = 128
+    query_length: Count = 64
 
     name: ClassVar[str] = "windows"
     task: ClassVar[str] = "tasks.squad:squad"
@@ -322,10 +322,7 @@ class Windows(Layout):
     packs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for field in ("doc_stride", "query_length"):
-            value = getattr(self, field)
-            if value < 1:
-                raise InputError(f"data.layout.{field} must be at least 1, got {value}")
+        check_bounds(self, prefix="data.layout.")
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
         """See `Layout.lengths`."""

@@ -356,11 +356,7 @@ class Choice(Head):
 
     name: str = "choice"
     kind: ClassifierKind = "bert"
-    dropout_rate: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._classifier()  # checks them
+    dropout_rate: Rate | None = None
 
     @property
     def activation(self) -> Activation:

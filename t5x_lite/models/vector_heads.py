@@ -38,7 +38,7 @@ arXiv:2402.03216; FlagEmbedding m3/modeling.py).
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Count
+from t5x_lite.core.options import AtLeast, Count
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.models import heads
@@ -240,12 +240,7 @@ class Lexical(Head):
     """
 
     name: str = "lexical"
-    specials: tuple[int, ...] = XLM_R
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if any(token < 0 for token in self.specials):
-            raise InputError(f"specials are tokens from 0 on: got {self.specials}")
+    specials: Annotated[tuple[int, ...], AtLeast(0)] = XLM_R
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LexicalHead":
         """Makes the module."""

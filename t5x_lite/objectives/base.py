@@ -59,6 +59,7 @@ from t5x_lite.core.tied_parameters import View
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Layout
 from t5x_lite.models.base import ModelConfig, RowShapes
+from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.models.heads import Head
 from t5x_lite.optim.config import Optimizer
 
@@ -228,9 +229,11 @@ class Objective:
 
     Attributes:
       layouts: the types of data.layout whose rows it reads; none says nothing.
+      of_encoder: whether it trains an encoder alone.
     """
 
     layouts: ClassVar[tuple[type[Layout], ...]] = ()
+    of_encoder: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_bounds(self, prefix="objective.")
@@ -346,6 +349,11 @@ class Objective:
 
     def check_model(self, model: nnx.Module) -> None:
         """Refuses, by an InputError, a model that the objective cannot train."""
+        if self.of_encoder and not isinstance(model, EncoderModel):
+            raise InputError(
+                f"objective {type(self).__name__} trains an encoder, but the model is a "
+                f"{type(model).__name__}: take a BertConfig or a DebertaConfig"
+            )
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
         """How the learner's parameters are stored, where that is not as they are read.
@@ -370,6 +378,17 @@ class NoLoss(Objective):
         """Makes a module that refuses."""
         del model, rngs
         return NoLossModule()
+
+
+class LossModule(nnx.Module):
+    """Base of the loss modules that have no parameters.
+
+    Args:
+      config: the objective.
+    """
+
+    def __init__(self, config: Any):
+        self.config = config
 
 
 class NoLossModule(nnx.Module):

@@ -37,8 +37,7 @@ from t5x_lite.models.towers import Pooling, Towers
 from t5x_lite.models.vector_heads import Dense, Role, dense_of, late_scores
 from t5x_lite.models.vector_heads import scores as lexical_scores
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.objectives.base import Loss, Objective
-from t5x_lite.objectives.masked_lm import require_encoder
+from t5x_lite.objectives.base import Loss, LossModule, Objective
 
 NumTowers = Literal["one", "two"]
 
@@ -67,6 +66,7 @@ class BiEncoder(Objective):
     towers: NumTowers = "one"
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Groups,)
+    of_encoder: ClassVar[bool] = True
 
     def with_one_tower(self) -> "BiEncoder":
         """See `Objective.with_one_tower`."""
@@ -114,20 +114,13 @@ class BiEncoder(Objective):
         )
 
     def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
+        """Refuses what is no encoder; T5's encoder is one, too."""
         if not isinstance(model, T5Encoder):
-            require_encoder(self, model)
+            super().check_model(model)
 
 
-class PairVectors(nnx.Module):
-    """The vectors of texts, as the rows of a loss in two stages.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: BiEncoder):
-        self.config = config
+class PairVectors(LossModule):
+    """The vectors of texts, as the rows of a loss in two stages."""
 
     def __call__(
         self,

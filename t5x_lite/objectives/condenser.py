@@ -73,7 +73,7 @@ from t5x_lite.nn.stack import scan_layers
 from t5x_lite.objectives import masked_lm
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.likelihood import correct, cross_entropy
-from t5x_lite.objectives.masked_lm import Masks, check_batch, features, require_encoder, sums
+from t5x_lite.objectives.masked_lm import Masks, check_batch, features, sums
 from t5x_lite.objectives.retromae import Documents
 
 FAN_IN_BELOW = 256
@@ -149,10 +149,6 @@ class Condenser(Masks, Objective):
             "the head's layers of the Condenser begin anew on a model that was trained with others:"
             " a fresh head damages it; give the same objective.head_layers and keep the head"
         )
-
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
 
 class CondenserLoss(nnx.Module):

@@ -57,7 +57,6 @@ from t5x_lite.objectives.masked_lm import (
     check_batch,
     features,
     real_tokens,
-    require_encoder,
     sums,
 )
 from t5x_lite.optim.config import Optimizer
@@ -173,10 +172,6 @@ class Electra(Masks, Objective):
                     f"objective.generator has {theirs}, model has {ours}{remedy}"
                 )
 
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
-
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
         """FLOPs of both losses of one row: the generator and its head, the model and its head."""
         (length,) = shapes["encoder_input_tokens"]
@@ -222,7 +217,7 @@ class ElectraLoss(nnx.Module):
     def __init__(self, config: Electra, *, rngs: nnx.Rngs):
         self.config = config
         self.generator: Any = config.generator.build(rngs=rngs)
-        require_encoder(config, self.generator)
+        config.check_model(self.generator)
         self.generator_head = Mlm().build(config.generator, rngs=rngs)
 
     def __call__(

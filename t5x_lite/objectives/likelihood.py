@@ -56,7 +56,7 @@ from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import LM, ConcatLM, Layout, PrefixLM
 from t5x_lite.models.base import ModelConfig, Output
 from t5x_lite.nn.dense import einsum
-from t5x_lite.objectives.base import Loss, Objective, Term, names_of
+from t5x_lite.objectives.base import Loss, LossModule, Objective, Term, names_of
 
 _NEVER = -1e9
 """The score of what is not there; finite, so that a softmax over nothing is no NaN."""
@@ -377,11 +377,8 @@ def _names(features: Iterable[str]) -> str:
     return ", ".join(sorted(features))
 
 
-class LikelihoodLoss(nnx.Module):
+class LikelihoodLoss(LossModule):
     """Sums over the target tokens of a batch."""
-
-    def __init__(self, config: Likelihood):
-        self.config = config
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
         """The loss of a batch of seqio's features, packed or not.

@@ -42,7 +42,7 @@ from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.heads import Head, HeadModules
 from t5x_lite.models.vector_heads import Lexical, MultiVector
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.objectives.base import Loss, Term
+from t5x_lite.objectives.base import Loss, LossModule, Term
 from t5x_lite.objectives.bi_encoder import (
     check_groups,
     of_lexical,
@@ -295,15 +295,8 @@ class M3(Contrastive):
         return {name: (taught[name][0] + plain[name][0], plain[name][1]) for name in taught}
 
 
-class M3Rows(nnx.Module):
-    """What the three heads make of texts, as the rows of a loss in two stages.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: M3):
-        self.config = config
+class M3Rows(LossModule):
+    """What the three heads make of texts, as the rows of a loss in two stages."""
 
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None

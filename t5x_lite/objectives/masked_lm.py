@@ -31,7 +31,7 @@ any other. All shapes are static.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,14 +40,14 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Count, check_bounds
+from t5x_lite.core.options import Count, In, Share, check_bounds
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Encoder, Layout
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.models.heads import Head, HeadModules
 from t5x_lite.models.pretraining_heads import Mlm
-from t5x_lite.objectives.base import Loss, Objective, Term, names_of
+from t5x_lite.objectives.base import Loss, LossModule, Objective, Term, names_of
 from t5x_lite.objectives.likelihood import correct, cross_entropy
 
 _ROUNDS = 3
@@ -212,6 +212,9 @@ def noise_and_dropout(key: Key | None) -> tuple[Key, Key | None]:
     return noise, dropout
 
 
+Ratio = Annotated[float, In(0, 1, "()")]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Masks:
     """Which tokens are predicted, and what the model reads in their place.
@@ -227,20 +230,20 @@ class Masks:
     """
 
     mask_id: int = 103
-    ratio: float = 0.15
+    ratio: Ratio = 0.15
     whole_word: bool = False
     max_ngram: Count = 1
-    mask_fraction: float = 0.8
-    random_fraction: float = 0.1
+    mask_fraction: Share = 0.8
+    random_fraction: Share = 0.1
+
+    of_encoder: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_bounds(self, prefix="objective.")
-        require_ratio("ratio", self.ratio)
-        mask, random = self.mask_fraction, self.random_fraction
-        if min(mask, random) < 0.0 or mask + random > 1.0:
+        if self.mask_fraction + self.random_fraction > 1.0:
             raise InputError(
-                "objective.mask_fraction and objective.random_fraction must be at least 0, and "
-                f"at most 1 together: got {mask} and {random}"
+                "objective.mask_fraction and objective.random_fraction must be at most 1 together: "
+                f"got {self.mask_fraction} and {self.random_fraction}"
             )
 
     def masked_lm_flops(self, model: EncoderConfig, length: int) -> int:
@@ -316,20 +319,9 @@ class MaskedLM(Masks, Objective):
         """The head "mlm"."""
         return (Mlm(),)
 
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
-
-class MaskedLMLoss(nnx.Module):
-    """Sums over the masked tokens of a batch.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: MaskedLM):
-        self.config = config
+class MaskedLMLoss(LossModule):
+    """Sums over the masked tokens of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
@@ -386,18 +378,3 @@ def check_batch(objective: Objective, batch: Batch) -> None:
             f"encoder_word_ids, but the batch has no {', '.join(sorted(missing))}: data.layout "
             f"must be {names_of(objective.layouts)}"
         )
-
-
-def require_encoder(objective: Objective, model: nnx.Module) -> None:
-    """Refuses a model that is no encoder."""
-    if not isinstance(model, EncoderModel):
-        raise InputError(
-            f"objective {type(objective).__name__} trains an encoder, but the model is a "
-            f"{type(model).__name__}: take a BertConfig or a DebertaConfig"
-        )
-
-
-def require_ratio(name: str, value: float) -> None:
-    """Refuses a ratio that is not between 0 and 1."""
-    if not 0.0 < value < 1.0:
-        raise InputError(f"objective.{name} must be above 0 and below 1: got {value}")

@@ -51,7 +51,7 @@ from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.models.heads import Classifier, ClassifierKind, Head, HeadModules
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.objectives.base import Loss, Objective, Term
+from t5x_lite.objectives.base import Loss, LossModule, Objective, Term
 from t5x_lite.objectives.contrastive import (
     DOT,
     NEVER,
@@ -62,7 +62,7 @@ from t5x_lite.objectives.contrastive import (
     others,
 )
 from t5x_lite.objectives.likelihood import correct, cross_entropy, soft_cross_entropy, soft_targets
-from t5x_lite.objectives.masked_lm import features, require_encoder
+from t5x_lite.objectives.masked_lm import features
 
 RankingLoss = Literal["listwise", "pointwise"]
 
@@ -92,6 +92,7 @@ class Ranker(Objective):
     dropout_rate: float | None = None
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Ranked,)
+    of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RankerLoss":
         """Makes the loss module, which has no parameters."""
@@ -112,20 +113,9 @@ class Ranker(Objective):
             return (dataclasses.replace(own, labels=known.labels),)
         return (own,)
 
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
-
-class RankerLoss(nnx.Module):
-    """Sums over the queries of a batch.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: Ranker):
-        self.config = config
+class RankerLoss(LossModule):
+    """Sums over the queries of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None

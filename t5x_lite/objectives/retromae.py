@@ -62,11 +62,10 @@ from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.likelihood import token_losses
 from t5x_lite.objectives.masked_lm import (
     Masks,
+    Ratio,
     check_batch,
     features,
     real_tokens,
-    require_encoder,
-    require_ratio,
     sums,
 )
 
@@ -176,10 +175,10 @@ class RetroMAE(Masks, Objective):
       logits_chunk: positions of a row whose logits are made at a time; None is all at once.
     """
 
-    ratio: float = 0.3
+    ratio: Ratio = 0.3
     whole_word: bool = True
     decoder: Decoder = "enhanced"
-    decoder_ratio: float | None = None
+    decoder_ratio: Ratio | None = None
     decoder_layers: int = 1
     query: Query = "raw"
     mask_pool: Count = 256
@@ -190,7 +189,6 @@ class RetroMAE(Masks, Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_ratio("decoder_ratio", self.ratio_of_decoder)
         if self.decoder_layers < 1 or (self.decoder == "enhanced" and self.decoder_layers > 1):
             raise InputError(
                 "objective.decoder_layers must be at least 1, and is 1 in the enhanced decoder: "
@@ -241,10 +239,6 @@ class RetroMAE(Masks, Objective):
         layer = EncoderConfig.layer_flops(model, length)  # a DeBERTa's decoder has no distances
         flops += self.decoder_layers * layer + model.masked_lm_head_flops(length)
         return flops + (model.masked_lm_head_flops(length) if self.bag_of_words else 0)
-
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
 
 class RetroMAELoss(nnx.Module):

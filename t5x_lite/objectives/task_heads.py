@@ -48,14 +48,14 @@ Which objective trains a head, and on what: for imported checkpoints, none of wh
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Count
+from t5x_lite.core.options import AtLeast, Count, Rate, Whole
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Choices, Labelled, Layout, Tokens, Windows
 from t5x_lite.layouts.base import ADAPTER_IDS
@@ -76,9 +76,9 @@ from t5x_lite.models.heads import (
 )
 from t5x_lite.models.pretraining_heads import Mlm
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.objectives.base import Loss, NoLoss, Objective, Term
+from t5x_lite.objectives.base import Loss, LossModule, NoLoss, Objective, Term
 from t5x_lite.objectives.likelihood import correct, cross_entropy
-from t5x_lite.objectives.masked_lm import MaskedLM, features, require_encoder
+from t5x_lite.objectives.masked_lm import MaskedLM, features
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,20 +91,12 @@ class Classify(Objective):
       dropout_rate: dropout rate of the head; None is the model's.
     """
 
-    num_classes: int = 2
+    num_classes: Whole = 2
     head: ClassifierKind | Literal["auto"] = "bert"
-    dropout_rate: float | None = None
+    dropout_rate: Rate | None = None
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Labelled,)
-
-    def __post_init__(self) -> None:
-        kinds = (*get_args(ClassifierKind), "auto")
-        if self.head not in kinds:
-            raise InputError(f"objective.head must be one of {kinds}: got {self.head!r}")
-        try:
-            self._head()
-        except InputError as error:
-            raise InputError(f"objective.{error}") from error
+    of_encoder: ClassVar[bool] = True
 
     def undecided(self) -> tuple[str, ...]:
         """See `Objective.undecided`."""
@@ -137,20 +129,9 @@ class Classify(Objective):
             problem_type=problem_type,
         )
 
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
-
-class ClassifyLoss(nnx.Module):
-    """Sums over the labelled rows of a batch.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: Classify):
-        self.config = config
+class ClassifyLoss(LossModule):
+    """Sums over the labelled rows of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
@@ -232,9 +213,10 @@ class Choose(Objective):
     """
 
     head: ClassifierKind = "bert"
-    dropout_rate: float | None = None
+    dropout_rate: Rate | None = None
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Choices,)
+    of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ChooseLoss":
         """Makes the loss module, which has no parameters."""
@@ -245,20 +227,9 @@ class Choose(Objective):
         """The head "choice"."""
         return (Choice(kind=self.head, dropout_rate=self.dropout_rate),)
 
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
-
-class ChooseLoss(nnx.Module):
-    """Sums over the labelled rows of a batch.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: Choose):
-        self.config = config
+class ChooseLoss(LossModule):
+    """Sums over the labelled rows of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
@@ -295,6 +266,7 @@ class Spans(Objective):
     longest: Count = 30
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Windows, Labelled)
+    of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpansLoss":
         """Makes the loss module, which has no parameters."""
@@ -305,20 +277,9 @@ class Spans(Objective):
         """The head "span"."""
         return (Span(longest=self.longest),)
 
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
-
-class SpansLoss(nnx.Module):
-    """Sums over the labelled rows of a batch.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: Spans):
-        self.config = config
+class SpansLoss(LossModule):
+    """Sums over the labelled rows of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
@@ -387,10 +348,11 @@ class TaskHeads(Objective):
     tasks: tuple[str, ...] = ()
     scales: tuple[float, ...] = ()
     head: ClassifierKind = "bert"
-    dropout_rate: float | None = None
-    longest: int = 30
+    dropout_rate: Rate | None = None
+    longest: Count = 30
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Labelled,)
+    of_encoder: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -448,20 +410,9 @@ class TaskHeads(Objective):
             labels=labels if len(labels) == int(kind) else (),
         )
 
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
-
-class TaskHeadsLoss(nnx.Module):
-    """Sums over the labelled rows of each task of a batch.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: TaskHeads):
-        self.config = config
+class TaskHeadsLoss(LossModule):
+    """Sums over the labelled rows of each task of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
@@ -520,16 +471,11 @@ class TagTokens(Objective):
       dropout_rate: dropout rate of the head; None is the model's.
     """
 
-    num_classes: int = 2
-    dropout_rate: float | None = None
+    num_classes: Annotated[int, AtLeast(2)] = 2
+    dropout_rate: Rate | None = None
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Tokens,)
-
-    def __post_init__(self) -> None:
-        try:
-            self._head()
-        except InputError as error:
-            raise InputError(f"objective.{error}") from error
+    of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TagTokensLoss":
         """Makes the loss module, which has no parameters."""
@@ -546,20 +492,9 @@ class TagTokens(Objective):
     def _head(self, labels: tuple[str, ...] = ()) -> Token:
         return Token(num_classes=self.num_classes, dropout_rate=self.dropout_rate, labels=labels)
 
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
 
-
-class TagTokensLoss(nnx.Module):
-    """Sums over the labelled tokens of a batch.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: TagTokens):
-        self.config = config
+class TagTokensLoss(LossModule):
+    """Sums over the labelled tokens of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None

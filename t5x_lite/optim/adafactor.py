@@ -23,13 +23,14 @@ Worked example: for params {"wi": [512, 2048], "scale": [512]} with axes {"wi": 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from t5x_lite.core import trees
+from t5x_lite.core.options import Above, AtLeast, Count, Rate, Whole
 from t5x_lite.core.trees import Array, Axes, Params
 
 LAYERS = "layers"
@@ -67,15 +68,15 @@ class Hyperparameters:
     """
 
     factored: bool = True
-    min_dim_size_to_factor: int = 128
+    min_dim_size_to_factor: Count = 128
     multiply_by_parameter_scale: bool = True
-    decay_rate: float = 0.8
-    step_offset: int = 0
-    clipping_threshold: float | None = 1.0
-    momentum: float | None = None
-    weight_decay_rate: float | None = None
-    epsilon1: float = 1e-30
-    epsilon2: float = 1e-3
+    decay_rate: Annotated[float, Above(0)] = 0.8
+    step_offset: Whole = 0
+    clipping_threshold: Annotated[float | None, Above(0)] = 1.0
+    momentum: Rate | None = None
+    weight_decay_rate: Rate | None = None
+    epsilon1: Annotated[float, Above(0)] = 1e-30
+    epsilon2: Annotated[float, AtLeast(0)] = 1e-3
 
 
 def adafactor(

@@ -13,7 +13,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +21,11 @@ import optax
 
 from t5x_lite.core import patterns, trees
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above, AtLeast, In, Rate, check_bounds
 from t5x_lite.core.trees import Array, Axes, Params
 from t5x_lite.optim import adafactor
 from t5x_lite.optim.partial import Gradual, Starts, decayed_by_layer, live, unfreezing
-from t5x_lite.optim.schedules import (
-    LearningRate,
-    Schedule,
-    require_above_zero,
-    require_below_one,
-    require_not_negative,
-)
+from t5x_lite.optim.schedules import LearningRate, Schedule
 
 AUTO = "auto"
 """The `schedule_offset` that the checkpoint of `--init` says."""
@@ -56,20 +51,14 @@ class Optimizer(ABC):
     """
 
     schedule: Schedule
-    schedule_offset: int | Literal["auto"] = 0
-    clip_norm: float | None = None
+    schedule_offset: Annotated[int | Literal["auto"], AtLeast(0)] = 0
+    clip_norm: Annotated[float | None, Above(0)] = None
     clip_groups: tuple[str, ...] = ()
-    layer_decay: float = 1.0
+    layer_decay: Annotated[float, In(0, 1, "(]")] = 1.0
     unfreezing: Gradual = field(default_factory=Gradual)
 
     def __post_init__(self):
-        require_above_zero(self, "clip_norm", "layer_decay")
-        if self.schedule_offset != AUTO and self.schedule_offset < 0:
-            raise InputError(
-                f"optimizer.schedule_offset must be at least 0, or auto: got {self.schedule_offset}"
-            )
-        if self.layer_decay > 1.0:
-            raise InputError(f"optimizer.layer_decay must be at most 1: got {self.layer_decay}")
+        check_bounds(self, prefix="optimizer.")
         for pattern in self.clip_groups:
             patterns.check("optimizer.clip_groups", pattern)
 
@@ -151,14 +140,6 @@ class Optimizer(ABC):
 class Adafactor(Optimizer, adafactor.Hyperparameters):
     """T5's optimizer; `optim.adafactor.Hyperparameters` says what the other fields mean."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        require_above_zero(
-            self, "min_dim_size_to_factor", "decay_rate", "clipping_threshold", "epsilon1"
-        )
-        require_not_negative(self, "step_offset", "epsilon2")
-        require_below_one(self, "momentum", "weight_decay_rate")
-
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
         return adafactor.adafactor(self.rate(), axes, settings=self, starts=starts)
 
@@ -184,17 +165,11 @@ class AdamW(Optimizer):
         Warmup(steps=10_000, then=Linear(peak=5e-4, total_steps=1_000_000)).
     """
 
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.01
+    b1: Rate = 0.9
+    b2: Rate = 0.999
+    eps: Annotated[float, Above(0)] = 1e-8
+    weight_decay: Annotated[float, AtLeast(0)] = 0.01
     bias_correction: bool = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        require_below_one(self, "b1", "b2")
-        require_above_zero(self, "eps")
-        require_not_negative(self, "weight_decay")
 
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
         adam = optax.scale_by_adam(self.b1, self.b2, self.eps)

@@ -56,6 +56,7 @@ import optax
 
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Count, Whole, check_bounds
 from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
 from t5x_lite.optim import adafactor
 
@@ -132,16 +133,16 @@ class Gradual:
       episodes: groups in which they do; None is one for each layer of the highest stack.
     """
 
-    total_steps: int = 0
-    episodes: int | None = None
+    total_steps: Whole = 0
+    episodes: Count | None = None
 
     def __post_init__(self) -> None:
-        if self.total_steps < 0:
-            raise InputError(f"unfreezing.total_steps must be at least 0: got {self.total_steps}")
-        if self.episodes is not None and self.episodes < 1:
-            raise InputError(f"unfreezing.episodes must be at least 1: got {self.episodes}")
+        check_bounds(self, prefix="optimizer.unfreezing.")
         if self.episodes is not None and not self.total_steps:
-            raise InputError("unfreezing.episodes needs unfreezing.total_steps, the run's steps")
+            raise InputError(
+                "optimizer.unfreezing.episodes needs optimizer.unfreezing.total_steps, the run's "
+                "steps"
+            )
 
     def first_steps(self, layers: int, *, depth: int) -> tuple[int, ...]:
         """The step at which each layer of a stack begins, the lowest first.

@@ -11,16 +11,16 @@ and `LinearDecayTail(body=InverseSquareRoot(), total_steps=1_000_000)` ends it a
 tenth. Steps count from 0; past its total a schedule stays at its last value.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import jax.numpy as jnp
 import optax
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import Above, AtLeast, Count, In, Whole, check_bounds
 from t5x_lite.core.trees import Array
 
 LearningRate: TypeAlias = Callable[[Any], Array]
@@ -30,6 +30,9 @@ LearningRate: TypeAlias = Callable[[Any], Array]
 @dataclass(frozen=True, kw_only=True)
 class Schedule(ABC):
     """Base of the schedules."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, prefix=f"{type(self).__name__}: ")
 
     @abstractmethod
     def build(self) -> LearningRate:
@@ -44,10 +47,7 @@ class Constant(Schedule):
       value: the learning rate.
     """
 
-    value: float = 1e-3
-
-    def __post_init__(self):
-        require_not_negative(self, "value")
+    value: Annotated[float, AtLeast(0)] = 1e-3
 
     def build(self) -> LearningRate:
         """Returns the function step -> learning rate."""
@@ -63,12 +63,8 @@ class InverseSquareRoot(Schedule):
       warmup_steps: length of the flat part; at least 1.
     """
 
-    value: float = 1.0
-    warmup_steps: int = 10_000
-
-    def __post_init__(self):
-        require_not_negative(self, "value")
-        require_above_zero(self, "warmup_steps")
+    value: Annotated[float, AtLeast(0)] = 1.0
+    warmup_steps: Count = 10_000
 
     def build(self) -> LearningRate:
         """Returns the function step -> learning rate."""
@@ -90,13 +86,13 @@ class Linear(Schedule):
       end: the last learning rate.
     """
 
-    peak: float = 1e-3
-    total_steps: int
-    warmup_steps: int = 0
-    end: float = 0.0
+    peak: Annotated[float, AtLeast(0)] = 1e-3
+    total_steps: Count
+    warmup_steps: Whole = 0
+    end: Annotated[float, AtLeast(0)] = 0.0
 
-    def __post_init__(self):
-        require_not_negative(self, "peak", "end")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         _require_warmup_before_total(self)
 
     def build(self) -> LearningRate:
@@ -119,17 +115,13 @@ class Triangular(Schedule):
       ratio: peak rate divided by the smallest rate.
     """
 
-    peak: float = 1e-3
-    total_steps: int
-    cut_fraction: float = 0.1
-    ratio: float = 32.0
+    peak: Annotated[float, AtLeast(0)] = 1e-3
+    total_steps: Count
+    cut_fraction: Annotated[float, In(0, 1, "()")] = 0.1
+    ratio: Annotated[float, AtLeast(1)] = 32.0
 
-    def __post_init__(self):
-        require_not_negative(self, "peak")
-        require_above_zero(self, "total_steps", "cut_fraction")
-        require_below_one(self, "cut_fraction")
-        if self.ratio < 1:
-            raise InputError(f"Triangular: ratio must be at least 1; got {self.ratio}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self._cut < 1:
             raise InputError(
                 f"Triangular: total_steps * cut_fraction must be at least 1 step; "
@@ -167,14 +159,13 @@ class Cosine(Schedule):
       end: the last learning rate.
     """
 
-    peak: float = 1e-3
-    total_steps: int
-    warmup_steps: int = 0
-    end: float = 0.0
+    peak: Annotated[float, Above(0)] = 1e-3
+    total_steps: Count
+    warmup_steps: Whole = 0
+    end: Annotated[float, AtLeast(0)] = 0.0
 
-    def __post_init__(self):
-        require_above_zero(self, "peak")
-        require_not_negative(self, "end")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         _require_warmup_before_total(self)
 
     def build(self) -> LearningRate:
@@ -194,11 +185,8 @@ class Warmup(Schedule):
       then: the schedule that is ramped up; it sees the same step.
     """
 
-    steps: int
+    steps: Count
     then: Schedule
-
-    def __post_init__(self):
-        require_above_zero(self, "steps")
 
     def build(self) -> LearningRate:
         """Returns the function step -> learning rate."""
@@ -217,13 +205,8 @@ class LinearDecayTail(Schedule):
     """
 
     body: Schedule
-    total_steps: int
-    fraction: float = 0.1
-
-    def __post_init__(self):
-        require_above_zero(self, "total_steps", "fraction")
-        if self.fraction > 1:
-            raise InputError(f"LinearDecayTail: fraction must be at most 1; got {self.fraction}")
+    total_steps: Count
+    fraction: Annotated[float, In(0, 1, "(]")] = 0.1
 
     def build(self) -> LearningRate:
         """Returns the function step -> learning rate."""
@@ -248,36 +231,9 @@ def _as_float32(schedule: Callable[[Any], Any]) -> LearningRate:
     return lambda step: jnp.asarray(schedule(jnp.asarray(step)), jnp.float32)
 
 
-def require_above_zero(config: Any, *fields: str) -> None:
-    """Raises InputError unless these fields of a config are above 0; None passes."""
-    _require(config, fields, what="above 0", holds=lambda value: value > 0)
-
-
-def require_not_negative(config: Any, *fields: str) -> None:
-    """Raises InputError unless these fields of a config are at least 0; None passes."""
-    _require(config, fields, what="at least 0", holds=lambda value: value >= 0)
-
-
-def require_below_one(config: Any, *fields: str) -> None:
-    """Raises InputError unless these fields of a config are in [0, 1); None passes."""
-    _require(config, fields, what="at least 0 and below 1", holds=lambda value: 0 <= value < 1)
-
-
 def _require_warmup_before_total(config: "Linear | Cosine") -> None:
-    require_above_zero(config, "total_steps")
-    require_not_negative(config, "warmup_steps")
     if config.total_steps <= config.warmup_steps:
         raise InputError(
             f"{type(config).__name__}: total_steps must be more than warmup_steps; "
             f"got {config.total_steps} and {config.warmup_steps}"
         )
-
-
-def _require(
-    config: Any, fields: Sequence[str], *, what: str, holds: Callable[[float], bool]
-) -> None:
-    """Raises InputError naming the first of the fields that is not finite or does not hold."""
-    for field in fields:
-        value = getattr(config, field)
-        if value is not None and not (math.isfinite(value) and holds(value)):
-            raise InputError(f"{type(config).__name__}: {field} must be {what}; got {value}")

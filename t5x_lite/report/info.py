@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.checkpoints import items
-from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints import items, reading
 from t5x_lite.config import Experiment
 from t5x_lite.core import trees
 from t5x_lite.core.object_store import data_path
@@ -54,9 +53,9 @@ def described(directory: str) -> dict[str, Any]:
         return _cache(directory)
     path = local_path(directory, what="directory")
     step = Path(find_step(path))
-    if (step / "files" / checkpointing.DELTA_FILE).is_file():
+    if (step / "files" / reading.DELTA_FILE).is_file():
         return _delta(directory, step)
-    files = checkpointing.step_files(step)
+    files = reading.step_files(step)
     experiment = read_experiment(step, files)
     return _checkpoint(directory, path, step, files, experiment)
 
@@ -81,7 +80,7 @@ def _checkpoint(
         "vocabulary": _vocabulary(files, experiment),
     }
     if is_run:
-        found["steps"] = checkpointing.saved_steps(step.parent)
+        found["steps"] = reading.saved_steps(step.parent)
         measured = Measured.of(step.parent)
         if measured is not None and (best := measured.best()) is not None:
             found["best"] = {"step": best, measured.metric: measured.values[best]}
@@ -91,7 +90,7 @@ def _checkpoint(
         module.name: type(module).__name__ for module in experiment.adapters.modules
     }
     found["metrics"] = dict(origin.metrics)
-    base = checkpointing.base_of(step)
+    base = reading.base_of(step)
     if base is not None:
         found["base"] = base.checkpoint
     return _without_empty(found | _training(experiment) | _made_by(origin, files, step))
@@ -99,10 +98,8 @@ def _checkpoint(
 
 def _delta(directory: str, step: Path) -> dict[str, Any]:
     delta = open_delta(step)
-    config = delta.files.get(checkpointing.CONFIG_FILE)
-    experiment = (
-        None if config is None else read_experiment(step, {checkpointing.CONFIG_FILE: config})
-    )
+    config = delta.files.get(reading.CONFIG_FILE)
+    experiment = None if config is None else read_experiment(step, {reading.CONFIG_FILE: config})
     parts = delta.delta.parts
     base = delta.delta.base
     found = {
@@ -155,7 +152,7 @@ def _dtypes(step: Path) -> list[str]:
 
 def _vocabulary(files: Mapping[str, bytes], experiment: Experiment) -> dict[str, Any]:
     """Its kind, and the rows of the model's table."""
-    folder = checkpointing.VOCABULARY_DIRECTORY
+    folder = reading.VOCABULARY_DIRECTORY
     kinds = [kind for name, kind in _VOCABULARIES.items() if f"{folder}/{name}" in files]
     return {
         "kind": kinds[0] if kinds else "",

@@ -15,10 +15,10 @@ import ipaddress
 import json
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import did_you_mean
+from t5x_lite.core.options import AtLeast, Count, check_bounds, did_you_mean
 
 SHORTEST_TOKEN = 16
 """Characters of an access token at least."""
@@ -51,19 +51,15 @@ class Limits:
       body_timeout: seconds that a request's headers, and then its body, may take to arrive.
     """
 
-    max_body: int = 1 << 20
-    max_rows: int = 128
-    queue: int = 1024
-    connections: int = 1000
-    timeout: float = 60.0
-    body_timeout: float = 10.0
+    max_body: Count = 1 << 20
+    max_rows: Count = 128
+    queue: Count = 1024
+    connections: Count = 1000
+    timeout: Annotated[float, AtLeast(0.05)] = 60.0
+    body_timeout: Annotated[float, AtLeast(0.05)] = 10.0
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            least = 1 if field.type is int else 0.05
-            if not value >= least or value == float("inf"):
-                raise InputError(f"{field.name} must be finite and at least {least}: got {value}")
+        check_bounds(self)
         if self.max_rows > self.queue:
             raise InputError(
                 f"a request may have {self.max_rows} texts, and the queue holds {self.queue}: "

@@ -27,16 +27,15 @@ from typing import Any
 
 import jax
 
-from t5x_lite.checkpoints import manifest
-from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints import manifest, reading
 from t5x_lite.config import Experiment
 from t5x_lite.config.experiment import with_length
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import given_options
 from t5x_lite.core.remote import AnyPath
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import Data
 from t5x_lite.data.mixing import UnknownSize
-from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import find_step, learner_of, read_experiment
 from t5x_lite.interop import encoder_checkpoints
@@ -67,7 +66,7 @@ def with_epochs(
             experiment.data.vocabulary, extra_ids=experiment.data.extra_ids
         )
         data = experiment.data
-        epoch = batch_source(data).epoch_of(data, vocabulary, seed=experiment.seed)
+        epoch = data_batches.epoch_of(data, vocabulary, seed=experiment.seed)
     except InputError as error:
         is_unknown = may_lack_data or isinstance(error, UnknownSize)
         if "--epochs" in fixed or not is_unknown:
@@ -120,7 +119,7 @@ def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
     if not experiment.init.checkpoint:
         return experiment.heads
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
-    saved = read_experiment(step, checkpointing.step_files(step))
+    saved = read_experiment(step, reading.step_files(step))
     named = by_name(experiment.heads)
     own = learner_of(saved).heads
     return (*experiment.heads, *(head for name, head in own.items() if name not in named))
@@ -133,7 +132,7 @@ def num_classes(data: Data) -> int:
             "objective.num_classes 0 are the classes of data.task, which is not set; set "
             "--data.task, or --objective.num-classes N"
         )
-    from t5x_lite.data.live.tasks import load_task, task_labels
+    from t5x_lite.data.tasks.loading import load_task, task_labels
 
     vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
     labels = task_labels(load_task(data, vocabulary))
@@ -164,7 +163,7 @@ def trained_steps(step: AnyPath) -> int:
     saved = manifest.saved_step(step)
     if saved is None and step.name.isdecimal():  # of a run of earlier versions
         saved = int(step.name)
-    before = read_experiment(step, checkpointing.step_files(step)).optimizer.first_step
+    before = read_experiment(step, reading.step_files(step)).optimizer.first_step
     if saved is None and not before:
         raise InputError(
             f"checkpoint {step} does not say for how many steps it was trained: give "

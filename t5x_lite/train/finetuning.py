@@ -21,7 +21,6 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from glob import has_magic
 from typing import Any, Literal
 
@@ -62,7 +61,7 @@ _NARROW = 512
 _NO_END = 10**9
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Measured:
     """What a pass over the training rows gave.
 
@@ -119,8 +118,6 @@ def experiment_for(
     options: Sequence[str] = (),
 ) -> Experiment:
     """The config, from the arguments of `finetune`; the log says how it was chosen."""
-    if epochs < 1:
-        raise InputError(f"--epochs must be at least 1, got {epochs}")
     try:
         step = find_step(checkpoint, step=None)
     except InputError:

@@ -63,7 +63,6 @@ same notice. It ends by the SIGTERM of the shutdown.
 A request with wait_for_change is answered when that happens, so nothing is asked again and again.
 """
 
-import collections
 import contextlib
 import dataclasses
 import faulthandler
@@ -298,7 +297,7 @@ class _Gathered:
         self._local = len(self._devices.addressable_devices)
         self._processes = [device.process_index for device in mesh.devices.flat]
         self._gather = jax.jit(lambda numbers: numbers, out_shardings=replicated(mesh))
-        self._sent: collections.deque[tuple[int, Array]] = collections.deque()
+        self._sent: deque[tuple[int, Array]] = deque()
 
     def send(self, numbers: np.ndarray, *, due: int) -> None:
         """Sends this process's numbers on their way; the answer is looked at from a call on."""

@@ -101,7 +101,7 @@ def test_lists_that_a_variant_lacks():
         ({"min_words": 0}, "min_words must be at least 1"),
         ({"min_sentences": -1}, "min_sentences must be at least 0"),
         ({"span_sentences": 0}, "span_sentences"),
-        ({"bad_words_fraction": 1.5}, "between 0 and 1; got 1.5"),
+        ({"bad_words_fraction": 1.5}, r"bad_words_fraction must be in \[0, 1\]: got 1.5"),
         ({"min_language_probability": float("nan")}, "min_language_probability"),
         ({"end_marks": ("",)}, 'end_marks holds ""'),
         ({"end_marks": (". ",)}, "no whitespace"),

@@ -222,11 +222,14 @@ def test_an_empty_validation_split_is_told_with_an_option(caplog):
         ("--input a --output o --bad-word f", "did you mean --bad-words?"),
         ("--input a --output o --cleaning.min-word 3", "did you mean --cleaning.min-words?"),
         ("--input a --output o --cleaning.min-words few", "cleaning.min-words"),
-        ("--input a --output o --cleaning.min-words 0", "must be at least 1; got 0"),
+        (
+            "--input a --output o --cleaning.min-words 0",
+            "cleaning.min_words must be at least 1: got 0",
+        ),
         ("--input a --output o --workers 0", "--workers must be at least 1, got 0"),
         ("--input a --output o --num-shards 0", "--num-shards must be at least 1, got 0"),
-        ("--input a --output o --memory 0", "--memory must be a number of GiB above 0, got 0.0"),
-        ("--input a --output o --memory nan", "--memory must be a number of GiB above 0, got nan"),
+        ("--input a --output o --memory 0", "--memory must be in (0, 1048576), got 0.0"),
+        ("--input a --output o --memory nan", "--memory must be in (0, 1048576), got nan"),
         ("--input a --output o stray --workers 2", "stray"),
         ("--input a --output o -- --project=P", "choose a --runner"),
         (

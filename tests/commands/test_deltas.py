@@ -12,7 +12,7 @@ from t5x_lite.cli import main
         ("merge src dst --step -1", "--step must be at least 0, got -1"),
         ("merge src dst --dtyp float32", "unknown option --dtyp; did you mean --dtype?"),
         ("compose a dst", "missing --delta"),
-        ("heads src dst --keep 1.5", "--keep must be above 0 and at most 1, got 1.5"),
+        ("heads src dst --keep 1.5", "--keep must be in (0, 1], got 1.5"),
         ("fisher src dst --examples 0", "--examples must be at least 1, got 0"),
         ("extend nowhere dst --positions 8", "checkpoint nowhere: no such directory"),
         ("merge nowhere dst", "checkpoint nowhere: no such directory"),

@@ -8,6 +8,7 @@ import pytest
 
 from t5x_lite.commands.texts import vocab
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.options import OptionError
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 
@@ -56,7 +57,7 @@ def test_a_vocabulary_of_an_encoder_from_a_tempered_sample(tmp_path, english_lin
     capsys.readouterr()
     with pytest.raises(InputError, match="--alpha makes the weights: leave out those of --input"):
         vocab([f"{many}=1"], output=str(tmp_path / "d"), size=200, alpha=0.3)
-    with pytest.raises(InputError, match="--alpha must be above 0 and at most 1: got 0"):
+    with pytest.raises(OptionError, match=r"--alpha must be in \(0, 1\], got 0"):
         vocab([str(many)], output=str(tmp_path / "d"), size=200, alpha=0.0)
 
 
@@ -113,9 +114,7 @@ def test_characters_beyond_half_of_the_pieces_are_named(tmp_path, caplog):
 
 @pytest.mark.parametrize("coverage", [0.9, 1.1, float("nan")])
 def test_a_coverage_is_a_fraction(tmp_path, curly_file, coverage):
-    with pytest.raises(
-        InputError, match=r"--character-coverage must be at least 0\.98 and at most"
-    ):
+    with pytest.raises(OptionError, match=r"--character-coverage must be in \[0\.98, 1\], got"):
         vocab([str(curly_file)], output=str(tmp_path), size=99, character_coverage=coverage)
 
 

@@ -25,7 +25,7 @@ def test_other_settings_of_a_task():
 
 
 def test_a_value_out_of_range_names_the_line():
-    message = r"^evaluation\.per_task 'wmt_\*': evaluation\.num_beams must be a whole number of at"
+    message = r"^evaluation\.per_task 'wmt_\*': evaluation\.num_beams must be at least 1: got 0$"
     with pytest.raises(InputError, match=message):
         Evaluation(per_task=("wmt_*: num_beams=0",))
 

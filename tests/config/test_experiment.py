@@ -131,8 +131,8 @@ def test_overrides_change_leaves_of_the_parts_own_types():
         ("--d-model 3", "unknown option --d-model; did you mean --model.d-model?"),
         ("--optimizer.schedule.valeu 3", "did you mean --optimizer.schedule.value?"),
         ("--steps many", "--steps: must be a whole number, got 'many'"),
-        ("--steps 0", "steps must be a whole number of at least 1, got 0"),
-        ("--data.inputs-length 0", "data.inputs_length must be at least 1, got 0"),
+        ("--steps 0", "steps must be at least 1: got 0"),
+        ("--data.inputs-length 0", "data.inputs_length must be at least 1: got 0"),
         ("--compute-dtype float16", "invalid choice 'float16' for argument '--compute-dtype'"),
         ("again.py", "unexpected argument 'again.py'"),
     ],
@@ -165,15 +165,15 @@ def test_options_of_the_command_are_suggested_too():
     ],
 )
 def test_a_value_out_of_range_is_refused(part, message):
-    with pytest.raises(
-        InputError, match=f"^{message} a whole number of at least [01], got -?[01]$"
-    ):
+    with pytest.raises(InputError, match=f"^{message} at least [01]: got -?[01]$"):
         part()
 
 
 @pytest.mark.parametrize("minutes", [0.0, -1.0, math.nan, math.inf])
 def test_minutes_between_saves_are_more_than_none(minutes):
-    with pytest.raises(InputError, match=r"^checkpoints\.minutes must be above 0, or None, got "):
+    with pytest.raises(
+        InputError, match=rf"^checkpoints\.minutes must be (above 0|finite): got {minutes}"
+    ):
         Checkpoints(minutes=minutes)
     assert Checkpoints(minutes=0.5).minutes == 0.5
 
@@ -598,9 +598,9 @@ def test_steps_of_a_config_of_epochs_take_the_schedule_along():
     [
         (["--steps", "9", "--epochs", "2"], "--steps 9 and --epochs 2 both set the length"),
         (["--epochs=2", "--steps=9"], "--steps 9 and --epochs 2 both set the length"),
-        (["--epochs", "0"], "epochs must be above 0, or None, got 0"),
-        (["--epochs", "inf"], "epochs must be above 0, or None, got inf"),
-        (["--steps", "0"], "steps must be a whole number of at least 1, got 0"),
+        (["--epochs", "0"], "epochs must be above 0: got 0"),
+        (["--epochs", "inf"], "epochs must be finite: got inf"),
+        (["--steps", "0"], "steps must be at least 1: got 0"),
         (["--steps", "many"], "many"),
     ],
 )

@@ -77,5 +77,5 @@ def test_the_profiler_of_jax_writes_a_trace(tmp_path):
 
 @pytest.mark.parametrize("name", ["start", "steps"])
 def test_bad_settings(name):
-    with pytest.raises(InputError, match=f"profile.{name} must be at least 1, got 0"):
+    with pytest.raises(InputError, match=f"profile.{name} must be at least 1: got 0"):
         Profile(**{name: 0})

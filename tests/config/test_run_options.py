@@ -74,9 +74,9 @@ def test_an_unknown_metric():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"patience": 0}, "stop_early.patience must be at least 1, got 0"),
-        ({"min_delta": -0.5}, "stop_early.min_delta must not be negative, got -0.5"),
-        ({"min_delta": math.nan}, "stop_early.min_delta must not be negative, got nan"),
+        ({"patience": 0}, "stop_early.patience must be at least 1: got 0"),
+        ({"min_delta": -0.5}, "stop_early.min_delta must be at least 0: got -0.5"),
+        ({"min_delta": math.nan}, "stop_early.min_delta must be at least 0: got nan"),
     ],
 )
 def test_bad_settings(fields, message):

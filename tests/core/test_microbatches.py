@@ -75,8 +75,8 @@ def test_parts_by_their_tokens():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"count": 0}, "microbatches must be a whole number of at least 1, got 0"),
-        ({"tokens": 0}, "tokens_per_part must be a whole number of at least 1, got 0"),
+        ({"count": 0}, "microbatches: count must be at least 1: got 0"),
+        ({"tokens": 0}, "microbatches: tokens must be at least 1: got 0"),
         ({"count": 2, "tokens": 9}, "microbatches 2 and tokens_per_part 9 both say"),
     ],
 )

@@ -177,6 +177,8 @@ class Bounded:
     above: Annotated[tuple[float, ...], Above(0)] = ()
     words: Annotated[int | Literal["auto"], AtLeast(1)] = "auto"
     choice: Literal["a", "b"] | None = None
+    some: Literal["a"] | Literal["b"] = "a"
+    open: Annotated[float | int, In(0, 1, "()")] = 0.5
 
     def __post_init__(self):
         check_bounds(self, prefix="some.")
@@ -196,7 +198,15 @@ class OtherDefault(Bounded):
         ({"share": 0.0}, "some.share must be in (0, 1]: got 0.0"),
         ({"above": (1.0, 0.0)}, "some.above must be above 0: got (1.0, 0.0)"),
         ({"words": 0}, "some.words must be at least 1: got 0"),
+        ({"above": (math.inf,)}, "some.above must be finite: got (inf,)"),
+        ({"open": 0}, "some.open must be in (0, 1): got 0"),
         ({"choice": "c"}, "some.choice must be one of ('a', 'b', None): got 'c'"),
+        ({"some": None}, "some.some must be one of ('a', 'b'): got None"),
+        *(
+            ({"count": value}, f"some.count must be a whole number: got {value!r}")
+            for value in (True, 1.5, "2")
+        ),
+        ({"words": "all"}, "some.words must be a whole number: got 'all'"),
     ],
 )
 @pytest.mark.parametrize("config", [Bounded, OtherDefault])

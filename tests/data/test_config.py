@@ -23,7 +23,7 @@ def test_the_defaults_are_those_of_the_papers_baseline():
     "name", ["batch_size", "inputs_length", "targets_length", "shuffle_buffer"]
 )
 def test_sizes_of_zero_are_refused(name):
-    with pytest.raises(InputError, match=f"data.{name} must be at least 1, got 0"):
+    with pytest.raises(InputError, match=f"data.{name} must be at least 1: got 0"):
         Data(task="a:b", vocabulary="v", **{name: 0})
 
 
@@ -35,7 +35,7 @@ def test_a_task_or_a_cache_must_be_given():
 
 
 def test_negative_extra_ids_are_refused():
-    with pytest.raises(InputError, match=r"data\.extra_ids must not be negative, got -1"):
+    with pytest.raises(InputError, match=r"data\.extra_ids must be at least 0: got -1"):
         Data(task="a:b", vocabulary="v", extra_ids=-1)
 
 

@@ -109,12 +109,12 @@ def test_what_is_too_long_loses_its_first_examples_and_no_question():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"examples": -1}, r"evaluation\.few_shot\.examples must be at least 0: -1"),
-        ({"orders": 0}, r"few_shot\.orders must be at least 1: 0"),
-        ({"pool": 0}, r"few_shot\.pool must be at least 1: 0"),
+        ({"examples": -1}, r"evaluation\.few_shot\.examples must be at least 0: got -1"),
+        ({"orders": 0}, r"few_shot\.orders must be at least 1: got 0"),
+        ({"pool": 0}, r"few_shot\.pool must be at least 1: got 0"),
         ({"seeds": ()}, r"seeds must be one or more different numbers, got none"),
         ({"seeds": (2, 2)}, r"seeds must be one or more different numbers, got 2 2"),
-        ({"seeds": (-2,)}, r"few_shot\.seeds must be at least 0: -2"),
+        ({"seeds": (-2,)}, r"few_shot\.seeds must be at least 0: got"),
         ({"examples": 2, "orders": 3}, r"orders 3 is more than the 2 orders of 2 examples"),
         ({"templates": ("{inputs} {targets}",) * 2}, "has the same wording twice"),
         ({"templates": ("{inputs}",)}, "must have {inputs} and behind it {targets}, each once"),

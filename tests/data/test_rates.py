@@ -55,11 +55,11 @@ def test_mixing_makes_rates():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"maximum": 0}, "data.mixing.maximum must be at least 1, got 0"),
-        ({"unlabelled": 0}, "data.mixing.unlabelled must be at least 1, got 0"),
+        ({"maximum": 0}, "data.mixing.maximum must be at least 1: got 0"),
+        ({"unlabelled": 0}, "data.mixing.unlabelled must be at least 1: got 0"),
         ({"by": "equal", "unlabelled": 9}, "leave out data.mixing.unlabelled"),
-        ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
-        ({"temperature": math.inf}, "temperature must be positive"),
+        ({"temperature": 0.0}, "temperature must be above 0: got 0.0"),
+        ({"temperature": math.inf}, "temperature must be finite: got inf"),
         ({"by": "equal", "maximum": 8}, "equal knows no numbers of examples"),
         ({"by": "equal", "temperature": 2.0}, "equal knows no numbers of examples"),
     ],

@@ -24,7 +24,7 @@ def test_identity():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"period": -1}, "must not be negative"),
+        ({"period": -1}, "period must be at least 0: got -1"),
         ({"top": 0}, "top must be at least 1"),
         ({"period": 3}, "needs --data.refresh.directory"),
     ],

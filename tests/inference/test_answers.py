@@ -253,7 +253,7 @@ def test_what_does_not_fit_a_checkpoint_is_refused(checkpoint, tmp_path, tiny_vo
         assert not (tmp_path / "out.jsonl").exists()
     with pytest.raises(InputError, match="cannot generate text; use predict, which answers by its"):
         t5x_lite.load(classes[0]).generate(["a"])
-    with pytest.raises(InputError, match="threshold must be from 0 to 1, got 2"):
+    with pytest.raises(InputError, match=r"threshold must be in \[0, 1\]: got 2"):
         Asked(threshold=2.0)
 
 

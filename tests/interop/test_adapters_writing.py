@@ -12,8 +12,7 @@ from t5x_lite.adapters.lora import Ia3, Lora
 from t5x_lite.adapters.prefix import Prefix, Prompt
 from t5x_lite.adapters.sparse import Norms
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.adapters_library import read_library, to_module
-from t5x_lite.interop.adapters_writing import write_library
+from t5x_lite.interop.adapters_library import read_library, to_module, write_library
 from t5x_lite.interop.torch_files import read_torch
 from tests.interop.test_adapters_library import BN, CONFIGS, hosts, tensors_of, write
 

@@ -113,10 +113,10 @@ def test_a_teachers_scores_go_with_their_passages():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"negatives": -1}, r"data\.layout\.negatives must not be negative, got -1"),
+        ({"negatives": -1}, r"data\.layout\.negatives must be at least 0: got -1"),
         (
             {"negatives": 8, "negatives_top": 7},
-            r"top must be at least .* 8, and 1: got 7",
+            r"top must be at least .* 8: got 7",
         ),
     ],
 )

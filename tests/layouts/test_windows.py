@@ -38,7 +38,7 @@ def test_what_a_position_and_a_cache_hold():
     ):
         layout.check_fixed(layouts.Windows().fixed())
     for field in ("doc_stride", "query_length"):
-        with pytest.raises(InputError, match=rf"data\.layout\.{field} must be at least 1, got 0"):
+        with pytest.raises(InputError, match=rf"data\.layout\.{field} must be at least 1: got 0"):
             layouts.Windows(**{field: 0})
 
 

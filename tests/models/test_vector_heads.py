@@ -100,7 +100,7 @@ def test_scores_are_those_of_vectors_of_the_vocabulary(way, monkeypatch):
 
 
 def test_what_cannot_be():
-    with pytest.raises(InputError, match=r"specials are tokens from 0 on: got \(-1,\)"):
+    with pytest.raises(InputError, match=r"specials must be at least 0: got \(-1,\)"):
         Lexical(specials=(-1,))
     with pytest.raises(InputError, match="reads the states of an encoder"):
         Lexical().build(t5_small(), rngs=nnx.Rngs(0))

@@ -118,7 +118,7 @@ def test_dropout_before_the_first_layer(kind, dropout_rate, before):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_classes": -1}, r"objective\.num_classes must be at least 1: got -1"),
+        ({"num_classes": -1}, r"objective\.num_classes must be at least 0: got -1"),
         ({"dropout_rate": 1.0}, r"objective\.dropout_rate must be in \[0, 1\): got 1\.0"),
     ],
 )

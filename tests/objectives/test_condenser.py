@@ -186,7 +186,7 @@ def test_narrow_layers_begin_wider():
     [
         ({"head_layers": 0}, r"objective\.head_layers must be at least 1: got 0"),
         ({"skip_from": -1}, r"objective\.skip_from must be at least 0: got -1"),
-        ({"ratio": 1.0}, r"objective\.ratio must be above 0"),
+        ({"ratio": 1.0}, r"objective\.ratio must be in \(0, 1\): got 1.0"),
     ],
 )
 def test_wrong_fields_are_refused(changes, message):

@@ -109,10 +109,10 @@ def test_configs_are_saved():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ratio": 0.0}, "objective.ratio must be above 0 and below 1: got 0.0"),
+        ({"ratio": 0.0}, r"objective.ratio must be in \(0, 1\): got 0.0"),
         ({"max_ngram": 0}, "max_ngram must be at least 1"),
         ({"mask_fraction": 0.95}, "at most 1 together: got 0.95 and 0.1"),
-        ({"random_fraction": -0.1}, "must be at least 0"),
+        ({"random_fraction": -0.1}, r"random_fraction must be in \[0, 1\]: got -0.1"),
     ],
 )
 def test_refuses_nonsense(changes, message):

@@ -326,7 +326,7 @@ def test_configs_are_saved():
     ("changes", "message"),
     [
         ({"decoder_layers": 2}, "is 1 in the enhanced decoder: got 2"),
-        ({"decoder_ratio": 1.0}, "decoder_ratio must be above 0 and below 1"),
+        ({"decoder_ratio": 1.0}, r"decoder_ratio must be in \(0, 1\): got 1.0"),
         ({"mask_pool": 0}, "mask_pool must be at least 1"),
         ({"bag_of_words": -0.1}, "bag_of_words must be at least 0"),
     ],

@@ -188,15 +188,15 @@ def test_an_offset_shifts_nothing_but_the_schedule(kind):
     [
         (
             lambda: Adafactor(schedule=Constant(), schedule_offset=-1),
-            "schedule_offset must be at least 0, or auto: got -1",
+            "optimizer.schedule_offset must be at least 0: got -1",
         ),
         (
             lambda: Adafactor(schedule=Constant(), clip_norm=0.0),
-            "Adafactor: clip_norm must be above",
+            "optimizer.clip_norm must be above 0: got 0.0",
         ),
-        (lambda: Adafactor(schedule=Constant(), momentum=1.0), "momentum must be at least 0 and"),
+        (lambda: Adafactor(schedule=Constant(), momentum=1.0), r"momentum must be in \[0, 1\)"),
         (lambda: Adafactor(schedule=Constant(), step_offset=-1), "step_offset must be at least 0"),
-        (lambda: AdamW(schedule=Constant(), b2=1.5), "AdamW: b2 must be at least 0 and below 1"),
+        (lambda: AdamW(schedule=Constant(), b2=1.5), r"optimizer.b2 must be in \[0, 1\): got 1.5"),
         (lambda: AdamW(schedule=Constant(), weight_decay=-0.1), "got -0.1"),
     ],
 )

@@ -62,26 +62,26 @@ def test_values(schedule, values):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Constant(value=-1.0), "Constant: value must be at least 0; got -1.0"),
-        (lambda: Constant(value=float("nan")), "value must be at least 0; got nan"),
-        (lambda: InverseSquareRoot(warmup_steps=0), "warmup_steps must be above 0"),
+        (lambda: Constant(value=-1.0), "Constant: value must be at least 0: got -1.0"),
+        (lambda: Constant(value=float("nan")), "value must be at least 0: got nan"),
+        (lambda: InverseSquareRoot(warmup_steps=0), "warmup_steps must be at least 1"),
         (
             lambda: Linear(total_steps=10, warmup_steps=11),
             "Linear: total_steps must be more than warmup_steps; got 10 and 11",
         ),
-        (lambda: Linear(total_steps=0), "total_steps must be above 0"),
+        (lambda: Linear(total_steps=0), "total_steps must be at least 1"),
         (lambda: Linear(total_steps=5, warmup_steps=-1), "warmup_steps must be at least 0"),
         (lambda: Triangular(total_steps=9), "at least 1 step; got 9"),
         (
             lambda: Triangular(total_steps=9, cut_fraction=1.0),
-            "cut_fraction must be at least 0 and",
+            r"cut_fraction must be in \(0, 1\): got 1.0",
         ),
-        (lambda: Triangular(total_steps=99, ratio=0.5), "ratio must be at least 1; got 0.5"),
+        (lambda: Triangular(total_steps=99, ratio=0.5), "ratio must be at least 1: got 0.5"),
         (lambda: Cosine(total_steps=10, warmup_steps=10), "Cosine: total_steps must be more"),
-        (lambda: Warmup(steps=0, then=Constant()), "Warmup: steps must be above 0"),
+        (lambda: Warmup(steps=0, then=Constant()), "Warmup: steps must be at least 1"),
         (
             lambda: LinearDecayTail(body=Constant(), total_steps=10, fraction=2.0),
-            "fraction must be at most 1; got 2.0",
+            r"fraction must be in \(0, 1\]: got 2.0",
         ),
     ],
 )

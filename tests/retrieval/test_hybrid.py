@@ -83,7 +83,7 @@ def test_what_cannot_be():
         Finder(Corpus(lacks="lexical"), Ways())
     with pytest.raises(InputError, match=r"ways are some of dense, .* got 'sparse'"):
         Ways(names=("sparse",))
-    with pytest.raises(InputError, match="weights of scores must not be negative"):
+    with pytest.raises(InputError, match="weights must be at least 0"):
         Ways(weights=(1.0, -1.0, 1.0))
-    with pytest.raises(InputError, match="depth and rerank must be at least 1"):
+    with pytest.raises(InputError, match="depth must be at least 1: got 0"):
         Ways(depth=0)

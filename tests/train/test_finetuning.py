@@ -124,8 +124,6 @@ def test_what_is_missing(t5, tmp_path):
         made(t5, str(tmp_path))
     with pytest.raises(InputError, match=r"--table .*none\.csv: no such file or directory"):
         made(t5, str(tmp_path / "none.csv"))
-    with pytest.raises(InputError, match=r"--epochs must be at least 1"):
-        made(t5, str(tmp_path), epochs=0)
 
 
 def test_labels_that_teach_nothing_are_told(bert, table, caplog):

@@ -301,8 +301,6 @@ def tempered_files(
 
     q_l ~ p_l^alpha of languages: with 0.3, XLM-R's, 900 MB and 10 MB are drawn as 3.9 to 1.
     """
-    if not 0 < alpha <= 1:
-        raise InputError(f"--alpha must be above 0 and at most 1: got {alpha}")
     sources = [
         Source(name=name, files=(name,) if is_place(name) else _files(name), weight=1.0)
         for name in inputs

@@ -291,18 +291,6 @@ def _read(path: DataPath) -> bytes:
         ) from error
 
 
-def read_config(path: DataPath) -> Mapping[str, Any]:
-    """The content of a tokenizer_config.json; empty where there is none.
-
-    Args:
-      path: of the file.
-
-    Raises:
-      InputError: it is not JSON, or unreadable.
-    """
-    return read_object(path)
-
-
 def _special_names(
     config: Mapping[str, Any], pieces: set[str], *, where: DataPath
 ) -> Mapping[str, str]:
