@@ -104,7 +104,7 @@ _FORMER = {
     "core.workers": (
         "data.prefetch data.worker_processes records.prefetch records.worker_processes"
     ),
-    "data.batches": "data.cache.batches data.cached data.live.batches data.sources",
+    "data.batches": "data.cache.batches data.cached data.live.batches",
     "data.cache.files": "data.cache.bucket_records data.cache_files",
     "data.cache.making": (
         "data.cache.job data.cache.writer data.cache_job data.cache_writer data.caching"
@@ -171,7 +171,8 @@ _FORMER = {
     "data.scheduled": (
         "data.cache.grouped data.cache.mixture data.cache.scheduled data.cache_mixture"
     ),
-    "data.stream": "data.cache.stream data.cache.truncation",
+    "data.sources": "data.cache.truncation",
+    "data.stream": "data.cache.stream",
     "data.tasks.augmented": "data.live.augmented",
     "data.tasks.benchmarks": "data.benchmarks",
     "data.tasks.encoder": (
@@ -181,7 +182,7 @@ _FORMER = {
         "data.glue_files data.super_glue_files data.tasks.super_glue_files data.tasks.xnli_files"
     ),
     "data.tasks.labelled": "data.labelled_task data.span_task data.tasks.spans data.tasks.tokens",
-    "data.tasks.loading": (
+    "data.loading": (
         "data.live.members data.live.mixture_members data.live.rows data.live.tasks "
         "data.live.truncation data.mixture_members"
     ),
@@ -189,7 +190,7 @@ _FORMER = {
     "data.tasks.pairs": "data.pair_task",
     "data.tasks.python_docs": "data.python_docs",
     "data.tasks.questions": "data.tasks.candidates data.tasks.choices data.tasks.windows",
-    "data.tasks.reading": (
+    "data.reading": (
         "data.live.demonstrations data.live.mixture_pipeline data.live.pipeline "
         "data.mixture_pipeline data.pipeline"
     ),
@@ -375,6 +376,7 @@ FORMER_VALUES = {
 _NAMES = {
     "adapters.choice.Chosen": "adapters.sparse.ChosenEntries",
     "data.cache.batches.CachedBatches": "data.batches.Batches",
+    "data.cache.stream.Source": "data.sources.Source",
     "data.live.pipeline.eval_batches": "data.batches.eval_batches",
     "data.live.pipeline.train_batches": "data.batches.train_batches",
     "data.tasks.super_glue_files.FILES": "data.tasks.glue_files.SUPER_GLUE_FILES",

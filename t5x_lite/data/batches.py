@@ -6,7 +6,7 @@
     train_batches(data, vocabulary, seed=0).restore(position)     # goes on with the next one
 
 The data are offline caches (`data.cache`), read with neither TensorFlow nor seqio, or a task or a
-mixture that is tokenized while it is read (`tasks.reading`). Behind the tokens, both are sources of
+mixture that is tokenized while it is read (`data.reading`). Behind the tokens, both are sources of
 one `stream.Stream`: the same mixing, corruption, layouts and batches.
 
 A position is the number of a window of examples and of a row in it (`stream`), with batches of
@@ -47,7 +47,8 @@ from t5x_lite.data.positions import (
     unseal,
 )
 from t5x_lite.data.scheduled import Grouped, Made, OneShape, Scheduled, mixed_sources
-from t5x_lite.data.stream import WINDOW, Position, Running, Source, Stream, truncated
+from t5x_lite.data.sources import Running, Source, truncated
+from t5x_lite.data.stream import WINDOW, Position, Stream
 from t5x_lite.data.vocabularies.encoder_tokens import tokens_for
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
@@ -241,7 +242,7 @@ def training_sources(
             "data.refresh numbers the examples of a cache: write one with `t5x-lite cache` and "
             "give --data.cache"
         )
-    from t5x_lite.data.tasks import reading  # now, because TensorFlow takes seconds
+    from t5x_lite.data import reading  # now, because TensorFlow takes seconds
 
     sources = reading.training_sources(data, vocabulary, seed=seed, tells=tells)
     if isinstance(data.batches, config.Scheduled) and any(s.size is None for s in sources):
@@ -412,7 +413,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
     """
     one_a_row = not data.pack and not data.batches.buckets()
     if one_a_row and not data.cache:
-        from t5x_lite.data.tasks import reading
+        from t5x_lite.data import reading
 
         total = reading.num_examples(data, vocabulary, seed=seed)
         return Epoch(total, total / data.batch_size)
@@ -479,7 +480,7 @@ def eval_batches(
     if data.cache:
         sources = open_sources(data, vocabulary, split=split, pass_over=True)
     else:
-        from t5x_lite.data.tasks import reading  # now, because TensorFlow takes seconds
+        from t5x_lite.data import reading  # now, because TensorFlow takes seconds
 
         sources = reading.held_out_sources(data, vocabulary, split=split)
     tokens = tokens_for(data.layout, vocabulary)

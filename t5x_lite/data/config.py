@@ -238,7 +238,7 @@ class Scheduled(Bucketed):
 
     A batch has examples of one length and of one cache, so that each set of pairs has its own
     in-batch negatives. The order of batches is a function of (seed, epoch); it needs no queue, and
-    what does not fill a batch is not seen in that epoch (`data.cache.scheduled`). A row of `Groups`
+    what does not fill a batch is not seen in that epoch (`data.scheduled`). A row of `Groups`
     goes by the longest of its query and of all passages that it may draw.
 
     Attributes:

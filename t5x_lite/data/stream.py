@@ -16,24 +16,14 @@ layout makes the rows.
 holds is known before any of its examples is corrupted.
 """
 
-import bisect
-import dataclasses
-import hashlib
-import io
 import logging
-import math
-import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.cache.files import Cache, Split
-from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.cache.refreshes import Negatives
 from t5x_lite.data.config import (
     Data,
@@ -42,9 +32,9 @@ from t5x_lite.data.config import (
     names_of,
     own_negative_caches,
     trimmed_lengths,
-    truncation_of,
 )
-from t5x_lite.data.mixing import Schedule, order
+from t5x_lite.data.mixing import Schedule
+from t5x_lite.data.sources import Running, Source
 from t5x_lite.layouts import base
 from t5x_lite.layouts.base import (
     ADAPTER_IDS,
@@ -62,254 +52,6 @@ WINDOW = 1024
 _SOURCE_SEED = 1 << 48
 _READ_AT_A_TIME = 64
 _NO_LIMIT = 1 << 62
-
-
-@runtime_checkable
-class Examples(Protocol):
-    """The stored features of examples, by their numbers."""
-
-    def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Tokens of each stored feature, int64."""
-        ...
-
-    def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """The stored features, int32."""
-        ...
-
-
-class Held:
-    """Examples in memory, of which any can be read; the twin of `cache.files.Split`.
-
-    Attributes:
-      size: the number of examples.
-      digest: of the tokens and of the lengths, SHA-256.
-    """
-
-    def __init__(self, features: Sequence[str], examples: Iterable[Sequence[np.ndarray]]):
-        """Takes the stored features of each example, int [_]."""
-        self._features = tuple(features)
-        parts, lengths = [np.zeros(0, np.int32)], []
-        for example in examples:
-            parts += [tokens.astype(np.int32, copy=False) for tokens in example]
-            lengths.append([len(tokens) for tokens in example])
-        self._tokens = np.concatenate(parts)
-        self._lengths = np.array(lengths, np.int64).reshape(len(lengths), len(self._features))
-        self._ends = self._lengths.sum(axis=1).cumsum()
-        self.size = len(lengths)
-        content = self._tokens.astype("<i4").tobytes() + self._lengths.astype("<i8").tobytes()
-        self.digest = hashlib.sha256(content).hexdigest()
-
-    def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """See `Examples.counts`."""
-        return self._lengths[indices]
-
-    def longest(self) -> None:
-        """No lengths of texts are known beside `counts`."""
-
-    def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """See `Examples.read`."""
-        found = []
-        for index in indices.tolist():
-            counts = self._lengths[index]
-            tokens = self._tokens[self._ends[index] - counts.sum() : self._ends[index]]
-            parts = np.split(tokens, counts.cumsum()[:-1])
-            found.append(dict(zip(self._features, parts, strict=True)))
-        return found
-
-
-@runtime_checkable
-class Feed(Protocol):
-    """A task that is read from the front, and whose place can be saved."""
-
-    def __next__(self) -> "tuple[list[list[np.ndarray]], Int[np.ndarray, ' n'] | None]":
-        """The stored features of the next examples, and how often each was read before or None."""
-        ...
-
-    def state(self) -> bytes:
-        """The place after the last `next`."""
-        ...
-
-    def restore(self, state: bytes) -> None:
-        """Goes to a place that `state` gave."""
-        ...
-
-    def close(self) -> None:
-        """Lets go of what is read ahead."""
-        ...
-
-
-class Running:
-    """Examples that are read one after the other; those that a run may still need are kept.
-
-    The number of an example is its place in all that is read, over all epochs. A thread may read
-    while another saves.
-    """
-
-    def __init__(self, feed: Feed, features: Sequence[str], *, identity: str | None = None):
-        """Reads nothing yet.
-
-        Args:
-          feed: what is read.
-          features: the stored features of an example.
-          identity: what the data are, such as their files and sizes; None is not known.
-        """
-        self.identity = identity
-        self._feed, self._features = feed, tuple(features)
-        self._lock = threading.Lock()
-        self._kept: dict[int, list[np.ndarray]] = {}
-        self._epochs: dict[int, int] = {}
-        self._read, self._is_over = 0, False
-        self._passes = [(0, 0.0)]  # from which number on how many epochs were begun before
-
-    def available(self, count: int) -> int:
-        """How many of the first `count` examples there are; it reads up to them."""
-        with self._lock:
-            while self._read < count and not self._is_over:
-                try:
-                    examples, epochs = next(self._feed)
-                except StopIteration:
-                    self._is_over = True
-                    break
-                for place, example in enumerate(examples):
-                    self._kept[self._read] = example
-                    self._epochs[self._read] = 0 if epochs is None else int(epochs[place])
-                    told = math.nan if epochs is None else float(epochs[place])
-                    if not told <= self._passes[-1][1]:
-                        self._passes.append((self._read, told))
-                    self._read += 1
-            return min(count, self._read)
-
-    def epochs(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """How often the data were read before each example."""
-        self.available(int(numbers.max(initial=-1)) + 1)
-        return np.array([self._epochs[number] for number in numbers.tolist()], np.int64)
-
-    def epochs_before(self, count: int) -> float:
-        """How often the data were read before the last of `count` examples; NaN is not known."""
-        place = bisect.bisect_right(self._passes, (max(0, count - 1), math.inf)) - 1
-        return self._passes[place][1]
-
-    def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """See `Examples.counts`."""
-        lengths = [[len(part) for part in self._kept[number]] for number in indices.tolist()]
-        return np.array(lengths, np.int64).reshape(len(indices), len(self._features))
-
-    def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """See `Examples.read`."""
-        found = [self._kept[number] for number in indices.tolist()]
-        return [dict(zip(self._features, parts, strict=True)) for parts in found]
-
-    def forget(self, before: int, *, but: Collection[int] = ()) -> None:
-        """Lets go of the examples before a number, of some not."""
-        with self._lock:
-            for number in [n for n in self._kept if n < before and n not in but]:
-                del self._kept[number], self._epochs[number]
-            past = bisect.bisect_right(self._passes, (max(0, before - 1), math.inf)) - 1
-            del self._passes[:past]
-
-    def state(self) -> bytes:
-        """What `restore` needs: the kept examples, and the place behind them."""
-        with self._lock:
-            numbers = sorted(self._kept)
-            parts = [part for number in numbers for part in self._kept[number]]
-            buffer = io.BytesIO()
-            np.savez(
-                buffer,
-                numbers=np.array(numbers, np.int64),
-                epochs=np.array([self._epochs[number] for number in numbers], np.int64),
-                lengths=np.array([len(part) for part in parts], np.int64),
-                tokens=np.concatenate([np.zeros(0, np.int32), *parts]).astype(np.int32),
-                passes=np.array(self._passes, np.float64),
-                read=np.array(self._read),
-                feed=np.frombuffer(self._feed.state(), np.uint8),
-            )
-            return buffer.getvalue()
-
-    def restore(self, state: bytes) -> None:
-        """Goes to where `state` was called."""
-        with self._lock, np.load(io.BytesIO(state), allow_pickle=False) as saved:
-            numbers = saved["numbers"].tolist()
-            parts = np.split(saved["tokens"], saved["lengths"].cumsum()[:-1])
-            width = len(self._features)
-            self._kept = {
-                number: parts[place * width : (place + 1) * width]
-                for place, number in enumerate(numbers)
-            }
-            self._epochs = dict(zip(numbers, saved["epochs"].tolist(), strict=True))
-            self._passes = [(int(first), epoch) for first, epoch in saved["passes"].tolist()]
-            self._read, self._is_over = int(saved["read"]), False
-            self._feed.restore(saved["feed"].tobytes())
-
-    def close(self) -> None:
-        """Lets go of what is read ahead."""
-        self._feed.close()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """One cache or one task of a mixture.
-
-    Attributes:
-      name: what messages call it: the cache's directory, or the task.
-      recipe: what is done to its examples.
-      split: its examples.
-      rate: its share of the examples.
-      size: the examples of an epoch; None of a task that is streamed.
-      cache: the cache, of one.
-    """
-
-    name: str
-    recipe: Recipe
-    split: Examples
-    rate: Fraction
-    size: int | None
-    cache: Cache | None = None
-
-    @classmethod
-    def of_cache(cls, cache: Cache, split: str, *, rate: Fraction) -> "Source":
-        """A split of a cache."""
-        found = cache.split(split)
-        return cls(
-            name=str(cache.directory),
-            recipe=cache.index.recipe,
-            split=found,
-            rate=rate,
-            size=found.size,
-            cache=cache,
-        )
-
-    def examples(
-        self, counts: Int[np.ndarray, " n"], *, seed: int, shuffle: bool
-    ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Epoch and index of some examples, by their number among all that the source gives."""
-        if isinstance(self.split, Running):
-            return self.split.epochs(counts), counts
-        assert self.size is not None
-        epochs, places = np.divmod(counts, self.size)
-        if not shuffle:
-            return epochs, places
-        return epochs, order(places, epochs, size=self.size, seed=seed)
-
-    @property
-    def identity(self) -> str | None:
-        """What its examples are, of a task; None is not known."""
-        if isinstance(self.split, Held):
-            return f"{self.split.size} examples ({self.split.digest[:16]})"
-        return self.split.identity if isinstance(self.split, Running) else None
-
-    def available(self, count: int) -> int:
-        """How many of the first `count` examples there are in one pass."""
-        if isinstance(self.split, Running):
-            return self.split.available(count)
-        assert self.size is not None
-        return min(count, self.size)
-
-    def epochs_before(self, count: float | int) -> float:
-        """How often the data were read in the first `count` examples; NaN is not known."""
-        if isinstance(self.split, Running):
-            return self.split.epochs_before(math.ceil(count))
-        assert self.size is not None
-        return count / self.size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -715,56 +457,3 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
                 "earlier version without scores: write it again"
             )
     return layout
-
-
-def truncated(data: Data, sources: list[Source]) -> list[Source]:
-    """The caches of training examples, of which the first alone are read."""
-    for name, number in truncation_of(data).items():
-        if len(sources) > 1:
-            raise InputError(
-                f"data.{name} leaves the first of one task's data, and data.cache mixes several: "
-                "give one, or unset it"
-            )
-        (source,) = sources
-        first = _documents(source, number) if name == "first_documents" else _tokens(source, number)
-        return [dataclasses.replace(source, size=first)]
-    return sources
-
-
-def _documents(source: Source, number: int) -> int:
-    assert source.cache is not None
-    assert source.size is not None
-    index = source.cache.index
-    if index.documents == number:
-        return source.size
-    if index.recipe.corruption or index.recipe.lengths is not None or index.baked is not None:
-        raise InputError(
-            f"cache {source.cache.directory} does not say which of its examples are of the first "
-            f"{number} documents: write one of them with t5x-lite cache ... --data.first-documents "
-            f"{number}, or set --data.first-tokens"
-        )
-    there = source.size
-    if number > there:
-        _logger.warning("data.first_documents is %d, and there are %d", number, there)
-    return min(number, there)
-
-
-def _tokens(source: Source, number: int) -> int:
-    assert source.cache is not None
-    assert isinstance(source.split, Split)
-    first = source.split.first_with(number, floats=source.recipe.floats)
-    if not first:
-        raise InputError(
-            f"data.first_tokens {number} is less than the first example of cache "
-            f"{source.cache.directory} has"
-        )
-    there = source.cache.index.splits["train"].tokens
-    if first == source.split.size and number >= there + _longest(source):
-        _logger.warning("data.first_tokens is %d, and the cache has %d", number, there)
-    return first
-
-
-def _longest(source: Source) -> int:
-    """Tokens of the longest of some examples: a cache that was cut off lacks fewer."""
-    some = np.arange(min(source.size or 0, 1000))
-    return int(source.split.counts(some).sum(1).max())

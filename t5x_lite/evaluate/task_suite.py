@@ -168,7 +168,7 @@ class Answerers:
 
     def of(self, task: Any, settings: Evaluation) -> Generator:
         """What answers a task's examples."""
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         size = settings.batch_size or self._data.batch_size
         if self.reads_labels:
@@ -184,7 +184,7 @@ class Answerers:
 
     def check_head(self, task: Any) -> str:
         """The name of the head that answers a task."""
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         form = task_form(task)
         return check_head(
@@ -197,7 +197,7 @@ class Answerers:
 
     def named_heads(self, heads: Sequence[Head], task: Any) -> tuple[Head, ...]:
         """Heads, of which the one that answers a task has the names of its classes."""
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         labels = loading.task_labels(task)
         own = self._heads[self.check_head(task)]
@@ -205,12 +205,12 @@ class Answerers:
 
     def in_order(self, task: Any) -> bool:
         """Whether the head that answers a task has its classes in the order of the labels."""
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         return is_in_order(self._heads[self.check_head(task)], loading.task_labels(task))
 
     def _head(self, task: Any, settings: Evaluation, *, batch_size: int) -> Generator:
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         if self._learner is None:
             raise InputError(
@@ -329,7 +329,7 @@ class TaskSuite:
             )
 
     def _sources(self) -> dict[str, Source]:
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         if not self.is_mixture:
             task = loading.load_task(self._data, self._vocabulary)
@@ -358,7 +358,7 @@ class TaskSuite:
         }
 
     def _evaluators(self) -> Iterator[tuple[str, TaskEvaluator]]:
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         settings = self._settings
         for name, source in self.sources.items():
@@ -380,7 +380,7 @@ class TaskSuite:
 
     def _evaluator(self, name: str, examples: Sequence[Any]) -> TaskEvaluator | None:
         """What measures a task; None of a mixture's without the examples that prompts show."""
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         postprocess, metrics = loading.task_metrics(self.sources[name].task)
         generator = self._generator(name)
@@ -396,7 +396,7 @@ class TaskSuite:
 
     def _prompts(self, name: str, *, no: str) -> Prompts | None:
         """The prompts of a task; None of a mixture's that has no examples to show."""
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         source, split = self.sources[name], self._settings.few_shot.split
         shown = self._by_task.shown(name, source.data)
@@ -431,7 +431,7 @@ class TaskSuite:
 
     def check_test(self, name: str) -> None:
         """Reads the test split of a task, without its tokens."""
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         try:
             self.sources[name].task.source.get_dataset(split="test", shuffle=False)
@@ -443,7 +443,7 @@ class TaskSuite:
         self, name: str, *, split: str, limit: int | None, may_lack: bool
     ) -> list[Any] | None:
         """A split's examples; None where there is no file for it, and the task may lack it."""
-        from t5x_lite.data.tasks import loading, reading
+        from t5x_lite.data import loading, reading
 
         try:
             return reading.eval_examples(
@@ -525,7 +525,7 @@ class TaskSuite:
 
     def answers(self, name: str, params: Params) -> list[Answer] | None:
         """A model's answers to the test split of one task; None where that is not there."""
-        from t5x_lite.data.tasks import loading
+        from t5x_lite.data import loading
 
         examples = self._examples(name, split="test", limit=None, may_lack=True)
         if examples is None:

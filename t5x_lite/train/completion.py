@@ -132,7 +132,7 @@ def num_classes(data: Data) -> int:
             "objective.num_classes 0 are the classes of data.task, which is not set; set "
             "--data.task, or --objective.num-classes N"
         )
-    from t5x_lite.data.tasks.loading import load_task, task_labels
+    from t5x_lite.data.loading import load_task, task_labels
 
     vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
     labels = task_labels(load_task(data, vocabulary))

@@ -26,14 +26,14 @@ PACKED = {"encoder_input_tokens", "encoder_segment_ids", "encoder_positions"} | 
 
 @pytest.fixture(scope="module")
 def loading():
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     return loading
 
 
 @pytest.fixture(scope="module")
 def reading():
-    from t5x_lite.data.tasks import reading
+    from t5x_lite.data import reading
 
     return reading
 

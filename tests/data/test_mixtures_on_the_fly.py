@@ -294,7 +294,7 @@ def test_a_constant_rate_that_stays_is_told(vocabulary, mixed, documents, caplog
 @pytest.mark.usefixtures("named")
 def test_members(vocabulary):
     from t5x_lite.data import batches as data_batches
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     found = loading.members(data("named:measured", directory="files"), vocabulary)
     assert [one.member.name for one in found.present] == ["named_many", "named_held_out"]
@@ -309,7 +309,7 @@ def test_members(vocabulary):
 @pytest.mark.usefixtures("named")
 def test_what_cannot_be_trained_on_is_refused(vocabulary):
     from t5x_lite.data import batches as data_batches
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     with pytest.raises(InputError, match=r"no absent/.*; --data\.mixing\.leave-out named_absent"):
         data_batches.train_batches(data("named:broken"), vocabulary, seed=0)

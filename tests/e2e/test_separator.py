@@ -59,7 +59,7 @@ def run(experiment, tmp_path_factory, compile_once):
 @pytest.mark.exhaustive
 def test_a_score_is_that_of_the_row_of_training(run):
     from t5x_lite.data import batches as data_batches
-    from t5x_lite.data.tasks import reading
+    from t5x_lite.data import reading
 
     loaded = Checkpoint.load([str(run)])
     data = dataclasses.replace(loaded.members[0].experiment.data, pack=False)

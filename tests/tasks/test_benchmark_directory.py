@@ -74,8 +74,8 @@ def test_a_saved_iterator_goes_on(task, directory, vocabulary):
     ],
 )
 def test_the_right_answers_have_the_best_metrics(task, directory, vocabulary):
+    from t5x_lite.data import loading, reading
     from t5x_lite.data.config import Data
-    from t5x_lite.data.tasks import loading, reading
 
     data = Data(task=f"tasks.{task}", vocabulary="", directory=directory)
     examples = reading.eval_examples(data, vocabulary, max_examples=12)

@@ -276,9 +276,9 @@ def of_languages(directory, *languages, **options):
 
 def test_languages_are_a_mixture_whose_rates_follow_the_temperature(tmp_path, vocabulary):
     from t5x_lite.data import batches as data_batches
+    from t5x_lite.data import loading
     from t5x_lite.data.mixing import Mixing
     from t5x_lite.data.mixtures import find_mixture
-    from t5x_lite.data.tasks import loading
 
     directory = write_mc4(tmp_path / "mc4")
     sizes = {

@@ -309,7 +309,7 @@ def tried_layouts(task, name):
 @pytest.mark.parametrize("name", list(marked(TASKS)))
 @pytest.mark.slow
 def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocabulary, wordpiece):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     module = name.partition(":")[0]
     data = {
@@ -335,7 +335,7 @@ def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocab
 
 def _check(data, task, vocabulary):
     from t5x_lite.data import batches as data_batches
-    from t5x_lite.data.tasks import loading, reading
+    from t5x_lite.data import loading, reading
 
     if "train" in task.splits:
         _check_a_saved_iterator(data, vocabulary)

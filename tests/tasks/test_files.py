@@ -45,8 +45,8 @@ def test_the_config_says_which_columns(files, arguments):
 
 
 def test_data_columns_reach_the_task(arguments):
+    from t5x_lite.data import loading, reading
     from t5x_lite.data.config import Data
-    from t5x_lite.data.tasks import loading, reading
 
     data = Data(
         task="tasks.files:classify",

@@ -49,8 +49,8 @@ def test_questions_are_asked_with_and_without_their_context(arguments):
 
 
 def test_the_best_of_all_answers_counts(arguments):
+    from t5x_lite.data import loading, reading
     from t5x_lite.data.config import Data
-    from t5x_lite.data.tasks import loading, reading
 
     data = Data(
         task="tasks.squad:squad",

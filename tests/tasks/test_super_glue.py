@@ -137,8 +137,8 @@ def test_the_classes_of_cb_have_another_order_than_those_of_mnli(super_glue, arg
 
 
 def test_wsc_evaluates_both_labels_by_the_noun(super_glue, arguments):
+    from t5x_lite.data import loading, reading
     from t5x_lite.data.config import Data
-    from t5x_lite.data.tasks import loading, reading
 
     data = Data(
         task="tasks.super_glue:wsc",
@@ -166,8 +166,8 @@ def test_wsc_evaluates_both_labels_by_the_noun(super_glue, arguments):
     ],
 )
 def test_metrics(super_glue, arguments, name, answer, metrics):
+    from t5x_lite.data import loading, reading
     from t5x_lite.data.config import Data
-    from t5x_lite.data.tasks import loading, reading
 
     data = Data(
         task=f"tasks.super_glue:{name}",

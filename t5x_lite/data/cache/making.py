@@ -66,7 +66,7 @@ from t5x_lite.data.cache.files import (
     SplitIndex,
     file_digest,
 )
-from t5x_lite.data.cache.recipe import Recipe, as_stored, recipe_of
+from t5x_lite.data.cache.recipe import Recipe, examples_of_block, recipe_of
 from t5x_lite.data.config import Data, trimmed_lengths, words_of_inputs
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.layouts.base import Layout, longest_joined
@@ -107,7 +107,7 @@ def load_job(
 ) -> Job:
     """Loads the task, and looks whether it can be cached."""
     # Now, because TensorFlow takes seconds.
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     if not data.task:
         raise InputError("which task is cached? give --data.task module:function")
@@ -129,7 +129,7 @@ def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
     blocks = stages.in_blocks(dataset, names, _READ_AT_A_TIME, scalars=numbered)
     number = 0
     for block in elements.as_numpy(elements.deterministic(blocks)):
-        found = stages.examples_of_block(block, names)
+        found = examples_of_block(block, names)
         places = np.arange(number, number + len(found))
         if numbered and not np.array_equal(block["index"], places):
             raise InputError(
@@ -427,7 +427,7 @@ def write_cache(
                     (directory / file.name).unlink()
         index = index_of(job, written)
         write_index(directory, index, vocabulary)
-    from t5x_lite.data.tasks import loading  # now, because TensorFlow takes seconds
+    from t5x_lite.data import loading  # now, because TensorFlow takes seconds
 
     for split in [*written][:1]:
         loading.look_at(data, job.task, vocabulary, name=job.task.name, split=split)
@@ -551,7 +551,7 @@ def _start_worker(
 ) -> None:
     end_with_parent()
     tempfile.tempdir = scratch  # TensorFlow writes code there
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     project.open_again(opened)
     loaded = load_vocabulary(str(Path(scratch, _VOCABULARY)), extra_ids=extra_ids)

@@ -196,6 +196,14 @@ def as_stored(values: np.ndarray) -> np.ndarray:
     return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
 
 
+def examples_of_block(
+    block: Mapping[str, np.ndarray], names: Sequence[str]
+) -> list[list[np.ndarray]]:
+    """The features of the examples of a block (`stages.in_blocks`), as a record holds them."""
+    columns = [np.split(block[name], block[f"{name}/ends"][:-1]) for name in names]
+    return [[as_stored(part) for part in parts] for parts in zip(*columns, strict=True)]
+
+
 def as_floats(numbers: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " _"]:
     """The floats that `as_numbers` turned into whole numbers."""
     return numbers.astype("<u2").view("<f4").astype(np.float32)

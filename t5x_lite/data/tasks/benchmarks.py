@@ -163,8 +163,9 @@ def _source(
     def rows(split: str) -> Any:
         return expanded(datasets(split), mark=mark)
 
-    splits = tuple(benchmark.files)
-    return stages.source(splits, rows if mark else datasets, one_to_one=one_to_one)
+    return stages.source(
+        tuple(benchmark.files), rows if mark else datasets, one_to_one=one_to_one, made_of=datasets
+    )
 
 
 def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:

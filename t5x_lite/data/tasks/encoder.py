@@ -59,7 +59,6 @@ from t5x_lite.layouts.text import NUM, Spans
 SHORTEST_ROW = 8
 """Tokens of the shortest rows that are of any use."""
 _AT_A_TIME = 64
-_NUMBER = "number of a raw example"
 
 Raw = list[dict[str, Any]]
 """Raw examples: a text is a str, and a list of texts or numbers is a list."""
@@ -263,38 +262,6 @@ def made_examples(
     }
     blocks = dataset.ragged_batch(_AT_A_TIME).map(flat)
     return stages.map_numpy(blocks, rows, signature).unbatch().map(unpadded)
-
-
-def divided_examples(dataset: Any, *, make: Make, fields: Mapping[str, type]) -> Any:
-    """Return raw examples, each as often as a function makes examples of it, with their fields.
-
-    What is in memory stays so that it can be permuted as a whole: as a table of the made fields.
-
-    Args:
-      dataset: raw examples.
-      make: as of `example_task`.
-      fields: the fields that it gives, each one value: str, int or float.
-    """
-    from t5x_lite.data.elements import tf
-    from t5x_lite.data.tasks import shuffling
-
-    if not shuffling.can_be_permuted(dataset):
-        return made_examples(dataset, make=make, fields=fields, drops=())
-
-    @tf.autograph.experimental.do_not_convert
-    def numbered(number: Any, example: Mapping[str, Any]) -> dict[str, Any]:
-        return {**example, _NUMBER: number}
-
-    @tf.autograph.experimental.do_not_convert
-    def of_table(row: Mapping[str, Any]) -> dict[str, Any]:
-        own = {name: row[name] for name in fields}
-        return {**tf.data.experimental.at(dataset, row[_NUMBER]), **own}
-
-    table = made_examples(
-        dataset.enumerate().map(numbered), make=make, fields=fields, drops=dataset.element_spec
-    )
-    columns: Any = shuffling.columns_of(table)
-    return tf.data.Dataset.from_tensor_slices(columns).map(of_table)
 
 
 def _spec(kind: type) -> Any:

@@ -41,7 +41,7 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.released_files import NUM_CHOICES
 from t5x_lite.data.postprocess import ClassIndex
 from t5x_lite.data.preprocessors import UNKNOWN, fill, label_text
-from t5x_lite.data.tasks.encoder import Raw, divided_examples, example_task, row_options
+from t5x_lite.data.tasks.encoder import Raw, example_task, made_examples, row_options
 from t5x_lite.data.tasks.labelled import (
     IMPOSSIBLE,
     NULL,
@@ -94,8 +94,7 @@ def expanded(dataset: Any, *, mark: str) -> Any:
 
     Returns:
       The same examples, each as often as it has candidates, with one of them in "second", and its
-      "label" and "targets". They are not known where there are no answers. What is in memory can be
-      permuted as a whole, with a table of its rows.
+      "label" and "targets". They are not known where there are no answers.
 
     Raises:
       InputError: an example has no candidates or no mark; of a stream, while it is read.
@@ -104,9 +103,8 @@ def expanded(dataset: Any, *, mark: str) -> Any:
     def make(raw: Raw) -> list[list[dict[str, Any]]]:
         return [candidate_rows(one, mark=mark) for one in raw]
 
-    return divided_examples(
-        dataset, make=make, fields={"second": str, "label": int, "targets": str}
-    )
+    fields = {"second": str, "label": int, "targets": str}
+    return made_examples(dataset, make=make, fields=fields, drops=())
 
 
 def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

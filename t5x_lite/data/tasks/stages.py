@@ -24,7 +24,6 @@ import numpy as np
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.object_store import BucketError
-from t5x_lite.data.cache.recipe import as_stored
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.elements import BEGIN, BEGIN_BUCKET, END, seqio, tf
 from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
@@ -118,14 +117,6 @@ def in_blocks(
         return {name: example[name] for name in (*names, *scalars)}
 
     return dataset.map(chosen).ragged_batch(size).map(flat)
-
-
-def examples_of_block(
-    block: Mapping[str, np.ndarray], names: Sequence[str]
-) -> list[list[np.ndarray]]:
-    """The features of the examples of a block, as whole numbers (`recipe.as_stored`)."""
-    columns = [np.split(block[name], block[f"{name}/ends"][:-1]) for name in names]
-    return [[as_stored(part) for part in parts] for parts in zip(*columns, strict=True)]
 
 
 # Preprocessors. seqio passes `output_features` and `sequence_length` to those that name them.
@@ -330,6 +321,7 @@ class Source(seqio.FunctionDataSource):
         dataset_of: Callable[[str], tf.data.Dataset],
         *,
         one_to_one: bool = False,
+        made_of: Callable[[str], tf.data.Dataset] | None = None,
     ):
         """A source.
 
@@ -337,8 +329,10 @@ class Source(seqio.FunctionDataSource):
           splits: their names.
           dataset_of: gives the examples of one.
           one_to_one: whether a task makes one example of each.
+          made_of: what those examples are made of, where that is not themselves.
         """
         self.one_to_one = one_to_one
+        self._made_of = made_of or dataset_of
 
         def dataset_fn(split, shuffle_files, seed=None):
             return dataset_of(split)
@@ -347,7 +341,7 @@ class Source(seqio.FunctionDataSource):
 
     def fits_in_memory(self, split: str) -> bool:
         """Whether training may hold the examples of a split, and permute them as a whole."""
-        return shuffling.can_be_permuted(self.get_dataset(split, shuffle=False))
+        return shuffling.can_be_permuted(self._made_of(split))
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
         """A split's examples in an order of their own at each pass, of what is streamed.
@@ -367,9 +361,10 @@ def source(
     dataset_of: Callable[[str], tf.data.Dataset],
     *,
     one_to_one: bool = False,
+    made_of: Callable[[str], tf.data.Dataset] | None = None,
 ) -> Source:
     """A `Source`: a seqio source from a function of the split."""
-    return Source(splits, dataset_of, one_to_one=one_to_one)
+    return Source(splits, dataset_of, one_to_one=one_to_one, made_of=made_of)
 
 
 class FileSource(Source):

@@ -10,7 +10,8 @@ from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Bucketed, Data, Fixed
 from t5x_lite.data.scheduled import Grouped, OneShape
-from t5x_lite.data.stream import WINDOW, Position, Source, Stream
+from t5x_lite.data.sources import Source
+from t5x_lite.data.stream import WINDOW, Position, Stream
 
 RECIPE = Recipe(stored=("inputs",), outputs={"inputs": True}, eos="after_trim", eos_id=1)
 

@@ -11,7 +11,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.files import Cache, Index
 from t5x_lite.data.config import Data
-from t5x_lite.data.stream import Source, truncated
+from t5x_lite.data.sources import Source, truncated
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ def wordpiece(tmp_path_factory):
 
 
 def shown(data, vocabulary, **changes):
-    from t5x_lite.data.tasks import reading
+    from t5x_lite.data import reading
 
     return reading.eval_examples(dataclasses.replace(data, **changes), vocabulary)
 

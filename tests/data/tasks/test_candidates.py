@@ -125,7 +125,7 @@ def test_the_rows_of_all_questions_are_permuted_and_a_position_goes_on(data, voc
 
 
 def test_examples_are_questions_and_a_limit_divides_none(data, vocabulary):
-    from t5x_lite.data.tasks import reading
+    from t5x_lite.data import reading
 
     found = reading.eval_examples(data, vocabulary)
     assert [one.raw["idx/query"] for one in found] == [8, 9, 7]

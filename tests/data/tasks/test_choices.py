@@ -79,7 +79,7 @@ def test_copa_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
 
 
 def test_an_example_is_all_its_texts(data, vocabulary):
-    from t5x_lite.data.tasks import reading
+    from t5x_lite.data import reading
 
     first, *_ = reading.eval_examples(data, vocabulary)
     assert (first.targets_text, first.target, first.raw["idx"]) == ("choice1", 0, 0)
@@ -99,7 +99,7 @@ def test_another_layout_is_refused(data, vocabulary):
 
 def test_files_of_one_s_own(data, vocabulary, tmp_path):
     from t5x_lite.data import batches as data_batches
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     line = {"question": "the dog", "choices": ["run", "dogs", "a"], "label": 2}
     write(tmp_path / "train.jsonl", line)
@@ -123,7 +123,7 @@ def race_data(data, tmp_path, layout):
 
 def test_race_for_an_encoder(data, vocabulary, tmp_path):
     from t5x_lite.data import batches as data_batches
-    from t5x_lite.data.tasks import loading, reading
+    from t5x_lite.data import loading, reading
 
     race = race_data(data, tmp_path, layouts.Choices(num=4))
     first, second = reading.eval_examples(race, vocabulary)
@@ -140,8 +140,8 @@ def test_race_for_an_encoder(data, vocabulary, tmp_path):
 
 
 def test_race_as_text_to_text(data, vocabulary, tmp_path):
-    from t5x_lite.data.tasks import loading, reading
-    from t5x_lite.data.tasks.loading import task_labels, task_metrics
+    from t5x_lite.data import loading, reading
+    from t5x_lite.data.loading import task_labels, task_metrics
 
     race = race_data(data, tmp_path, layouts.Seq2Seq())
     first, _ = reading.eval_examples(race, vocabulary)
@@ -167,7 +167,7 @@ def test_race_as_text_to_text(data, vocabulary, tmp_path):
     ],
 )
 def test_swag(data, vocabulary, tmp_path, layout, text):
-    from t5x_lite.data.tasks import reading
+    from t5x_lite.data import reading
 
     row = '0,v,1,"A, b. She","A, b.",She,gold,s.,t.,w.,x,2'
     for name in ("train", "val"):

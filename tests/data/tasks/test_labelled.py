@@ -150,7 +150,7 @@ def test_glue_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
 
 
 def test_examples_have_what_the_metrics_read(data, vocabulary):
-    from t5x_lite.data.tasks import loading, reading
+    from t5x_lite.data import loading, reading
 
     first, *_ = reading.eval_examples(data, vocabulary)
     task = loading.load_task(data, vocabulary)
@@ -205,7 +205,7 @@ def test_caches_with_and_without_scores_are_not_mixed(data, vocabulary, tmp_path
 
 
 def test_a_task_that_is_text_alone_says_so(data, vocabulary):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     (wnli,) = [dataclasses.replace(data, task="tasks.glue:wnli")]
     with pytest.raises(

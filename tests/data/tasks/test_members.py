@@ -34,7 +34,7 @@ def glue(directory, *leave_out):
 def test_all_missing_tasks_are_named_with_the_option_that_leaves_them_out(
     vocabulary, tiny_glue, tmp_path
 ):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     shutil.copytree(tiny_glue / "SST-2", tmp_path / "SST-2")
     shutil.copytree(tiny_glue / "SST-2", tmp_path / "RTE")
@@ -55,7 +55,7 @@ def test_all_missing_tasks_are_named_with_the_option_that_leaves_them_out(
 
 
 def test_one_missing_file_is_named_with_its_reason(vocabulary, tiny_glue, tmp_path):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     shutil.copytree(tiny_glue / "SST-2", tmp_path / "SST-2")
     others = ("cola", "mrpc", "qqp", "stsb", "mnli", "qnli")
@@ -64,7 +64,7 @@ def test_one_missing_file_is_named_with_its_reason(vocabulary, tiny_glue, tmp_pa
 
 
 def test_tasks_that_are_not_there_have_reasons(vocabulary, tiny_glue, tmp_path):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     shutil.copytree(tiny_glue / "SST-2", tmp_path / "SST-2")
     found = loading.members(glue(tmp_path), vocabulary)
@@ -78,7 +78,7 @@ def test_tasks_that_are_not_there_have_reasons(vocabulary, tiny_glue, tmp_path):
 
 
 def test_what_comes_of_an_absent_file():
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     outer = InputError("no such file")
     assert not loading.is_absent(outer)

@@ -209,9 +209,8 @@ def unnumbered(arguments):
 
 def test_a_task_needs_not_number_its_examples(vocabulary, tmp_path, monkeypatch):
     from t5x_lite.data import batches as data_batches
-    from t5x_lite.data import mixtures
+    from t5x_lite.data import loading, mixtures
     from t5x_lite.data.config import Data
-    from t5x_lite.data.tasks import loading
 
     line = to_json(Pairs("the", ["dog"], ["run"]))
     (tmp_path / "train.jsonl").write_text(line)

@@ -174,7 +174,7 @@ def test_shuffled_windows_go_on_where_they_were(data, vocabulary):
 
 
 def test_the_metrics_see_questions(data, vocabulary):
-    from t5x_lite.data.tasks import loading, reading
+    from t5x_lite.data import loading, reading
 
     examples = reading.eval_examples(data, vocabulary, max_examples=4)
     assert [one.raw["id"] for one in examples] == ["q0", "n0", "q1", "n1"]

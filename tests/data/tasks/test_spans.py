@@ -81,7 +81,7 @@ def test_a_vocabulary_without_characters_is_refused(tiny_vocabulary):
 @pytest.mark.slow
 def test_squad_as_spans(vocabulary, tmp_path):
     from t5x_lite.data import batches as data_batches
-    from t5x_lite.data.tasks import loading, reading
+    from t5x_lite.data import loading, reading
 
     answers = [{"text": "dogs", "answer_start": 4}, {"text": "The dogs", "answer_start": 0}]
     qas = [{"id": "q", "question": "run dog", "answers": answers}]

@@ -234,6 +234,8 @@ def test_passes_over_files(stages, tf, tmp_path, monkeypatch):
 
 
 def test_examples_in_blocks(stages, tf):
+    from t5x_lite.data.cache.recipe import examples_of_block
+
     parts = [[5, 6], [], [7]]
     dataset = tf.data.Dataset.from_tensor_slices(
         {"a": tf.ragged.constant(parts, tf.int32), "score": [[0.5], [1.0], [-2.0]]}
@@ -242,7 +244,7 @@ def test_examples_in_blocks(stages, tf):
     blocks = [*stages.in_blocks(dataset, ("a", "score"), 2, scalars=("number",))]
     assert [block["number"].numpy().tolist() for block in blocks] == [[0, 1], [2]]
     values = [{name: value.numpy() for name, value in block.items()} for block in blocks]
-    found = [one for block in values for one in stages.examples_of_block(block, ("a", "score"))]
+    found = [one for block in values for one in examples_of_block(block, ("a", "score"))]
     assert [one[0].tolist() for one in found] == parts
     assert [one[1].tolist() for one in found] == [[0, 16128], [0, 16256], [0, 49152]]
 

@@ -146,7 +146,7 @@ def test_a_cache_is_of_one_length(data, vocabulary, tmp_path):
 
 
 def test_examples_and_their_words(data, vocabulary):
-    from t5x_lite.data.tasks import loading, reading
+    from t5x_lite.data import loading, reading
 
     task = loading.load_task(data, vocabulary)
     assert loading.task_labels(task) == TAGS
@@ -164,7 +164,7 @@ def test_examples_and_their_words(data, vocabulary):
 
 
 def test_words_behind_the_cut_are_answered_all_the_same(data, vocabulary, tmp_path):
-    from t5x_lite.data.tasks import reading
+    from t5x_lite.data import reading
 
     (tmp_path / "valid.txt").write_text("".join("dogs B-A\n" for _ in range(5)))
     (one,) = reading.eval_examples(dataclasses.replace(data, inputs_length=8), vocabulary)
@@ -176,7 +176,7 @@ def test_words_behind_the_cut_are_answered_all_the_same(data, vocabulary, tmp_pa
 
 
 def test_tags_that_are_given(data, vocabulary, tmp_path):
-    from t5x_lite.data.tasks import loading, reading
+    from t5x_lite.data import loading, reading
 
     lines = [{"tokens": ["the", "dogs"], "ner_tags": [0, 2]}, {"tokens": ["run"], "ner_tags": [1]}]
     for name in ("train", "validation"):
@@ -192,7 +192,7 @@ def test_tags_that_are_given(data, vocabulary, tmp_path):
 
 
 def test_parts_of_speech_are_measured_by_accuracy(data, vocabulary, tmp_path):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     (tmp_path / "train.txt").write_text("the DT\ndogs NNS\n")
     task = loading.load_task(data, vocabulary)
@@ -213,7 +213,7 @@ def test_parts_of_speech_are_measured_by_accuracy(data, vocabulary, tmp_path):
     ],
 )
 def test_what_is_wrong_with_a_file(data, vocabulary, tmp_path, name, content, message):
-    from t5x_lite.data.tasks import reading
+    from t5x_lite.data import reading
 
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message):
@@ -221,7 +221,7 @@ def test_what_is_wrong_with_a_file(data, vocabulary, tmp_path, name, content, me
 
 
 def test_what_is_missing(data, vocabulary, tmp_path):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     (tmp_path / "train.txt").unlink()
     with pytest.raises(InputError, match=r"no training file beside .*valid\.txt.*, whose tags are"):

@@ -107,8 +107,8 @@ def tfds_directory(tmp_path, monkeypatch):
 @pytest.mark.parametrize("layout", ["labelled", "seq2seq"])
 def test_records_of_tfds(tfds_directory, tiny_vocabulary, layout):
     from t5x_lite import layouts
+    from t5x_lite.data import loading, reading
     from t5x_lite.data.config import Data
-    from t5x_lite.data.tasks import loading, reading
     from t5x_lite.data.vocabularies.loading import load_vocabulary
     from tests import tokenizer_files
 

@@ -81,7 +81,7 @@ def rows(batches, vocabulary, count):
 
 def first_chunks(data, vocabulary, number):
     """The first chunks of text, read in order, that have so many tokens at most."""
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     task = loading.load_task(data, vocabulary)
     dataset = task.preprocess_precache(task.source.get_dataset("train", shuffle=False), seed=0)
@@ -232,7 +232,7 @@ def test_what_cannot_be_truncated_is_refused(data, vocabulary, caplog):
 
 
 def test_tokens_need_a_place_where_they_are_counted(data, vocabulary):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     task = loading.load_task(data, vocabulary)
     without = task.replace(preprocessors=[])

@@ -17,7 +17,8 @@ from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.data.config import Scheduled as Shapes
 from t5x_lite.data.scheduled import Scheduled
-from t5x_lite.data.stream import Position, Source, Stream
+from t5x_lite.data.sources import Source
+from t5x_lite.data.stream import Position, Stream
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 RECIPE = Recipe(stored=("inputs",), outputs={"inputs": True}, eos="after_trim", eos_id=1)

@@ -21,7 +21,7 @@ def data(tmp_path):
 
 
 def test_task_metrics_are_the_tasks_own(data, vocabulary):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     postprocess, metrics = loading.task_metrics(loading.load_task(data, vocabulary))
     assert postprocess("text", example=None, is_target=True) == "text"
@@ -29,8 +29,8 @@ def test_task_metrics_are_the_tasks_own(data, vocabulary):
 
 
 def test_task_labels_are_those_that_the_postprocessor_names(data, vocabulary):
+    from t5x_lite.data import loading
     from t5x_lite.data.postprocess import ClassIndex
-    from t5x_lite.data.tasks import loading
 
     task = loading.load_task(data, vocabulary)
     assert loading.task_labels(task) is None
@@ -54,7 +54,7 @@ def supervised(tiny_glue):
 
 
 def test_the_words_at_the_end_of_inputs_survive_the_cut(supervised, vocabulary):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     words = vocabulary.encode(" target:")
     for length in (12, 200):
@@ -69,7 +69,7 @@ def test_the_words_at_the_end_of_inputs_survive_the_cut(supervised, vocabulary):
 
 
 def test_unlabelled_text_leaves_room_for_the_words(data, vocabulary, tiny_text):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     words = vocabulary.encode(" target:")
     layout = layouts.ConcatLM(separator=" target:")
@@ -87,7 +87,7 @@ def test_unlabelled_text_leaves_room_for_the_words(data, vocabulary, tiny_text):
 
 
 def test_rows_without_room_for_the_words_are_refused(supervised, vocabulary):
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     length = len(vocabulary.encode(" target:"))
     with pytest.raises(InputError, match=f"has {length} tokens, and inputs have at most {length}"):
@@ -107,7 +107,7 @@ def test_rows_without_room_for_the_words_are_refused(supervised, vocabulary):
     ],
 )
 def test_words_that_do_not_reach_a_task_are_refused(data, vocabulary, changes, message):
-    from t5x_lite.data.tasks.loading import trained_members
+    from t5x_lite.data.loading import trained_members
 
     with pytest.raises(InputError) as error:
         trained_members(dataclasses.replace(data, **changes), vocabulary)

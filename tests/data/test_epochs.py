@@ -40,7 +40,7 @@ def forgetful(arguments):
 @pytest.fixture
 def train(byte_vocabulary, monkeypatch):
     from t5x_lite.data import batches as data_batches
-    from t5x_lite.data.tasks import loading
+    from t5x_lite.data import loading
 
     def make(task=pairs, *, layout=None, index=0, count=1, **changes):
         for module in (loading, mixtures):

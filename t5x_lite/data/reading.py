@@ -39,15 +39,10 @@ from t5x_lite.core.object_store import BucketError
 from t5x_lite.core.progress import counting
 from t5x_lite.data import elements
 from t5x_lite.data.cache.making import features_of
-from t5x_lite.data.cache.recipe import Recipe, recipe_of
+from t5x_lite.data.cache.recipe import Recipe, examples_of_block, recipe_of
 from t5x_lite.data.config import Data, truncation_of
 from t5x_lite.data.elements import as_numpy, closed_at_exit, deterministic, seqio, tf
-from t5x_lite.data.mixing import CACHE_PERIOD, UnknownSize, cache_rates
-from t5x_lite.data.preprocessors import UNKNOWN
-from t5x_lite.data.stream import Held, Running, Source
-from t5x_lite.data.tasks import shuffling, stages
-from t5x_lite.data.tasks.labelled import task_form
-from t5x_lite.data.tasks.loading import (
+from t5x_lite.data.loading import (
     Present,
     dataset_of,
     examples_of,
@@ -57,6 +52,11 @@ from t5x_lite.data.tasks.loading import (
     rates_of,
     trained_members,
 )
+from t5x_lite.data.mixing import CACHE_PERIOD, UnknownSize, cache_rates
+from t5x_lite.data.preprocessors import UNKNOWN
+from t5x_lite.data.sources import Held, Running, Source
+from t5x_lite.data.tasks import shuffling, stages
+from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.data.tasks.questions import questions
 from t5x_lite.data.vocabularies.loading import Vocabulary
 
@@ -246,7 +246,7 @@ class Feed:
             raise found from error
         values = {name: value.numpy() for name, value in block.items()}
         epochs = values[EPOCH] if self._counted else None
-        return stages.examples_of_block(values, self._names), epochs
+        return examples_of_block(values, self._names), epochs
 
     def state(self) -> bytes:
         """See `stream.Feed`."""
