@@ -13,6 +13,7 @@ from t5x_lite.commands.mining import mine, refresh
 from t5x_lite.commands.search import search
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import locked
+from t5x_lite.core.jobs import ResumableArray
 from t5x_lite.core.options import OptionError
 from t5x_lite.data.config import Data
 from t5x_lite.data.formats import pairs
@@ -169,28 +170,28 @@ def test_a_command_that_was_killed_goes_on(beir, checkpoint, tmp_path, monkeypat
     source = {"checkpoint": checkpoint, "rules": TOP, "encoder": encoder}
     whole, _ = mined(tmp_path / "m.jsonl", beir, **source)
     monkeypatch.setattr(queries, "_CHUNK_BATCHES", 1)
-    written = queries.write_atomically
+    write = ResumableArray.write
 
-    def killed(path, content):
-        written(path, content)
-        if content == b"4":
+    def killed(array, rows, **options):
+        write(array, rows, **options)
+        if array.done == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(queries, "write_atomically", killed)
+    monkeypatch.setattr(ResumableArray, "write", killed)
     output = tmp_path / "n.jsonl"
     with pytest.raises(KeyboardInterrupt):
         mined(output, beir, **source)
     assert not output.exists()
-    assert (tmp_path / "n.jsonl.partial" / "passages.done").exists()
+    assert (tmp_path / "n.jsonl.partial" / "passages.npy").exists()
     other = {**source, "encoder": PairEncoder(pooling="mean", batch_size=2)}
     with (
         locked(tmp_path / "n.jsonl.partial", output="n.jsonl"),
         pytest.raises(InputError, match=r"n.jsonl: another process is writing it"),
     ):
         mined(output, beir, **source)
-    with pytest.raises(InputError, match=r"n.jsonl.partial is of another command \(other source\)"):
+    with pytest.raises(InputError, match=r"holds the vectors of another command \(other source\)"):
         mined(output, beir, **other)
-    monkeypatch.setattr(queries, "write_atomically", written)
+    monkeypatch.setattr(ResumableArray, "write", write)
     again, _ = mined(output, beir, **source)
     assert [one["neg"] for one in again] == [one["neg"] for one in whole]
     assert not (tmp_path / "n.jsonl.partial").exists()
