@@ -60,10 +60,9 @@ from t5x_lite.plan.program import (
     widest_fsdp,
 )
 from t5x_lite.plan.sheet import Sheet, Sheets
-from t5x_lite.train import hosts, phases, restoring
-from t5x_lite.train.completion import with_classes, with_epochs, with_schedule_offset
+from t5x_lite.train import hosts, phases
+from t5x_lite.train.completion import with_classes, with_epochs
 from t5x_lite.train.step import TrainState, abstract_state, make_train_step, state_shardings
-from t5x_lite.train.training import vocabulary_of
 from t5x_lite.train.workdir import WorkDirectory
 
 _logger = logging.getLogger(__name__)
@@ -293,20 +292,9 @@ def rehearse(experiment: Experiment) -> str:
     with tempfile.TemporaryDirectory(prefix="t5x_lite-") as empty:
         workdir = _workdir(experiment.workdir, empty)
         experiment = phases.with_steps(with_epochs(experiment))
-        experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
-        experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
-        experiment = with_classes(experiment, earlier=workdir.earlier())
-        kind = jax.devices()[0].device_kind
-        experiment, chosen = with_choices(experiment, kind, earlier=workdir.earlier())
-        workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
-        vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
         saved = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
-        initial = None
-        if not saved:
-            modules.check_init(experiment)
-            if experiment.init.checkpoint:
-                initial = restoring.check_init(experiment, vocabulary)
-        experiment = restoring.with_kept_heads(experiment, workdir, step=initial)
+        complete = completed(experiment, workdir)
+        experiment, vocabulary = complete.experiment, complete.vocabulary
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     modules.check_children(experiment)
@@ -325,7 +313,7 @@ def rehearse(experiment: Experiment) -> str:
     lines = [
         *_start(experiment, saved, workdir),
         *_sizes(experiment, learner, mesh),
-        *chosen,
+        *complete.choices,
         *_steps(experiment, None if experiment.data.cache else batches.size, batch, count=count),
         *_rows(experiment, vocabulary, batch),
         "dry run: nothing was written; `t5x-lite plan` compiles the step and says what it needs",

@@ -125,11 +125,8 @@ def _train(
     """Makes the parts that the config names, the cheap checks first, and trains.
 
     1. The settings and files of all processes, which must be equal.
-       The work directory and the vocabulary: those of another experiment are refused at once. The
-       configs of modules that are loaded, which the run's config states, and the number that a
-       schedule_offset and a model's fields "auto" are.
-    2. The checkpoint of `init`: its shapes are compared, its arrays are not read yet. Its heads are
-       kept.
+    2. The complete config (`completed`). The work directory, the vocabulary and the checkpoint of
+       `init` of another experiment are refused; arrays are not read yet.
     3. Mesh, learner and optimizer: sizes that do not divide are refused before the data are opened.
     4. The data and what is measured: the names of metrics need both, and say what may be "best".
     5. The state: of the last good checkpoint, which also gives the data's position, else of the
@@ -140,20 +137,9 @@ def _train(
     """
     saved = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
     hosts.check_agreement(experiment, **{"the steps saved in the work directory": saved})
-    experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
-    experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
-    experiment = with_classes(experiment, earlier=workdir.earlier())
+    complete = completed(experiment, workdir)
+    experiment, vocabulary = complete.experiment, complete.vocabulary
     kind = jax.devices()[0].device_kind
-    experiment, chosen = with_choices(experiment, kind, earlier=workdir.earlier())
-    workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
-    vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
-    resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))
-    initial = None
-    if not resumed:
-        modules.check_init(experiment)
-    if experiment.init.checkpoint and not resumed:
-        initial = restoring.check_init(experiment, vocabulary)
-    experiment = restoring.with_kept_heads(experiment, workdir, step=initial)
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     modules.check_children(experiment)
@@ -174,7 +160,7 @@ def _train(
         cache=hashlib.sha256(batches.state()).hexdigest() if experiment.data.cache else "",
     )
     measurement = Measurement(experiment, learner, vocabulary, mesh=mesh, workdir=workdir.local)
-    if measurement.suite is not None and not resumed:
+    if measurement.suite is not None and not saved:
         heads = measurement.suite.named_heads(experiment.heads)
         experiment = dataclasses.replace(experiment, heads=heads)
     trackers = find_trackers(experiment.tracking)
@@ -191,7 +177,7 @@ def _train(
             if experiment.init.checkpoint:
                 state, base = restoring.with_initial(
                     *(state, experiment, learner, vocabulary, abstract.params),
-                    step=initial,
+                    step=complete.initial,
                     steps=workdir.path / checkpointing.DIRECTORY,
                 )
             else:
@@ -216,7 +202,7 @@ def _train(
             )
             for line in _trained_part(learner, base):
                 tracker.message(line)
-            for choice in (*chosen, *choices):
+            for choice in (*complete.choices, *choices):
                 tracker.message(choice)
             train_step = make_train_step(
                 updates,
@@ -248,6 +234,52 @@ def _train(
                 )
             checkpoints.wait()
             _tell_best(tracker, workdir, experiment)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Complete:
+    """A config without open questions, and what answered them.
+
+    Attributes:
+      experiment: the config that the run has, its heads included.
+      vocabulary: of its data, the same as before if the run goes on.
+      initial: the step that `init` names, of a run that begins.
+      choices: a line for each field that was "auto".
+    """
+
+    experiment: Experiment
+    vocabulary: Vocabulary
+    initial: AnyPath | None
+    choices: tuple[str, ...]
+
+
+def completed(experiment: Experiment, workdir: WorkDirectory) -> Complete:
+    """The config of modules that are loaded, schedule_offset, classes, fields "auto" and heads.
+
+    A run that goes on keeps what it has.
+
+    Raises:
+      InputError: the work directory or the checkpoint of `init` is of something else.
+    """
+    earlier = workdir.earlier()
+    experiment = modules.with_loaded(experiment, earlier=earlier)
+    experiment = with_schedule_offset(experiment, earlier=earlier)
+    experiment = with_classes(experiment, earlier=earlier)
+    kind = jax.devices()[0].device_kind
+    experiment, choices = with_choices(experiment, kind, earlier=earlier)
+    workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
+    vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
+    initial = None
+    if not checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY):
+        modules.check_init(experiment)
+        if experiment.init.checkpoint:
+            initial = restoring.check_init(experiment, vocabulary)
+    return Complete(
+        experiment=restoring.with_kept_heads(experiment, workdir, step=initial),
+        vocabulary=vocabulary,
+        initial=initial,
+        choices=tuple(choices),
+    )
 
 
 def check_memory(experiment: Experiment, learner: Learner, state: TrainState, mesh: Mesh) -> None:

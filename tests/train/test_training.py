@@ -74,7 +74,7 @@ def test_the_work_directory(tiny_run, tiny_experiment):
     files = step_files(tiny_run / "checkpoints" / "10")
     assert sorted(files) == [
         "config.json",
-        "data/process_0",
+        "data/position",
         "metrics.json",
         "vocabulary/sentencepiece.model",
     ]
