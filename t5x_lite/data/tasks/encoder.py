@@ -160,11 +160,7 @@ def example_task(
 
 
 def check_lengths(arguments: TaskArguments, fields: Sequence[str]) -> None:
-    """Refuses rows of an encoder that are too short for any text.
-
-    Raises:
-      InputError: naming the field of `Data`.
-    """
+    """Raise InputError if a length of `Data` is too short for a row of an encoder."""
     for field in fields:
         if getattr(arguments, field) < SHORTEST_ROW:
             raise InputError(
@@ -191,14 +187,7 @@ def make_examples(
 ) -> Any:
     """Return a tf.data.Dataset of the examples that a function makes of raw ones, in their order.
 
-    Args:
-      dataset: raw examples.
-      make: as of `example_task`.
-      fields: its `features` and `extras`.
-      drop: as of `example_task`.
-
-    Raises:
-      InputError: if a raw example has a field that is not a text, a number or a list of these.
+    The arguments are those of `example_task`; `fields` are its `features` and `extras`.
     """
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
@@ -284,16 +273,7 @@ def _padded(values: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encoder_task(name: str, arguments: TaskArguments, *, source: Any) -> Any:
-    """A seqio.Task of the pieces of documents.
-
-    Args:
-      name: the task's, for messages of seqio.
-      arguments: of the task.
-      source: a seqio source of examples with "text".
-
-    Raises:
-      InputError: the rows are too short, or the vocabulary has no [CLS].
-    """
+    """Make a seqio.Task of the pieces of documents; the source gives examples with "text"."""
     options = row_options(arguments)
 
     def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
@@ -309,13 +289,8 @@ def pieces(
     """The pieces of documents, in order; each is of one document and begins with [CLS].
 
     A sentence that is not a document's first is encoded with the space before it. Special tokens
-    that a text spells out are unknown: a row has one [CLS] and one [SEP], and no [MASK].
-
-    Args:
-      texts: documents.
-      vocabulary: of the tokens.
-      tokens: the vocabulary's.
-      length: of a row: a piece has at most one token less, which [SEP] takes.
+    that a text spells out are unknown: a row has one [CLS] and one [SEP], and no [MASK]. A piece
+    has one token less than `length`, the length of a row, because [SEP] follows.
     """
     documents = _filled(texts, vocabulary=vocabulary, tokens=tokens, length=length)
     return [[tokens.cls_id, *piece] for own in documents for piece in own]
@@ -345,16 +320,9 @@ _Tokens = Sequence[int]
 
 
 def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool) -> Any:
-    """A seqio.Task of the spans of documents.
+    """Make a seqio.Task of the spans of documents, whose data.layout is `Spans`.
 
-    Args:
-      name: the task's, for messages of seqio.
-      arguments: of the task.
-      source: a seqio source of examples with "text".
-      listed: whether a text is a list of spans (`checked`), and no document.
-
-    Raises:
-      InputError: the layout shows no spans, the rows are too short, or the vocabulary has no [CLS].
+    The source gives examples with "text": a document, or, if `listed`, a list of spans (`checked`).
     """
     if not isinstance(arguments.layout, Spans):
         arguments.layout.check(Spans.features)
@@ -386,14 +354,7 @@ def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool)
 def cut_spans(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens, length: int
 ) -> list[list[_Tokens]]:
-    """The spans of documents: whole sentences, as many as fit.
-
-    Args:
-      texts: documents.
-      vocabulary: of the tokens.
-      tokens: the vocabulary's.
-      length: of a row: a span has two tokens less, for [CLS] and [SEP].
-    """
+    """The spans of documents: whole sentences, as many as fit into a row of this length."""
     shortest = min(SHORTEST, length - 2)
     return [
         [span for span in spans if len(span) >= shortest]
@@ -414,15 +375,7 @@ def listed_spans(
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """The spans of an object of a file, as JSON.
-
-    Args:
-      record: the object.
-      where: its place, "file:line".
-
-    Raises:
-      InputError: it has no list of strings "spans".
-    """
+    """The spans of an object of a file, as JSON; an error names its place, "file:line"."""
     spans = record.get("spans")
     if not isinstance(spans, list) or not all(isinstance(span, str) for span in spans):
         has = sorted(record) or "nothing"
