@@ -42,7 +42,7 @@ Source: RetroMAE examples/pretrain/preprocess.py (create_wiki_data).
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -73,14 +73,14 @@ def example_task(
     source: Any,
     make: Make,
     features: Mapping[str, type] | None = None,
-    others: Mapping[str, type] | None = None,
-    drops: Collection[str] | None = None,
-    ended: Collection[str] = ("inputs",),
+    extras: Mapping[str, type] | None = None,
+    drop: Collection[str] | None = None,
+    add_eos: Collection[str] = ("inputs",),
     keyed: bool = False,
     postprocess: Callable[..., Any] | None = None,
     metrics: Sequence[Callable[..., Any]] = (),
 ) -> Any:
-    r"""Make a seqio.Task of a source and of a function from raw examples to examples.
+    r"""Make a seqio.Task of a source and a function from raw examples to examples.
 
     A custom task for an encoder is a source and such a function. This task shows two neighbouring
     lines of a dialogue in each row:
@@ -104,24 +104,24 @@ def example_task(
         the task gives    {"inputs": [2, 5, 6, 3, 6, 7, 8, 3]}, {"inputs": [2, 6, 7, 8, 3, 8, 9, 3]}
 
     The function gets blocks of raw examples, because a tokenizer encodes many texts at a time. It
-    must be pure, and its examples must not depend on how blocks are divided: a saved iterator calls
-    it again.
+    must be pure, and its examples must not depend on the size of a block: a saved iterator calls it
+    again.
 
     Args:
       name: the name of the task, for messages of seqio.
       arguments: the arguments of the task function.
       source: a seqio source of raw examples, flat dicts of texts, numbers and lists of these.
-      make: the function. Each of its examples has all `features` and `others`.
+      make: the function. Each of its examples has all `features` and `extras`.
       features: the arrays that the layout reads, with their dtypes, np.int32 or np.float32; by
         default {"inputs": np.int32}.
-      others: further fields of an example, for metrics. str, int and float are one value, list is
-        several texts, a dtype of NumPy is an array [n]. "inputs_pretokenized" and
+      extras: further fields of an example, for metrics: str, int and float are one value, list is
+        several texts, and a dtype of NumPy is an array [n]. "inputs_pretokenized" and
         "targets_pretokenized" are the texts of an example.
-      drops: fields of a raw example that its examples do not have; they have all others. If None,
-        they have none of them.
-      ended: features that end in [SEP], after they are trimmed to their length.
+      drop: fields of a raw example that its examples do not have; they keep all other fields. If
+        None, all fields are dropped.
+      add_eos: features that are trimmed to their length and end in [SEP].
       keyed: whether examples are numbered, for a layout that draws by (seed, epoch, index).
-      postprocess: (text, example=, is_target=) -> what the metrics compare.
+      postprocess: (text, example=, is_target=) -> the value that metrics compare.
       metrics: functions (targets, predictions) -> {name: value}.
 
     Raises:
@@ -133,25 +133,26 @@ def example_task(
 
     check_lengths(arguments, ("inputs_length",))
     features = {"inputs": np.int32} if features is None else features
-    fields = {**features, **(others or {})}
     ids = seqio_vocabulary(arguments.vocabulary)
-    end = [seqio.preprocessors.append_eos_after_trim] if ended else []
-    key = [stages.count_epochs, partial(stages.keyed, seed=arguments.seed)] if keyed else []
+    steps: list[Any] = [
+        partial(make_examples, make=make, fields={**features, **(extras or {})}, drop=drop)
+    ]
+    if keyed:
+        steps.append(stages.number)
+    steps.append(seqio.CacheDatasetPlaceholder())
+    if add_eos:
+        steps.append(seqio.preprocessors.append_eos_after_trim)
+    if keyed:
+        steps += [stages.count_epochs, partial(stages.keyed, seed=arguments.seed)]
     return seqio.Task(
         name,
         source=source,
-        preprocessors=[
-            partial(made_examples, make=make, fields=fields, drops=drops),
-            *([stages.number] if keyed else []),
-            seqio.CacheDatasetPlaceholder(),
-            *end,
-            *key,
-        ],
+        preprocessors=steps,
         output_features={
             feature: seqio.Feature(
-                vocabulary=ids, add_eos=feature in ended, dtype=_spec(dtype).dtype
+                vocabulary=ids, add_eos=feature in add_eos, dtype=_spec(kind).dtype
             )
-            for feature, dtype in features.items()
+            for feature, kind in features.items()
         },
         postprocess_fn=postprocess,
         metric_fns=list(metrics),
@@ -159,11 +160,7 @@ def example_task(
 
 
 def check_lengths(arguments: TaskArguments, fields: Sequence[str]) -> None:
-    """Refuses rows of an encoder that are too short for any text.
-
-    Raises:
-      InputError: naming the field of `Data`.
-    """
+    """Raise InputError if a length of `Data` is too short for a row of an encoder."""
     for field in fields:
         if getattr(arguments, field) < SHORTEST_ROW:
             raise InputError(
@@ -181,87 +178,73 @@ def row_options(arguments: TaskArguments) -> dict[str, Any]:
     }
 
 
-def made_examples(
+def make_examples(
     dataset: Any,
     *,
     make: Make,
     fields: Mapping[str, type],
-    drops: Collection[str] | None = None,
+    drop: Collection[str] | None = None,
 ) -> Any:
-    """Return the examples that a function makes of those of a tf.data.Dataset, in order.
+    """Return a tf.data.Dataset of the examples that a function makes of raw ones, in their order.
 
-    Args:
-      dataset: raw examples.
-      make: as of `example_task`.
-      fields: its `features` and `others`.
-      drops: as of `example_task`.
-
-    Raises:
-      InputError: if a raw example has a field of another kind.
+    The arguments are those of `example_task`; `fields` are its `features` and `extras`.
     """
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
-    raw: dict[str, Any] = dict(dataset.element_spec)
-    for name, one in raw.items():
+    raw_spec: dict[str, Any] = dict(dataset.element_spec)
+    for name, one in raw_spec.items():
         if one.shape.rank not in (0, 1):
             raise InputError(
                 f"the field {name!r} of raw examples has the shape {one.shape}; an encoder's task "
                 "reads texts, numbers and lists of these"
             )
-    texts = [name for name, one in raw.items() if one.dtype == tf.string]
-    lists = [name for name, one in raw.items() if one.shape.rank]
-    kept = {} if drops is None else {name: raw[name] for name in raw if name not in drops}
+    lists = [name for name, one in raw_spec.items() if one.shape.rank]
+    scalars = [name for name in raw_spec if name not in lists]
+    kept = {} if drop is None else {name: raw_spec[name] for name in raw_spec if name not in drop}
     spec = {**kept, **{name: _spec(kind) for name, kind in fields.items()}}
     arrays = [name for name, one in spec.items() if one.shape.rank]
 
-    def rows(block: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        columns = {name: block[name].tolist() for name in raw}
-        for name in texts:
-            columns[name] = [text.decode() for text in columns[name]]
-        for name in lists:
-            ends = block[f"{name}/ends"].tolist()
-            columns[name] = [columns[name][a:b] for a, b in itertools.pairwise([0, *ends])]
-        given = [
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-        ]
-        made = [{**one, **row} for one, own in zip(given, make(given), strict=True) for row in own]
-        found: dict[str, Any] = {}
+    def block_of_examples(block: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        raw = _raw_examples(block, raw_spec)
+        made = zip(raw, make(raw), strict=True)
+        examples = [{**one, **example} for one, some in made for example in some]
+        columns = {}
         for name, one in spec.items():
-            values, dtype = [row[name] for row in made], one.dtype.as_numpy_dtype
+            values, dtype = [example[name] for example in examples], one.dtype.as_numpy_dtype
             if one.dtype == tf.string:
                 values = [_encoded(value) for value in values]
             if name in arrays:
-                found[name], found[f"{name}/size"] = _padded(values, dtype)
+                columns[name], columns[f"{name}/size"] = _padded(values, dtype)
             else:
-                found[name] = np.array(values, dtype)
-        return found
-
-    @tf.autograph.experimental.do_not_convert
-    def flat(block: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = dict(block)
-        for name in lists:
-            ragged: Any = tf.RaggedTensor
-            values = found[name]
-            if isinstance(values, tf.Tensor):  # lists of one length
-                values = ragged.from_tensor(values)
-            found |= {name: values.flat_values, f"{name}/ends": values.row_limits()}
-        return found
+                columns[name] = np.array(values, dtype)
+        return columns
 
     @tf.autograph.experimental.do_not_convert
     def unpadded(row: Mapping[str, Any]) -> dict[str, Any]:
         cut = {name: row[name][: row[f"{name}/size"]] for name in arrays}
         return {name: cut.get(name, row[name]) for name in spec}
 
-    signature = {
-        **{
-            name: tf.TensorSpec([None] * (1 + one.shape.rank), one.dtype)
-            for name, one in spec.items()
-        },
-        **{f"{name}/size": tf.TensorSpec([None], tf.int32) for name in arrays},
-    }
-    blocks = dataset.ragged_batch(_AT_A_TIME).map(flat)
-    return stages.map_numpy(blocks, rows, signature).unbatch().map(unpadded)
+    signature = {name: tf.TensorSpec([None, *one.shape], one.dtype) for name, one in spec.items()}
+    for name in arrays:
+        signature[name] = tf.TensorSpec([None, None], spec[name].dtype)
+        signature[f"{name}/size"] = tf.TensorSpec([None], tf.int32)
+    blocks = stages.in_blocks(dataset, lists, _AT_A_TIME, scalars=scalars)
+    return stages.map_numpy(blocks, block_of_examples, signature).unbatch().map(unpadded)
+
+
+def _raw_examples(block: Mapping[str, np.ndarray], fields: Iterable[str]) -> Raw:
+    """The raw examples of a block; a field that is a list has its ends there as well."""
+    columns: dict[str, list[Any]] = {}
+    for name in fields:
+        values = block[name].tolist()
+        if block[name].dtype == object:
+            values = [text.decode() for text in values]
+        if f"{name}/ends" in block:
+            ends = block[f"{name}/ends"].tolist()
+            values = [values[a:b] for a, b in itertools.pairwise([0, *ends])]
+        columns[name] = values
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _spec(kind: type) -> Any:
@@ -290,21 +273,12 @@ def _padded(values: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encoder_task(name: str, arguments: TaskArguments, *, source: Any) -> Any:
-    """A seqio.Task of the pieces of documents.
+    """Make a seqio.Task of the pieces of documents; the source gives examples with "text"."""
+    options = row_options(arguments)
 
-    Args:
-      name: the task's, for messages of seqio.
-      arguments: of the task.
-      source: a seqio source of examples with "text".
-
-    Raises:
-      InputError: the rows are too short, or the vocabulary has no [CLS].
-    """
-    how = row_options(arguments)
-
-    def make(raw: Raw) -> list[list[dict[str, Any]]]:
-        documents = _filled([one["text"] for one in raw], **how)
-        return [[{"inputs": [how["tokens"].cls_id, *piece]} for piece in own] for own in documents]
+    def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
+        for document in _filled([one["text"] for one in raw], **options):
+            yield [{"inputs": [options["tokens"].cls_id, *piece]} for piece in document]
 
     return example_task(name, arguments, source=source, make=make)
 
@@ -315,13 +289,8 @@ def pieces(
     """The pieces of documents, in order; each is of one document and begins with [CLS].
 
     A sentence that is not a document's first is encoded with the space before it. Special tokens
-    that a text spells out are unknown: a row has one [CLS] and one [SEP], and no [MASK].
-
-    Args:
-      texts: documents.
-      vocabulary: of the tokens.
-      tokens: the vocabulary's.
-      length: of a row: a piece has at most one token less, which [SEP] takes.
+    that a text spells out are unknown: a row has one [CLS] and one [SEP], and no [MASK]. A piece
+    has one token less than `length`, the length of a row, because [SEP] follows.
     """
     documents = _filled(texts, vocabulary=vocabulary, tokens=tokens, length=length)
     return [[tokens.cls_id, *piece] for own in documents for piece in own]
@@ -351,16 +320,9 @@ _Tokens = Sequence[int]
 
 
 def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool) -> Any:
-    """A seqio.Task of the spans of documents.
+    """Make a seqio.Task of the spans of documents, whose data.layout is `Spans`.
 
-    Args:
-      name: the task's, for messages of seqio.
-      arguments: of the task.
-      source: a seqio source of examples with "text".
-      listed: whether a text is a list of spans (`checked`), and no document.
-
-    Raises:
-      InputError: the layout shows no spans, the rows are too short, or the vocabulary has no [CLS].
+    The source gives examples with "text": a document, or, if `listed`, a list of spans (`checked`).
     """
     if not isinstance(arguments.layout, Spans):
         arguments.layout.check(Spans.features)
@@ -384,7 +346,7 @@ def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool)
         source=source,
         make=make,
         features={"spans": np.int32},
-        ended=(),
+        add_eos=(),
         keyed=True,
     )
 
@@ -392,14 +354,7 @@ def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool)
 def cut_spans(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens, length: int
 ) -> list[list[_Tokens]]:
-    """The spans of documents: whole sentences, as many as fit.
-
-    Args:
-      texts: documents.
-      vocabulary: of the tokens.
-      tokens: the vocabulary's.
-      length: of a row: a span has two tokens less, for [CLS] and [SEP].
-    """
+    """The spans of documents: whole sentences, as many as fit into a row of this length."""
     shortest = min(SHORTEST, length - 2)
     return [
         [span for span in spans if len(span) >= shortest]
@@ -420,15 +375,7 @@ def listed_spans(
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """The spans of an object of a file, as JSON.
-
-    Args:
-      record: the object.
-      where: its place, "file:line".
-
-    Raises:
-      InputError: it has no list of strings "spans".
-    """
+    """The spans of an object of a file, as JSON; an error names its place, "file:line"."""
     spans = record.get("spans")
     if not isinstance(spans, list) or not all(isinstance(span, str) for span in spans):
         has = sorted(record) or "nothing"

@@ -188,8 +188,10 @@ class SpanText:
 _FORM = "labelled_form"
 _RAW = {"second": str, "label": int, "label_end": int}
 """Fields of an example that are not yet tokens."""
-READ = ("inputs", "targets", "label", "label_end")
+RAW_FIELDS = ("inputs", "targets", "label", "label_end")
 """Fields of a raw example that its examples have in another form."""
+TEXT_FIELDS: Mapping[str, type] = {"inputs_pretokenized": str, "targets_pretokenized": str}
+"""Fields of an example that a person reads."""
 
 Record = Mapping[str, Any]
 Text = str | Callable[[Record], str]
@@ -315,13 +317,13 @@ def labelled_task(
     Raises:
       InputError: the rows are too short, or the vocabulary has no [CLS].
     """
-    how = row_options(arguments)
+    options = row_options(arguments)
     encode: Encode
     if form.spans:
-        encode = partial(encode_spans, **how)
+        encode = partial(encode_spans, **options)
     else:
         is_pair, whole = len(form.texts) > 1, bool(form.candidates)
-        encode = partial(encode_texts, is_pair=is_pair, whole=whole, **how)
+        encode = partial(encode_texts, is_pair=is_pair, whole=whole, **options)
     scored = form.score is not None
 
     def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
@@ -329,7 +331,7 @@ def labelled_task(
         rows, found = encode(first, second, raw_labels(raw))
         for one, row, label in zip(raw, rows, found, strict=True):
             score = {"scores": [one["score"]]} if scored else {}
-            yield [{"inputs": row, "labels": label, **score, **shown(one)}]
+            yield [{"inputs": row, "labels": label, **score, **text_fields(one)}]
 
     task = example_task(
         name,
@@ -341,20 +343,16 @@ def labelled_task(
             "labels": np.int32,
             **({"scores": np.float32} if scored else {}),
         },
-        others=SHOWN,
-        drops=(*READ, "second", "score"),
+        extras=TEXT_FIELDS,
+        drop=(*RAW_FIELDS, "second", "score"),
         postprocess=postprocess,
         metrics=metrics,
     )
     return with_form(task, form)
 
 
-SHOWN: Mapping[str, type] = {"inputs_pretokenized": str, "targets_pretokenized": str}
-"""Fields of an example that a person reads."""
-
-
-def shown(raw: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of a raw example, as `SHOWN`."""
+def text_fields(raw: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of a raw example, as `TEXT_FIELDS`."""
     texts = f"{raw['inputs']} {raw['second']}".strip(string.whitespace)
     return {"inputs_pretokenized": texts, "targets_pretokenized": raw["targets"]}
 
@@ -514,14 +512,14 @@ def token_task(
     names = dict(zip(entries, words, strict=True))
     labels = tuple(dict.fromkeys(words)) or tags_of(files, read)
     classes = {tag: number for number, tag in enumerate(labels, start=1)}
-    how = row_options(arguments)
+    options = row_options(arguments)
 
     def examples(split: str) -> Any:
         made = [example(one, labels, names) for one in read(files[split], split)]
         return in_memory(made, {"words": str})
 
     def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
-        rows = encode([words_of(one) for one in raw], **how)
+        rows = encode([words_of(one) for one in raw], **options)
         for one, (row, starts) in zip(raw, rows, strict=True):
             given = np.zeros(len(row) + 1, np.int32)  # of [SEP], too
             if one["targets"] != UNKNOWN:
@@ -544,7 +542,7 @@ def token_task(
         source=stages.source(tuple(files), examples, one_to_one=True),
         make=make,
         features={"inputs": np.int32, "token_labels": np.int32},
-        others={"starts": np.int32, "words": str, **SHOWN},
+        extras={"starts": np.int32, "words": str, **TEXT_FIELDS},
         postprocess=WordTags(labels),
         metrics=[entity_f1 if of_entities else tag_accuracy],
     )

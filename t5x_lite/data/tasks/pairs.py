@@ -107,7 +107,7 @@ def pair_task(
     if layout.known_positives:
         features |= dict.fromkeys(IDS, np.int32)
     return example_task(
-        name, arguments, source=source, make=make, features=features, ended=(), keyed=True
+        name, arguments, source=source, make=make, features=features, add_eos=(), keyed=True
     )
 
 

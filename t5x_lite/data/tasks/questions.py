@@ -41,18 +41,18 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.released_files import NUM_CHOICES
 from t5x_lite.data.postprocess import ClassIndex
 from t5x_lite.data.preprocessors import UNKNOWN, fill, label_text
-from t5x_lite.data.tasks.encoder import Raw, example_task, made_examples, row_options
+from t5x_lite.data.tasks.encoder import Raw, example_task, make_examples, row_options
 from t5x_lite.data.tasks.labelled import (
     IMPOSSIBLE,
     NULL,
-    READ,
-    SHOWN,
+    RAW_FIELDS,
+    TEXT_FIELDS,
     Labelled,
     encode_texts,
     extras,
     offsets_of,
     raw_labels,
-    shown,
+    text_fields,
     with_form,
 )
 from t5x_lite.data.tasks.names import mark
@@ -104,7 +104,7 @@ def expanded(dataset: Any, *, mark: str) -> Any:
         return [candidate_rows(one, mark=mark) for one in raw]
 
     fields = {"second": str, "label": int, "targets": str}
-    return made_examples(dataset, make=make, fields=fields, drops=())
+    return make_examples(dataset, make=make, fields=fields, drop=())
 
 
 def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -175,15 +175,15 @@ def choice_task(
     metrics: Sequence[Callable[..., Any]],
 ) -> Any:
     """A seqio.Task of questions with choices, of a form with choices; else as `labelled_task`."""
-    how = row_options(arguments)
+    options = row_options(arguments)
 
     def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
         asked = [one["inputs"] for one in raw for _ in one["choices"]]
         choices = [choice for one in raw for choice in one["choices"]]
         none = np.zeros((len(asked), labelled.WIDTH), np.int32)
-        rows = iter(encode_texts(asked, choices, none, is_pair=True, **how)[0])
+        rows = iter(encode_texts(asked, choices, none, is_pair=True, **options)[0])
         for one in raw:
-            own = [[*next(rows), how["tokens"].sep_id] for _ in one["choices"]]
+            own = [[*next(rows), options["tokens"].sep_id] for _ in one["choices"]]
             yield [
                 {
                     "choices": [*itertools.chain(*own)],
@@ -199,9 +199,9 @@ def choice_task(
         source=source,
         make=make,
         features=dict.fromkeys(Choices.features, np.int32),
-        others=SHOWN,
-        drops=(*READ, "choices"),
-        ended=(),
+        extras=TEXT_FIELDS,
+        drop=(*RAW_FIELDS, "choices"),
+        add_eos=(),
         postprocess=postprocess,
         metrics=metrics,
     )
@@ -317,7 +317,7 @@ def window_task(
 
     The data.layout of its arguments is `Windows`.
     """
-    layout, how = arguments.layout, row_options(arguments)
+    layout, options = arguments.layout, row_options(arguments)
     assert isinstance(layout, Windows)
 
     def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
@@ -328,11 +328,11 @@ def window_task(
             raw_labels(raw),
             doc_stride=layout.doc_stride,
             query_length=layout.query_length,
-            **how,
+            **options,
         )
         for one, rows in zip(raw, made, strict=True):
             yield [
-                {"inputs": row.tokens, "labels": row.label, WINDOW: [place], **shown(one)}
+                {"inputs": row.tokens, "labels": row.label, WINDOW: [place], **text_fields(one)}
                 for place, row in enumerate(rows)
             ]
 
@@ -342,8 +342,8 @@ def window_task(
         source=source,
         make=make,
         features=dict.fromkeys(Windows.features, np.int32),
-        others=SHOWN,
-        drops=(*READ, "second"),
+        extras=TEXT_FIELDS,
+        drop=(*RAW_FIELDS, "second"),
         postprocess=postprocess,
         metrics=metrics,
     )

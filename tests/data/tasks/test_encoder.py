@@ -17,7 +17,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data, TaskArguments
-from t5x_lite.data.tasks.encoder import example_task, made_examples, pieces
+from t5x_lite.data.tasks.encoder import example_task, make_examples, pieces
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
@@ -290,8 +290,8 @@ def test_numbers_texts_and_lists_of_raw_examples():
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     fields = {"ids": np.int32, "score": np.float32, "words": list, "of": str}
     found = [
-        *made_examples(
-            dataset, make=make, fields=fields, drops=("text", "number")
+        *make_examples(
+            dataset, make=make, fields=fields, drop=("text", "number")
         ).as_numpy_iterator()
     ]
     assert [[one["text"], one["number"], one["names"], one["numbers"]] for one in seen] == [
@@ -307,9 +307,9 @@ def test_numbers_texts_and_lists_of_raw_examples():
     np.testing.assert_array_equal([one["kept"] for one in found], [0.5, np.nan, np.nan])
     dtypes = {name: value.dtype for name, value in found[0].items() if name in ("ids", "score")}
     assert dtypes == {"ids": np.int32, "score": np.float32}
-    (alone, *_) = made_examples(dataset, make=make, fields={"of": str}).as_numpy_iterator()
+    (alone, *_) = make_examples(dataset, make=make, fields={"of": str}).as_numpy_iterator()
     assert alone == {"of": b"a"}
-    none = made_examples(dataset, make=lambda raw: [[] for _ in raw], fields=fields)
+    none = make_examples(dataset, make=lambda raw: [[] for _ in raw], fields=fields)
     assert [*none.as_numpy_iterator()] == []
 
 
@@ -328,7 +328,7 @@ def test_blocks_change_nothing(monkeypatch):
     for block in (1, 4, 100):
         monkeypatch.setattr(encoder, "_AT_A_TIME", block)
         dataset = tf.data.Dataset.range(9).map(lambda number: {"number": number})
-        examples = made_examples(dataset, make=make, fields={"ids": np.int32})
+        examples = make_examples(dataset, make=make, fields={"ids": np.int32})
         found[block] = [one["ids"].tolist() for one in examples.as_numpy_iterator()]
     assert found[1] == found[4] == found[100] == [[n] * k for n in range(9) for k in range(3)]
     assert sorted(sizes) == [1] * 10 + [4, 4, 9]
@@ -339,4 +339,4 @@ def test_a_raw_example_of_another_shape_is_refused():
 
     dataset = tf.data.Dataset.from_tensors({"image": tf.zeros([2, 2])})
     with pytest.raises(InputError, match=r"the field 'image' of raw examples has the shape \(2, 2"):
-        made_examples(dataset, make=lambda raw: [[] for _ in raw], fields={"inputs": np.int32})
+        make_examples(dataset, make=lambda raw: [[] for _ in raw], fields={"inputs": np.int32})
