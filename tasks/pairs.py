@@ -29,7 +29,6 @@ from functools import partial
 from typing import Any
 
 import seqio
-import tensorflow as tf
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
@@ -125,7 +124,7 @@ def _read_whole(
 ) -> seqio.Task:
     """A task of files that are read before the first pair; `read` gives the pairs of a split."""
 
-    def texts(split: str) -> tf.data.Dataset:
+    def texts(split: str) -> Any:
         return stages.text_documents([*map(pairs.to_json, pairs.without_any_answers(read(split)))])
 
     found = stages.source(splits, texts)

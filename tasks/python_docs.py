@@ -10,10 +10,9 @@ order.
 import hashlib
 from collections.abc import Iterable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import seqio
-import tensorflow as tf
 
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.preprocessors import prompt
@@ -52,12 +51,12 @@ def split_of(text: str) -> str:
     return {18: "validation", 19: "test"}.get(place, "train")
 
 
-def _documents(directory: str, split: str) -> tf.data.Dataset:
+def _documents(directory: str, split: str) -> Any:
     texts = [document.text for document in python_docs.documents(directory)]
     return stages.text_documents(_select([(text, text) for text in texts], split))
 
 
-def _labelled(directory: str, split: str) -> tf.data.Dataset:
+def _labelled(directory: str, split: str) -> Any:
     examples = python_docs.labelled(python_docs.documents(directory))
     pairs = _select([(text, (text, label)) for text, label in examples], split)
     inputs = [prompt("module", {"documentation": text}) for text, _ in pairs]

@@ -51,10 +51,9 @@ def read(batches, count: int) -> tuple[float, float]:
 
 
 def measure(arguments: argparse.Namespace, directory: str) -> dict:
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
     from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     data = Data(
@@ -71,14 +70,14 @@ def measure(arguments: argparse.Namespace, directory: str) -> dict:
     seconds = time.perf_counter() - start
     split = index.splits["train"]
     sources = {
-        "cache": (cached, dataclasses.replace(data, cache=directory)),
-        "seqio": (pipeline, data),
+        "cache": dataclasses.replace(data, cache=directory),
+        "task": data,
     }
     rates: dict[str, list[float]] = {name: [] for name in sources}
     padding = {}
     for _ in range(arguments.repeats):
-        for name, (module, config) in sources.items():
-            batches = module.train_batches(config, vocabulary, seed=0)
+        for name, config in sources.items():
+            batches = data_batches.train_batches(config, vocabulary, seed=0)
             rate, padding[name] = read(batches, arguments.batches)
             rates[name].append(rate)
     return {

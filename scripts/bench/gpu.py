@@ -97,7 +97,7 @@ def chosen(pairs: list[str], size: str, default: Any) -> Any:
 
 def write_tokens(options: argparse.Namespace) -> None:
     """Writes packed rows of a cache, ready for the model, as one compressed file."""
-    from t5x_lite.data.cache.batches import train_batches
+    from t5x_lite.data.batches import train_batches
     from t5x_lite.data.config import Data
     from t5x_lite.data.vocabularies.loading import load_vocabulary
 

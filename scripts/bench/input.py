@@ -1,7 +1,7 @@
 """Tokens a CPU-second of the input pipeline: corruption alone, and all of it, beside seqio and t5.
 
     python scripts/bench/input.py TEXT_DIRECTORY --vocabulary spiece.model
-        [--peer T5VENV/bin/python] [--batch-size 128] [--batches 8] [--chunks 2000] [--repeats 3]
+        [--peer T5VENV/bin/python] [--batch-size 128] [--batches 24] [--chunks 2000] [--repeats 3]
 
 TEXT_DIRECTORY holds *.txt, one document a line. --peer is a Python that has the package t5 (0.9.4),
 in an environment of its own: it runs in a process that takes its turn after each of ours, measures
@@ -10,7 +10,7 @@ the same things on the same text, and may be left out.
     corruption   chunks of tokens to span corruption; ours one by one, and t5's `denoise` in a
                  tf.data pipeline
     documents    the same from tokenised documents: joined, cut into chunks, corrupted
-    text         lines of text to batches: tokenised, corrupted, packed (512/114), shuffled
+    text         lines, streamed, to batches: tokenized, corrupted, packed (512/114), shuffled
     cache        the same from a cache of tokens; ours only
 
 CPU-seconds are of all threads of the process, so that other programs on the machine matter little.
@@ -46,7 +46,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--vocabulary", required=True)
     parser.add_argument("--peer", default="")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--batches", type=int, default=8)
+    parser.add_argument("--batches", type=int, default=24)
     parser.add_argument("--chunks", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--be-the-peer", action="store_true", help=argparse.SUPPRESS)
@@ -86,11 +86,11 @@ def random_documents(count: int, length: int) -> np.ndarray:
 def our_measures(
     arguments: argparse.Namespace, cache: pathlib.Path
 ) -> dict[str, Callable[[], float]]:
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
     from t5x_lite.data.config import Data
     from t5x_lite.data.denoising import span_corruption
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import shuffling
     from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     data = Data(
@@ -102,6 +102,7 @@ def our_measures(
         targets_length=TARGETS_LENGTH,
     )
     vocabulary = load_vocabulary(arguments.vocabulary)
+    shuffling.IN_MEMORY_BYTES = 0  # else the text is tokenized before the first batch
     write_cache(data, vocabulary, cache, splits=["train"])
     from_cache = dataclasses.replace(data, cache=str(cache))
 
@@ -121,8 +122,8 @@ def our_measures(
         count = arguments.chunks
         return tokens_per_cpu_second(examples, warm_up=100, count=count, tokens_of=len_of_chunk)
 
-    def of_batches(module: Any, config: Data) -> float:
-        batches = module.train_batches(config, vocabulary, seed=0)
+    def of_batches(config: Data) -> float:
+        batches = data_batches.train_batches(config, vocabulary, seed=0)
         count = arguments.batches
         return tokens_per_cpu_second(batches, warm_up=2, count=count, tokens_of=in_rows)
 
@@ -131,8 +132,8 @@ def our_measures(
     return {
         "corruption": lambda: of_examples(corrupted(chunks)),
         "documents": lambda: of_examples(corrupted(joined(documents))),
-        "text": lambda: of_batches(pipeline, data),
-        "cache": lambda: of_batches(cached, from_cache),
+        "text": lambda: of_batches(data),
+        "cache": lambda: of_batches(from_cache),
     }
 
 

@@ -308,11 +308,11 @@ def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
 
 def _rows(loaded: "Loaded", *, examples: int) -> Any:
     """Batches of one row of a checkpoint's training data, drawn by its seed as training does."""
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Fixed
-    from t5x_lite.data.sources import batch_source
 
     data = dataclasses.replace(loaded.experiment.data, batch_size=1, pack=False, batches=Fixed())
-    rows = batch_source(data).train_batches(data, loaded.vocabulary, seed=loaded.experiment.seed)
+    rows = data_batches.train_batches(data, loaded.vocabulary, seed=loaded.experiment.seed)
     return itertools.islice(rows, examples)
 
 

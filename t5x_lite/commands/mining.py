@@ -314,8 +314,8 @@ def refresh(
       InputError: the config has no refresh, or a file or the cache is wrong.
     """
     from t5x_lite.config import load
+    from t5x_lite.data.batches import open_sources
     from t5x_lite.data.cache import refreshes
-    from t5x_lite.data.cache.batches import open_sources
     from t5x_lite.data.config import text_lengths
     from t5x_lite.data.vocabularies.loading import load_vocabulary
     from t5x_lite.retrieval import refresh_search

@@ -318,7 +318,7 @@ def cache(
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     caches = {output: experiment.data}
     if find_mixture(experiment.data) is not None:
-        from t5x_lite.data.live.tasks import trained_members  # now: TensorFlow takes seconds
+        from t5x_lite.data.tasks.loading import trained_members  # now: TensorFlow takes seconds
 
         # Before anything is written: the others would have to be written anew.
         trained = trained_members(experiment.data, vocabulary, seed=experiment.seed)

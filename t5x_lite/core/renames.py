@@ -104,7 +104,7 @@ _FORMER = {
     "core.workers": (
         "data.prefetch data.worker_processes records.prefetch records.worker_processes"
     ),
-    "data.cache.batches": "data.cached",
+    "data.batches": "data.cache.batches data.cached data.live.batches data.sources",
     "data.cache.files": "data.cache.bucket_records data.cache_files",
     "data.cache.making": (
         "data.cache.job data.cache.writer data.cache_job data.cache_writer data.caching"
@@ -112,8 +112,6 @@ _FORMER = {
     "data.cache.making_beam": "data.caching_beam",
     "data.cache.parts": "data.cache.source_shards data.cache_parts data.source_shards",
     "data.cache.recipe": "data.cache.task_recipe data.recipe data.task_recipe",
-    "data.cache.scheduled": "data.cache.grouped data.cache.mixture data.cache_mixture",
-    "data.cache.stream": "data.cache.truncation data.stream",
     "data.config": "data.augment data.refresh data.shapes",
     "data.denoising": (
         "data.corruption data.corruption.mixture_of_denoisers data.corruption.noise "
@@ -165,19 +163,16 @@ _FORMER = {
         "data.layouts.text data.layouts.encoder data.layouts.lm data.layouts.seq2seq "
         "data.layouts.spans"
     ),
-    "data.live.pipeline": (
-        "data.batches data.live.batches data.live.demonstrations "
-        "data.live.mixture_pipeline data.mixture_pipeline data.pipeline"
-    ),
-    "data.live.rows": (
-        "data.epochs data.layouts.epochs data.layouts.live data.live.epochs data.live.truncation"
-    ),
-    "data.live.tasks": "data.live.members data.live.mixture_members data.mixture_members",
     "data.mixing": "data.permutation data.rates",
     "data.preprocessors": (
         "data.preprocess data.preprocess.classification data.preprocess.questions "
         "data.preprocess.templates data.preprocess.winograd"
     ),
+    "data.scheduled": (
+        "data.cache.grouped data.cache.mixture data.cache.scheduled data.cache_mixture"
+    ),
+    "data.stream": "data.cache.stream data.cache.truncation",
+    "data.tasks.augmented": "data.live.augmented",
     "data.tasks.benchmarks": "data.benchmarks",
     "data.tasks.encoder": (
         "data.encoder_task data.sentences data.tasks.document_spans data.tasks.sentences"
@@ -186,10 +181,18 @@ _FORMER = {
         "data.glue_files data.super_glue_files data.tasks.super_glue_files data.tasks.xnli_files"
     ),
     "data.tasks.labelled": "data.labelled_task data.span_task data.tasks.spans data.tasks.tokens",
+    "data.tasks.loading": (
+        "data.live.members data.live.mixture_members data.live.rows data.live.tasks "
+        "data.live.truncation data.mixture_members"
+    ),
     "data.tasks.names": "data.task_names data.tasks.wording",
     "data.tasks.pairs": "data.pair_task",
     "data.tasks.python_docs": "data.python_docs",
     "data.tasks.questions": "data.tasks.candidates data.tasks.choices data.tasks.windows",
+    "data.tasks.reading": (
+        "data.live.demonstrations data.live.mixture_pipeline data.live.pipeline "
+        "data.mixture_pipeline data.pipeline"
+    ),
     "data.tasks.shuffling": "data.shuffling",
     "data.tasks.stages": "data.stages",
     "data.tasks.text_files": "data.text_files",
@@ -371,6 +374,9 @@ FORMER_VALUES = {
 
 _NAMES = {
     "adapters.choice.Chosen": "adapters.sparse.ChosenEntries",
+    "data.cache.batches.CachedBatches": "data.batches.Batches",
+    "data.live.pipeline.eval_batches": "data.batches.eval_batches",
+    "data.live.pipeline.train_batches": "data.batches.train_batches",
     "data.tasks.super_glue_files.FILES": "data.tasks.glue_files.SUPER_GLUE_FILES",
     "interop.encoder_families.is_encoder": "models.encoder.is_encoder",
     "records.beir_files.read_pairs": "data.formats.retrieval_sets.read_beir_pairs",

@@ -114,7 +114,7 @@ class Trial:
 
 @runtime_checkable
 class Shown(Protocol):
-    """An example that may be shown; `data.live.pipeline.Demonstration` is one."""
+    """An example that may be shown; `data.tasks.reading.Demonstration` is one."""
 
     @property
     def inputs(self) -> str: ...

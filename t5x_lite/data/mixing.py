@@ -147,12 +147,6 @@ class Schedule:
         periods, rest = divmod(places, self.period)
         return (periods * self._weights + self._before[rest]).tolist()
 
-    def before_repeating(self, sizes: Sequence[int]) -> int:
-        """How many examples there are before a source of `sizes` would have to begin anew."""
-        periods = min(size // weight for size, weight in zip(sizes, self._weights, strict=True))
-        rest = np.array(sizes) - periods * self._weights
-        return int(periods) * self.period + int((self._before <= rest).all(1).sum()) - 1
-
 
 def _chairmen(weights: Sequence[int]) -> list[int]:
     """Tijdeman's order of sum(weights) places, in integers."""

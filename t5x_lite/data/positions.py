@@ -1,9 +1,10 @@
 """Saved positions of batches: bytes that show damage, and say whose they are."""
 
 import hashlib
-import shlex
+import json
+import zlib
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import (
@@ -15,17 +16,16 @@ from t5x_lite.data.config import (
     wording_of,
 )
 
-ON_THE_FLY = b"t5x_lite iterator 2\n"
-ON_THE_FLY_1 = b"t5x_lite iterator 1\n"
-"""Of data in an order that is not made any more: that of the files, but for a shuffle buffer."""
+ON_THE_FLY = b"t5x_lite iterator 3\n"
+FORMER = (b"t5x_lite iterator 1\n", b"t5x_lite iterator 2\n")
+"""Of tasks, in orders that are not made any more: their iterators were all of tf.data."""
 FORMER_LAYOUTS = {"pairs": "groups"}
-"""Layouts whose data come in another order now, and what they are called: a query of pairs had the
-same negatives in every epoch."""
+"""Layouts that earlier versions' positions call otherwise."""
 FROM_CACHE = b"t5x_lite cache position 1\n"
 
 _SAYS = {
     ON_THE_FLY: "of data that were read on the fly: leave data.cache away",
-    ON_THE_FLY_1: "of data that were read on the fly: leave data.cache away",
+    **dict.fromkeys(FORMER, "of data that were read on the fly: leave data.cache away"),
     FROM_CACHE: "of a cache: set data.cache",
 }
 
@@ -78,37 +78,22 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
     }
 
 
+def former_identity(
+    state: bytes, current: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What an earlier version's position of a task and today's both say of the data."""
+    kind = next(kind for kind in FORMER if state.startswith(kind))
+    header, _, _ = zlib.decompress(unseal(kind, state)).partition(b"\n")
+    saved = json.loads(header)["identity"]
+    saved["layout"] = FORMER_LAYOUTS.get(saved.get("layout"), saved.get("layout"))
+    both = [name for name in saved if name in current and name not in ("members", "size", "sizes")]
+    return {name: saved[name] for name in both}, {name: current[name] for name in both}
+
+
 def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Refuses the position of other data."""
     names = sorted({*saved, *current})
     differing = [name for name in names if saved.get(name) != current.get(name)]
     different = [f"{name} {saved.get(name)!r} (now {current.get(name)!r})" for name in differing]
-    if different and all(name.startswith("process_") for name in differing):
-        raise InputError(
-            f"the saved data position is of part {saved.get('process_index')} of "
-            f"{saved.get('process_count')} of every batch, and this process now reads part "
-            f"{current.get('process_index')} of {current.get('process_count')}: a task that is "
-            "read on the fly resumes with the processes and the mesh of before"
-        )
     if different:
         raise InputError(f"the saved data position is of other data: {', '.join(different)}")
-
-
-def refuse_processes(*, step: int, saved: int, here: int, workdir: str) -> NoReturn:
-    """Refuses a run that reads a task on the fly in another number of processes than before.
-
-    Each process saves where tf.data is in its own part of the examples, buffers included: of that
-    nothing can be made for other parts.
-    """
-    place = workdir.rstrip("/")
-    here_too = place.rpartition("/")[-1] if "://" in place else place  # caches lie on disks
-    cached, config = (shlex.quote(f"{here_too}{end}") for end in ("-cache", "/config.json"))
-    new = shlex.quote(f"{place}-from-cache")
-    copied = f" ({config} is a copy of that in {place})" if here_too != place else ""
-    raise InputError(
-        f"step {step} holds the data positions of {saved} processes, and there are {here}: a task "
-        f"that is read on the fly resumes with as many processes as before. Start {saved}; or make "
-        "a cache, whose runs resume in any number of processes, and begin a new run from these "
-        f"weights: t5x-lite cache {config} --output {cached} && t5x-lite train {config} "
-        f'--data.cache {cached} --data.task "" --init {shlex.quote(place)} --workdir {new}{copied}'
-    )

@@ -356,7 +356,7 @@ class ShownExamples:
         return self._made[name]
 
     def _pool(self, data: Data) -> list:
-        from t5x_lite.data.live.pipeline import demonstrations
+        from t5x_lite.data.tasks.reading import demonstrations
 
         if not self._config.examples:
             return []

@@ -168,12 +168,12 @@ class Answerers:
 
     def of(self, task: Any, settings: Evaluation) -> Generator:
         """What answers a task's examples."""
-        from t5x_lite.data.live import tasks as live_tasks
+        from t5x_lite.data.tasks import loading
 
         size = settings.batch_size or self._data.batch_size
         if self.reads_labels:
             return self._head(task, settings, batch_size=size)
-        labels = live_tasks.task_labels(task) if settings.rank else None
+        labels = loading.task_labels(task) if settings.rank else None
         if labels is None:
             return self._search(decoding(settings), batch_size=size)
         tokens = [
@@ -184,33 +184,33 @@ class Answerers:
 
     def check_head(self, task: Any) -> str:
         """The name of the head that answers a task."""
-        from t5x_lite.data.live import tasks as live_tasks
+        from t5x_lite.data.tasks import loading
 
         form = task_form(task)
         return check_head(
             self._heads,
             None if form is None else form.head,
-            live_tasks.task_labels(task),
+            loading.task_labels(task),
             where=self._where,
             task=task.name,
         )
 
     def named_heads(self, heads: Sequence[Head], task: Any) -> tuple[Head, ...]:
         """Heads, of which the one that answers a task has the names of its classes."""
-        from t5x_lite.data.live import tasks as live_tasks
+        from t5x_lite.data.tasks import loading
 
-        labels = live_tasks.task_labels(task)
+        labels = loading.task_labels(task)
         own = self._heads[self.check_head(task)]
         return tuple(heads) if labels is None else with_labels(heads, own, labels)
 
     def in_order(self, task: Any) -> bool:
         """Whether the head that answers a task has its classes in the order of the labels."""
-        from t5x_lite.data.live import tasks as live_tasks
+        from t5x_lite.data.tasks import loading
 
-        return is_in_order(self._heads[self.check_head(task)], live_tasks.task_labels(task))
+        return is_in_order(self._heads[self.check_head(task)], loading.task_labels(task))
 
     def _head(self, task: Any, settings: Evaluation, *, batch_size: int) -> Generator:
-        from t5x_lite.data.live import tasks as live_tasks
+        from t5x_lite.data.tasks import loading
 
         if self._learner is None:
             raise InputError(
@@ -221,7 +221,7 @@ class Answerers:
         return head_answers(
             self._learner,
             self._heads[self.check_head(task)],
-            live_tasks.task_labels(task),
+            loading.task_labels(task),
             where=self._where,
             layout=self._data.layout,
             null_threshold=settings.null_threshold if nulls else None,
@@ -329,23 +329,22 @@ class TaskSuite:
             )
 
     def _sources(self) -> dict[str, Source]:
-        from t5x_lite.data.live import tasks
-        from t5x_lite.data.live import tasks as live_tasks
+        from t5x_lite.data.tasks import loading
 
         if not self.is_mixture:
-            task = live_tasks.load_task(self._data, self._vocabulary)
+            task = loading.load_task(self._data, self._vocabulary)
             if self._answerers.reads_labels:
                 self._answerers.check_head(task)
             name = Member(task=self._data.task).name
             ranks = self._by_task.evaluation(name).rank
-            if ranks and live_tasks.task_labels(task) is None:
+            if ranks and loading.task_labels(task) is None:
                 raise InputError(
                     f"evaluation.rank: data.task {self._data.task!r} has no closed set of labels "
                     "to rank (the attribute labels of its postprocess_fn); set --evaluation.rank "
                     "False"
                 )
             return {name: Source(data=self._by_task.data(name, self._data), task=task)}
-        found = tasks.members(self._data, self._vocabulary)
+        found = loading.members(self._data, self._vocabulary)
         for name, reason in found.absent.items():
             _logger.info("%s is not measured: %s", name, reason)
         return {
@@ -359,11 +358,11 @@ class TaskSuite:
         }
 
     def _evaluators(self) -> Iterator[tuple[str, TaskEvaluator]]:
-        from t5x_lite.data.live import tasks as live_tasks
+        from t5x_lite.data.tasks import loading
 
         settings = self._settings
         for name, source in self.sources.items():
-            _, metrics = live_tasks.task_metrics(source.task)
+            _, metrics = loading.task_metrics(source.task)
             has_split = not self.is_mixture or settings.split in source.task.splits
             if not (settings.task_metrics and metrics and source.is_measured and has_split):
                 continue
@@ -381,9 +380,9 @@ class TaskSuite:
 
     def _evaluator(self, name: str, examples: Sequence[Any]) -> TaskEvaluator | None:
         """What measures a task; None of a mixture's without the examples that prompts show."""
-        from t5x_lite.data.live import tasks as live_tasks
+        from t5x_lite.data.tasks import loading
 
-        postprocess, metrics = live_tasks.task_metrics(self.sources[name].task)
+        postprocess, metrics = loading.task_metrics(self.sources[name].task)
         generator = self._generator(name)
         if not self._shown.is_on:
             return TaskEvaluator(generator, examples, postprocess=postprocess, metrics=metrics)
@@ -397,7 +396,7 @@ class TaskSuite:
 
     def _prompts(self, name: str, *, no: str) -> Prompts | None:
         """The prompts of a task; None of a mixture's that has no examples to show."""
-        from t5x_lite.data.live import tasks
+        from t5x_lite.data.tasks import loading
 
         source, split = self.sources[name], self._settings.few_shot.split
         shown = self._by_task.shown(name, source.data)
@@ -405,7 +404,7 @@ class TaskSuite:
             return self._shown.prompts(name, shown)
         except InputError as error:
             no_split = shown is source.data and split not in source.task.splits
-            lacks = no_split or tasks.is_absent(error)
+            lacks = no_split or loading.is_absent(error)
             if not self.is_mixture or not lacks:
                 raise
             _logger.info("%s %s: %s", name, no, error)
@@ -432,26 +431,26 @@ class TaskSuite:
 
     def check_test(self, name: str) -> None:
         """Reads the test split of a task, without its tokens."""
-        from t5x_lite.data.live import tasks
+        from t5x_lite.data.tasks import loading
 
         try:
             self.sources[name].task.source.get_dataset(split="test", shuffle=False)
         except InputError as error:
-            if not tasks.is_absent(error):
+            if not loading.is_absent(error):
                 raise
 
     def _examples(
         self, name: str, *, split: str, limit: int | None, may_lack: bool
     ) -> list[Any] | None:
         """A split's examples; None where there is no file for it, and the task may lack it."""
-        from t5x_lite.data.live import pipeline, tasks
+        from t5x_lite.data.tasks import loading, reading
 
         try:
-            return pipeline.eval_examples(
+            return reading.eval_examples(
                 self.sources[name].data, self._vocabulary, split=split, max_examples=limit
             )
         except InputError as error:
-            if not may_lack or not tasks.is_absent(error):
+            if not may_lack or not loading.is_absent(error):
                 raise
             _logger.info("%s has no split %s: %s", name, split, error)
             return None
@@ -526,7 +525,7 @@ class TaskSuite:
 
     def answers(self, name: str, params: Params) -> list[Answer] | None:
         """A model's answers to the test split of one task; None where that is not there."""
-        from t5x_lite.data.live import tasks as live_tasks
+        from t5x_lite.data.tasks import loading
 
         examples = self._examples(name, split="test", limit=None, may_lack=True)
         if examples is None:
@@ -540,7 +539,7 @@ class TaskSuite:
             first, texts = prompts.config.trials[0], [example.inputs_text for example in examples]
             inputs = [prompt.tokens for prompt in prompts.of(first, texts)]
         predicted = self._generator(name).run(params, inputs)
-        postprocess, _ = live_tasks.task_metrics(task)
+        postprocess, _ = loading.task_metrics(task)
         answers = []
         for number, (example, (best, *_)) in enumerate(zip(examples, predicted, strict=True)):
             value = postprocess(best.text, example=example.raw, is_target=False)

@@ -294,19 +294,6 @@ class Layout:
         """
         raise TypeError(f"{type(self).__name__} does not define lay_out")
 
-    def converter(self, seqio: Any, *, pack: bool) -> Any:
-        """What makes these rows of tf.data by seqio; None: `lay_out` does.
-
-        Args:
-          seqio: the module.
-          pack: whether several examples share a row.
-
-        Returns:
-          A function of a task's dataset and of the lengths of its features, such as a
-          seqio.FeatureConverter.
-        """
-        del seqio, pack
-
     def identity(self) -> dict[str, Any]:
         """What must be equal for a saved position in the data to fit, as JSON."""
         return {"layout": self.name, **dataclasses.asdict(self)}

@@ -156,10 +156,6 @@ class LM(Layout):
         stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
         return stream.decoder([example["targets"] for example in ordered], lengths["targets"])
 
-    def converter(self, seqio: Any, *, pack: bool) -> Any:
-        """See `Layout.converter`."""
-        return seqio.LMFeatureConverter(pack=pack)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Joined(Layout):
@@ -256,13 +252,6 @@ class ConcatLM(_Joined):
             return batch
         return batch | {"decoder_loss_weights": prefix["decoder_loss_weights"]}
 
-    def converter(self, seqio: Any, *, pack: bool) -> Any:
-        """See `Layout.converter`."""
-        convert = seqio.PrefixLMFeatureConverter(
-            pack=pack, loss_on_targets_only=not self.loss_on_inputs
-        )
-        return lambda dataset, lengths: convert(dataset, lengths).map(_without_prefix)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixLM(_Joined):
@@ -280,10 +269,6 @@ class PrefixLM(_Joined):
         self, batch: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         return batch | prefix
-
-    def converter(self, seqio: Any, *, pack: bool) -> Any:
-        """See `Layout.converter`."""
-        return seqio.PrefixLMFeatureConverter(pack=pack)
 
 
 def _without_prefix(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,10 +299,6 @@ class Seq2Seq(Layout):
         return stream.encoder(inputs, lengths["inputs"]) | stream.decoder(
             targets, lengths["targets"]
         )
-
-    def converter(self, seqio: Any, *, pack: bool) -> Any:
-        """See `Layout.converter`."""
-        return seqio.EncDecFeatureConverter(pack=pack)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -33,9 +33,9 @@ from t5x_lite.config.experiment import with_length
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import given_options
 from t5x_lite.core.remote import AnyPath
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import Data
 from t5x_lite.data.mixing import UnknownSize
-from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import find_step, learner_of, read_experiment
 from t5x_lite.interop import encoder_checkpoints
@@ -66,7 +66,7 @@ def with_epochs(
             experiment.data.vocabulary, extra_ids=experiment.data.extra_ids
         )
         data = experiment.data
-        epoch = batch_source(data).epoch_of(data, vocabulary, seed=experiment.seed)
+        epoch = data_batches.epoch_of(data, vocabulary, seed=experiment.seed)
     except InputError as error:
         is_unknown = may_lack_data or isinstance(error, UnknownSize)
         if "--epochs" in fixed or not is_unknown:
@@ -132,7 +132,7 @@ def num_classes(data: Data) -> int:
             "objective.num_classes 0 are the classes of data.task, which is not set; set "
             "--data.task, or --objective.num-classes N"
         )
-    from t5x_lite.data.live.tasks import load_task, task_labels
+    from t5x_lite.data.tasks.loading import load_task, task_labels
 
     vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
     labels = task_labels(load_task(data, vocabulary))

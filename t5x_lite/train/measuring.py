@@ -23,8 +23,8 @@ from t5x_lite.core.options import suggesting
 from t5x_lite.core.progress import counting, print_result
 from t5x_lite.core.remote import local_path
 from t5x_lite.core.trees import Params
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import Data, wording_of
-from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabularies.byte_level import NAMES as BYTES_NAMES
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ class Measurement:
 
             def batches(data: Data) -> Callable[[], Iterable[Mapping[str, np.ndarray]]]:
                 return functools.partial(
-                    batch_source(data).eval_batches,
+                    data_batches.eval_batches,
                     data,
                     vocabulary,
                     split=settings.split,
@@ -85,7 +85,7 @@ class Measurement:
 
             self._loss = LossEvaluator(learner.whole_loss, batches(data), mesh=mesh)
             if settings.loss_of_each_cache:
-                from t5x_lite.data.cache.scheduled import each_cache
+                from t5x_lite.data.scheduled import each_cache
 
                 for name, alone in each_cache(data, split=settings.split).items():
                     self._of_caches[name] = self._loss.over(batches(alone))
@@ -105,11 +105,11 @@ class Measurement:
             )
             if not settings.task_metrics:
                 return  # the documents are all that is needed: no task, and no TensorFlow
-        if data.cache:
-            from t5x_lite.data.cache import batches as cached
-
-            if not settings.ranks and not (settings.task_metrics and cached.has_task_metrics(data)):
-                return  # the task is not needed, and TensorFlow may be missing
+        has_metrics = settings.task_metrics and (
+            not data.cache or data_batches.has_task_metrics(data)
+        )
+        if data.cache and not settings.ranks and not has_metrics:
+            return  # the task is not needed, and TensorFlow may be missing
         bind = learner.bind_model if ensemble is None else ensemble
         self.suite = TaskSuite(
             experiment,

@@ -61,8 +61,8 @@ from t5x_lite.core import remote, sharding, trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath
 from t5x_lite.core.trees import LazyArray, Params
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import Fixed
-from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate.loss import classes_of, fisher_diagonal
 from t5x_lite.inference import modules
@@ -87,7 +87,7 @@ def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping
         flat = trees.flatten(learner.changed(params)["model"])
         return {p: lambda p=p: np.abs(np.asarray(flat[p], np.float32)) for p in sizes}
     data = dataclasses.replace(experiment.data, batch_size=1, pack=False, batches=Fixed())
-    rows = batch_source(data).train_batches(data, vocabulary, seed=experiment.seed)
+    rows = data_batches.train_batches(data, vocabulary, seed=experiment.seed)
     classes = classes_of(learner) if adapter.labels == "expected" else None
     diagonal = fisher_diagonal(
         learner.loss, params, itertools.islice(rows, adapter.examples), classes=classes

@@ -42,9 +42,8 @@ from t5x_lite.core import accelerators, remote, sharding, trees
 from t5x_lite.core.accelerators import GIB
 from t5x_lite.core.devices import check_compiler_options, compiler_options, matmul_precision
 from t5x_lite.core.errors import InputError
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import rows_named, shapes_of
-from t5x_lite.data.mixtures import find_mixture
-from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.inference import modules
 from t5x_lite.inference.loading import learner_of
@@ -316,7 +315,7 @@ def rehearse(experiment: Experiment) -> str:
     learner = learner_of(experiment)
     learner.check_mesh(mesh)
     index, count = sharding.batch_part(mesh)
-    batches = batch_source(experiment.data).train_batches(
+    batches = data_batches.train_batches(
         experiment.data, vocabulary, seed=experiment.seed, process_index=index, process_count=count
     )
     try:
@@ -327,7 +326,7 @@ def rehearse(experiment: Experiment) -> str:
         *_start(experiment, saved, workdir),
         *_sizes(experiment, learner, mesh),
         *chosen,
-        *_steps(experiment, vocabulary, batch, count=count),
+        *_steps(experiment, None if experiment.data.cache else batches.size, batch, count=count),
         *_rows(experiment, vocabulary, batch),
         "dry run: nothing was written; `t5x-lite plan` compiles the step and says what it needs",
     ]
@@ -374,14 +373,13 @@ def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
 
 
 def _steps(
-    experiment: Experiment, vocabulary: Vocabulary, batch: Mapping[str, np.ndarray], *, count: int
+    experiment: Experiment, size: int | None, batch: Mapping[str, np.ndarray], *, count: int
 ) -> list[str]:
-    """Lengths, steps and epochs."""
+    """Lengths, steps and epochs of so many examples, where that is known."""
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in sorted(batch.items()))
     examples = count * _examples(batch)
-    known = _size(experiment, vocabulary)
     total = experiment.steps * examples
-    epochs = "" if known is None else f", about {total / known:.2f} epochs of {known:,}"
+    epochs = "" if size is None else f", about {total / size:.2f} epochs of {size:,}"
     return [
         f"data: {experiment.data.task or experiment.data.cache}, rows of "
         f"{experiment.data.inputs_length} and {experiment.data.targets_length} tokens",
@@ -397,20 +395,6 @@ def _examples(batch: Mapping[str, np.ndarray]) -> int:
     if segments:
         return int(max(array.max(axis=-1).sum() for array in segments))
     return len(next(iter(batch.values())))
-
-
-def _size(experiment: Experiment, vocabulary: Vocabulary) -> int | None:
-    """Training examples of an epoch, where the data are a task's that is held in memory."""
-    data = experiment.data
-    if data.cache or find_mixture(data) is not None:
-        return None
-    from t5x_lite.data.live import tasks
-
-    task = tasks.load_task(data, vocabulary, seed=experiment.seed)
-    passes = tasks.training_passes(data, task, seed=experiment.seed)
-    if passes is None or passes.needs_buffer:  # several examples are made of one, or it is a stream
-        return None
-    return passes.size if isinstance(passes.size, int) else None
 
 
 def _rows(

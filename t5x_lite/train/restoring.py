@@ -29,7 +29,6 @@ from t5x_lite.core import tied_parameters, trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath
 from t5x_lite.core.trees import Params
-from t5x_lite.data.positions import refuse_processes
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 from t5x_lite.inference import modules
@@ -45,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 _SAME_RUN = ("model", "objective", "heads", "adapters", "train", "optimizer", "seed")
 """The fields of an Experiment that all steps of a run share, whatever became of its files."""
-_GLOBAL_POSITION = "data/position"
+_POSITION = "data/position"
 
 
 def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
@@ -247,7 +246,7 @@ def resume(
     )
     state = base = None
     if step is not None:
-        position = _position(checkpoints, step, experiment)
+        position = _position(checkpoints, step)
         where = checkpoints.directory(step)
         base = Base.read(checkpoints.files(step), where=where)
         wanted = start.params if base is None else base.rest(start.params)
@@ -293,22 +292,18 @@ def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
     return f"it is of another experiment: {', '.join(found)}" if found else ""
 
 
-def _position(checkpoints: Checkpoints, step: int, experiment: Experiment) -> bytes:
-    """The position in the data that this process goes on from."""
+def _position(checkpoints: Checkpoints, step: int) -> bytes:
+    """The position in the data.
+
+    Earlier versions had one of each process for a task on the fly, of an order that is not made any
+    more: any of them says so.
+    """
     files = checkpoints.files(step)
-    name = _position_file(experiment)
-    saved = [path for path in files if re.fullmatch(r"data/process_\d+", path)]
-    processes = jax.process_count()
-    if name == _GLOBAL_POSITION or not saved or len(saved) == processes:
-        if name not in files:
-            raise checkpoints.damaged(step, f"files/{name} is missing")
-        return files[name]
-    refuse_processes(step=step, saved=len(saved), here=processes, workdir=experiment.workdir)
-
-
-def _position_file(experiment: Experiment) -> str:
-    """Where this process's position is among the files of a step."""
-    return _GLOBAL_POSITION if experiment.data.cache else f"data/process_{jax.process_index()}"
+    former = sorted(path for path in files if re.fullmatch(r"data/process_\d+", path))
+    name = _POSITION if _POSITION in files or not former else former[0]
+    if name not in files:
+        raise checkpoints.damaged(step, f"files/{name} is missing")
+    return files[name]
 
 
 def saver(
@@ -328,7 +323,6 @@ def saver(
         },
         **({} if base is None else {BASE_FILE: base.content()}),
     }
-    name = _position_file(experiment)
 
     def save(
         state: TrainState,
@@ -339,13 +333,11 @@ def saver(
     ) -> None:
         # Before the step, so that the record holds every evaluation that the step has behind it.
         workdir.copy()
-        is_global = name == _GLOBAL_POSITION
         checkpoints.save(
             int(state.step),
             params=state.params if base is None else base.rest(state.params),
             optimizer={"step": state.step, "state": state.optimizer},
-            files={**constant, name: position} if is_global else constant,
-            own_files={} if is_global else {name: position},
+            files={**constant, _POSITION: position},
             metrics=metrics,
             hurried=hurried,
         )

@@ -33,8 +33,8 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath
 from t5x_lite.core.run_history import evaluated_steps, recorded
 from t5x_lite.core.tracking import KnownIds, MakeTracker, TrackedRun, find_trackers
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import shapes_of
-from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabularies.byte_level import NAMES as BYTES_NAMES
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
@@ -351,7 +351,7 @@ def _tell_best(tracker: Tracker, workdir: WorkDirectory, experiment: Experiment)
 
 def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int, int]) -> Any:
     """Training batches, from a cache or from the task's files."""
-    return batch_source(experiment.data).train_batches(
+    return data_batches.train_batches(
         experiment.data,
         vocabulary,
         seed=experiment.seed,

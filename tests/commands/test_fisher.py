@@ -27,7 +27,9 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def _data(monkeypatch):
-    monkeypatch.setattr("t5x_lite.data.sources.batch_source", lambda data: Source(HOSTS["bert"][2]))
+    monkeypatch.setattr(
+        "t5x_lite.data.batches.train_batches", Source(HOSTS["bert"][2]).train_batches
+    )
     monkeypatch.setattr(
         "t5x_lite.inference.loading.load_vocabulary", lambda *a, **k: load_vocabulary("bytes")
     )

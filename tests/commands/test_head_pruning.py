@@ -27,7 +27,7 @@ class Source:
 
 @pytest.mark.slow
 def test_half_of_the_heads(tmp_path, monkeypatch):
-    monkeypatch.setattr("t5x_lite.data.sources.batch_source", lambda data: Source())
+    monkeypatch.setattr("t5x_lite.data.batches.train_batches", Source().train_batches)
     monkeypatch.setattr(
         "t5x_lite.inference.loading.load_vocabulary", lambda *a, **k: load_vocabulary("bytes")
     )

@@ -160,7 +160,7 @@ def test_a_step_of_the_released_recipe_from_caches(
     directory, tiny_vocabulary, tmp_path, compile_once
 ):
     from t5x_lite.commands.texts import cache
-    from t5x_lite.data.cache.scheduled import mixed_sources
+    from t5x_lite.data.scheduled import mixed_sources
 
     path = "configs/paper/t5_small.py"
     experiment = config.load(path)

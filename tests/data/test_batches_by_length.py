@@ -8,10 +8,10 @@ import pytest
 
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Bucketed, Data, Fixed
 from t5x_lite.data.formats.pairs import Pairs, to_json
-from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
@@ -67,7 +67,7 @@ def letters(batch, vocabulary):
 
 
 def train(data, vocabulary, **options):
-    return batch_source(data).train_batches(data, vocabulary, seed=0, **options)
+    return data_batches.train_batches(data, vocabulary, seed=0, **options)
 
 
 def assert_equal_batches(got, expected):
@@ -134,7 +134,7 @@ def test_every_process_has_its_rows_of_the_same_batch(source, vocabulary):
 @pytest.mark.slow
 def test_held_out_examples_are_all_there(source, vocabulary):
     def evaluate(data, **options):
-        return list(batch_source(data).eval_batches(data, vocabulary, **options))
+        return list(data_batches.eval_batches(data, vocabulary, **options))
 
     found = evaluate(source)
     assert [letters(batch, vocabulary) for batch in found] == ["i", "hj", "k."]

@@ -6,8 +6,8 @@ import pytest
 ENDING = """
 import time
 from t5x_lite.data.tasks import stages
-from t5x_lite.data.live.pipeline import Batches
-from t5x_lite.data.live.pipeline import as_numpy
+from t5x_lite.data.tasks.reading import Batches
+from t5x_lite.data.tasks.reading import as_numpy
 from t5x_lite.data.elements import tf
 
 def slow(example):

@@ -10,7 +10,6 @@ from t5x_lite.data.positions import (
     ON_THE_FLY,
     check_identity,
     identity_of,
-    refuse_processes,
     seal,
     share_of_batch,
     unseal,
@@ -89,31 +88,3 @@ def test_batches_of_several_shapes():
     message = "data.batches of 2 rows of 8 tokens cannot be divided among 3 processes"
     with pytest.raises(InputError, match=message):
         share_of_batch(data, 3)
-
-
-def test_other_parts_of_the_batches_are_named():
-    saved = {"seed": 0, "process_index": 1, "process_count": 2}
-    with pytest.raises(InputError, match=r"of part 1 of 2 of every batch, .* reads part 0 of 1: "):
-        check_identity(saved, {"seed": 0, "process_index": 0, "process_count": 1})
-    with pytest.raises(InputError, match=r"of other data: process_index 1 \(now 0\), seed 0"):
-        check_identity(saved, {**saved, "seed": 1, "process_index": 0})
-
-
-def test_the_commands_for_another_number_of_processes_are_quoted():
-    with pytest.raises(InputError) as raised:
-        refuse_processes(step=7, saved=2, here=4, workdir="my runs/a/")
-    assert str(raised.value).startswith("step 7 holds the data positions of 2 processes, and there")
-    assert "t5x-lite cache 'my runs/a/config.json' --output 'my runs/a-cache' && " in str(
-        raised.value
-    )
-    assert "--init 'my runs/a' --workdir 'my runs/a-from-cache'" in str(raised.value)
-
-
-def test_the_commands_of_a_run_in_a_bucket_make_the_cache_on_a_disk():
-    with pytest.raises(InputError) as raised:
-        refuse_processes(step=7, saved=2, here=4, workdir="gs://b/runs/a")
-    assert str(raised.value).endswith(
-        "t5x-lite cache a/config.json --output a-cache && t5x-lite train a/config.json "
-        '--data.cache a-cache --data.task "" --init gs://b/runs/a --workdir gs://b/runs/a-from-cache'
-        " (a/config.json is a copy of that in gs://b/runs/a)"
-    )

@@ -14,7 +14,7 @@ import sys
 sys.modules["tensorflow"] = None
 from t5x_lite.core.errors import InputError
 try:
-    import t5x_lite.data.live.pipeline
+    import t5x_lite.data.tasks.reading
 except InputError as error:
     print(error)
 """
@@ -22,7 +22,7 @@ except InputError as error:
 
 ERROR = """
 import jax
-from t5x_lite.data.live.pipeline import tf
+from t5x_lite.data.tasks.reading import tf
 
 def fail():
     raise ValueError("of the data")

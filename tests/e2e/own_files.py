@@ -89,7 +89,7 @@ def _make_cache(base: Path) -> None:
 
 
 def _read_cache(base: Path) -> None:
-    from t5x_lite.data.cache.batches import train_batches
+    from t5x_lite.data.batches import train_batches
     from t5x_lite.data.config import Data
     from t5x_lite.data.vocabularies.byte_level import Bytes
 

@@ -238,7 +238,7 @@ def encoder_vocabulary(tmp_path_factory, c4_directory):
 def test_encoders_train_on_c4_as_it_is(c4_directory, encoder_vocabulary, name, monkeypatch):
     """Without renaming or conversion (W2 of the review): the rows of each config's own layout."""
     from t5x_lite import config
-    from t5x_lite.data.sources import batch_source
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     monkeypatch.chdir(ROOT)
@@ -247,7 +247,6 @@ def test_encoders_train_on_c4_as_it_is(c4_directory, encoder_vocabulary, name, m
         --data.batch-size 2 --data.inputs-length 32 --model.vocab-size 384"""
     experiment = config.load(f"configs/pretrain/{name}_tiny.py", options.split(), prog="train")
     vocabulary = load_vocabulary(str(encoder_vocabulary))
-    source = batch_source(experiment.data)
-    batch = next(source.train_batches(experiment.data, vocabulary, seed=0))
+    batch = next(data_batches.train_batches(experiment.data, vocabulary, seed=0))
     assert all(len(value) == 2 for value in batch.values())
-    assert next(source.eval_batches(experiment.data, vocabulary))
+    assert next(data_batches.eval_batches(experiment.data, vocabulary))

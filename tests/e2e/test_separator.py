@@ -58,12 +58,13 @@ def run(experiment, tmp_path_factory, compile_once):
 
 @pytest.mark.exhaustive
 def test_a_score_is_that_of_the_row_of_training(run):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
+    from t5x_lite.data.tasks import reading
 
     loaded = Checkpoint.load([str(run)])
     data = dataclasses.replace(loaded.members[0].experiment.data, pack=False)
-    example, *_ = pipeline.eval_examples(data, loaded.vocabulary)
-    batch = next(pipeline.eval_batches(data, loaded.vocabulary))
+    example, *_ = reading.eval_examples(data, loaded.vocabulary)
+    batch = next(data_batches.eval_batches(data, loaded.vocabulary))
     row = {name: jnp.asarray(value[:1]) for name, value in batch.items()}
     model = loaded.bind(loaded.params)
     logits = model(

@@ -22,7 +22,7 @@ def test_decoding():
 
 
 def test_equal_settings_share_a_program(tiny_experiment, tiny_glue, tiny_vocabulary):
-    from t5x_lite.data.live.tasks import load_task
+    from t5x_lite.data.tasks.loading import load_task
 
     vocabulary = load_vocabulary(tiny_vocabulary)
     data = dataclasses.replace(

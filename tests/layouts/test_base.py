@@ -78,3 +78,40 @@ def test_a_layout_of_one_s_own_is_named_after_its_class_and_changes_no_other():
     layouts.Seq2Seq().check([*BOTH, "pixels"])
     with pytest.raises(TypeError, match="Images does not define lay_out"):
         Images().lay_out([], np.zeros(0, np.int64), num_rows=1, lengths={}, pack=False)
+
+
+@pytest.mark.parametrize(
+    ("layout", "there", "message"),
+    [
+        (
+            layouts.Groups(),
+            BOTH,
+            "groups shows query and positives and negatives, and",
+        ),
+        (
+            layouts.Encoder(),
+            BOTH,
+            "encoder shows inputs, and the task gives inputs and",
+        ),
+        (
+            layouts.Encoder(),
+            ["targets"],
+            "gives targets: use lm or a task such as tasks.e",
+        ),
+        (layouts.LM(), ["inputs"], "lm shows targets, and the task gives inputs: use encoder or a"),
+        (layouts.LM(), BOTH, "inputs and targets: use concat_lm or prefix_lm or seq2seq or a"),
+        (
+            layouts.PrefixLM(),
+            ["targets"],
+            "prefix_lm shows inputs and targets, and the task",
+        ),
+        (
+            layouts.Seq2Seq(),
+            ["targets"],
+            "seq2seq shows inputs and targets, and the task",
+        ),
+    ],
+)
+def test_a_layout_that_does_not_fit_the_task_is_refused(layout, there, message):
+    with pytest.raises(InputError, match=message):
+        layout.of_task(tuple(there))

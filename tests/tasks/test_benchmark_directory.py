@@ -25,8 +25,8 @@ def directory(tmp_path_factory, english_lines):
 @pytest.mark.parametrize("task", ["glue:mnli", "super_glue:record", "squad:squad", "wmt:ende"])
 @pytest.mark.slow
 def test_a_saved_iterator_goes_on(task, directory, vocabulary):
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
 
     data = Data(
         task=f"tasks.{task}",
@@ -37,12 +37,12 @@ def test_a_saved_iterator_goes_on(task, directory, vocabulary):
         targets_length=64,
         shuffle_buffer=16,
     )
-    batches = pipeline.train_batches(data, vocabulary, seed=7)
+    batches = data_batches.train_batches(data, vocabulary, seed=7)
     for _ in range(3):
         next(batches)
     state = batches.state()
     expected = [next(batches) for _ in range(3)]
-    again = pipeline.train_batches(data, vocabulary, seed=7)
+    again = data_batches.train_batches(data, vocabulary, seed=7)
     again.restore(state)
     for batch in expected:
         following = next(again)
@@ -75,12 +75,11 @@ def test_a_saved_iterator_goes_on(task, directory, vocabulary):
 )
 def test_the_right_answers_have_the_best_metrics(task, directory, vocabulary):
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading, reading
 
     data = Data(task=f"tasks.{task}", vocabulary="", directory=directory)
-    examples = pipeline.eval_examples(data, vocabulary, max_examples=12)
-    postprocess, metrics = live_tasks.task_metrics(pipeline.load_task(data, vocabulary))
+    examples = reading.eval_examples(data, vocabulary, max_examples=12)
+    postprocess, metrics = loading.task_metrics(loading.load_task(data, vocabulary))
     answers = [
         example.targets_text if task != "super_glue:wsc" or example.target else "nobody"
         for example in examples

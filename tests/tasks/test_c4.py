@@ -91,14 +91,14 @@ def test_a_shard_in_two_forms_is_refused(c4, shards):
 
 
 def test_a_line_that_is_no_page_is_named(c4, shards, vocabulary):
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
 
     bad = shards / "c4-train.00001-of-00003.json.gz"
     bad.write_bytes(gzip.compress(b'{"text": "good"}\n{"txt": 1}\n'))
     data = Data(task="tasks.c4:c4_v220_span_corruption", vocabulary="", directory=str(shards))
     with pytest.raises(InputError, match=r"c4-train\.00001-of-00003\.json\.gz:2: must have"):
-        list(itertools.islice(pipeline.train_batches(data, vocabulary, seed=0), 1))
+        list(itertools.islice(data_batches.train_batches(data, vocabulary, seed=0), 1))
 
 
 def write_tfds(root, pages, config="en"):
@@ -145,16 +145,16 @@ def test_pages_of_tfds(c4, tfds_directory, below):
 @pytest.mark.exhaustive
 def test_a_dataset_of_tfds_may_hold_out_nothing(c4, tmp_path, vocabulary):
     """As Wikipedia does."""
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
 
     write_tfds(tmp_path, {"train": PAGES["train"]})
     directory = str(tmp_path / "c4/en/3.0.1")
     assert list(c4.source(directory).splits) == ["train"]
     data = Data(task="tasks.c4:iid_15_u_u", vocabulary="", directory=directory, targets_length=192)
-    assert next(pipeline.train_batches(data, vocabulary, seed=0))
+    assert next(data_batches.train_batches(data, vocabulary, seed=0))
     with pytest.raises(InputError, match="has no split 'validation': there are train"):
-        pipeline.eval_batches(data, vocabulary)
+        data_batches.eval_batches(data, vocabulary)
 
 
 def test_each_shard_of_tfds_can_be_read_alone(c4, tfds_directory):
@@ -275,9 +275,10 @@ def of_languages(directory, *languages, **options):
 
 
 def test_languages_are_a_mixture_whose_rates_follow_the_temperature(tmp_path, vocabulary):
-    from t5x_lite.data.live import pipeline, tasks
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.mixing import Mixing
     from t5x_lite.data.mixtures import find_mixture
+    from t5x_lite.data.tasks import loading
 
     directory = write_mc4(tmp_path / "mc4")
     sizes = {
@@ -290,27 +291,27 @@ def test_languages_are_a_mixture_whose_rates_follow_the_temperature(tmp_path, vo
     assert [one.name for one in mixture.members] == [
         f"c4_c4_v220_span_corruption_{name}" for name in sizes
     ]
-    trained = tasks.trained_members(data, vocabulary)
-    rates = tasks.rates_of(data, trained, anew=True)
+    trained = loading.trained_members(data, vocabulary)
+    rates = loading.rates_of(data, trained, anew=True)
     np.testing.assert_allclose(rates, [size**0.3 for size in sizes.values()])
     # Resumed in between, the batches are those of a run that was not.
-    batches = pipeline.train_batches(data, vocabulary, seed=0)
+    batches = data_batches.train_batches(data, vocabulary, seed=0)
     _ = next(batches)
     state = batches.state()
     expected = [next(batches) for _ in range(3)]
-    again = pipeline.train_batches(data, vocabulary, seed=0)
+    again = data_batches.train_batches(data, vocabulary, seed=0)
     again.restore(state)
     for one, other in zip(expected, again, strict=False):
         for name, value in one.items():
             np.testing.assert_array_equal(value, other[name])
-    assert len(list(pipeline.eval_batches(data, vocabulary))) > 0
+    assert len(list(data_batches.eval_batches(data, vocabulary))) > 0
     one = of_languages(directory, "de")
     assert find_mixture(one) is None
-    assert next(pipeline.train_batches(one, vocabulary, seed=0))
+    assert next(data_batches.train_batches(one, vocabulary, seed=0))
 
 
 def test_languages_that_cannot_be_read(tmp_path, shards, vocabulary):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
     directory = write_mc4(tmp_path / "mc4")
     for data, message in (
@@ -327,7 +328,7 @@ def test_languages_that_cannot_be_read(tmp_path, shards, vocabulary):
         ),
     ):
         with pytest.raises(InputError, match=message):
-            pipeline.train_batches(data, vocabulary, seed=0)
+            data_batches.train_batches(data, vocabulary, seed=0)
     with pytest.raises(InputError, match=r"data\.languages has one twice: af, af"):
         of_languages(directory, "af", "af")
     with pytest.raises(InputError, match=r"each language has a cache of its own"):

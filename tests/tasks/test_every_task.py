@@ -309,7 +309,7 @@ def tried_layouts(task, name):
 @pytest.mark.parametrize("name", list(marked(TASKS)))
 @pytest.mark.slow
 def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocabulary, wordpiece):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import loading
 
     module = name.partition(":")[0]
     data = {
@@ -328,20 +328,20 @@ def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocab
         first, data["pack"] = layouts.Spans(), False
     if name in OF_CHARACTERS:
         vocabulary, first, data["pack"] = wordpiece, layouts.Windows(doc_stride=8), False
-    task = pipeline.load_task(Data(**{"pack": False, **data}, layout=first), vocabulary)
+    task = loading.load_task(Data(**{"pack": False, **data}, layout=first), vocabulary)
     for layout in tried_layouts(task, name):
         _check(Data(**data, layout=layout), task, vocabulary)
 
 
 def _check(data, task, vocabulary):
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data import batches as data_batches
+    from t5x_lite.data.tasks import loading, reading
 
     if "train" in task.splits:
         _check_a_saved_iterator(data, vocabulary)
     if "validation" not in task.splits:
         return
-    batch = next(pipeline.eval_batches(data, vocabulary, max_batches=1))
+    batch = next(data_batches.eval_batches(data, vocabulary, max_batches=1))
     learned = {
         **dict.fromkeys(("encoder", "spans"), "encoder_word_ids"),
         "groups": "passage_segment_ids",
@@ -349,9 +349,9 @@ def _check(data, task, vocabulary):
         **dict.fromkeys(("choices", "windows"), "labels"),
     }
     assert batch[learned.get(data.layout.name, "decoder_loss_weights")].sum() > 0
-    postprocess, metrics = live_tasks.task_metrics(task)
+    postprocess, metrics = loading.task_metrics(task)
     if metrics:
-        examples = pipeline.eval_examples(data, vocabulary, max_examples=3)
+        examples = reading.eval_examples(data, vocabulary, max_examples=3)
         targets = [example.target for example in examples]
         predictions = [
             postprocess(example.targets_text, example=example.raw, is_target=False)
@@ -363,14 +363,14 @@ def _check(data, task, vocabulary):
 
 
 def _check_a_saved_iterator(data, vocabulary):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
-    batches = pipeline.train_batches(data, vocabulary, seed=7)
+    batches = data_batches.train_batches(data, vocabulary, seed=7)
     for _ in range(2):
         next(batches)
     state = batches.state()
     expected = [next(batches) for _ in range(2)]
-    again = pipeline.train_batches(data, vocabulary, seed=7)
+    again = data_batches.train_batches(data, vocabulary, seed=7)
     again.restore(state)
     for batch in expected:
         following = next(again)

@@ -46,8 +46,7 @@ def test_the_config_says_which_columns(files, arguments):
 
 def test_data_columns_reach_the_task(arguments):
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading, reading
 
     data = Data(
         task="tasks.files:classify",
@@ -57,10 +56,10 @@ def test_data_columns_reach_the_task(arguments):
         inputs_length=64,
         targets_length=16,
     )
-    (example,) = pipeline.eval_examples(data, arguments.vocabulary)
+    (example,) = reading.eval_examples(data, arguments.vocabulary)
     assert (example.inputs_text, example.targets_text, example.target) == ("review: Oh", "bad", 0)
-    task = pipeline.load_task(data, arguments.vocabulary)
-    assert live_tasks.task_labels(task) == ("bad", "good")
+    task = loading.load_task(data, arguments.vocabulary)
+    assert loading.task_labels(task) == ("bad", "good")
 
 
 @pytest.mark.parametrize(

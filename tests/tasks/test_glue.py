@@ -69,7 +69,7 @@ def test_a_byte_order_mark_is_no_part_of_the_header(glue, arguments, tmp_path):
 
 
 def test_the_labels_can_be_read_from_the_task(glue, arguments):
-    from t5x_lite.data.live.tasks import task_labels
+    from t5x_lite.data.tasks.loading import task_labels
 
     assert task_labels(glue.sst2(arguments)) == ("negative", "positive")
 
@@ -84,7 +84,7 @@ def test_sst2_metrics(glue, arguments):
 
 def test_sst2_examples_for_metrics(glue, arguments):
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import reading
 
     data = Data(
         task="tasks.glue:sst2",
@@ -93,7 +93,7 @@ def test_sst2_examples_for_metrics(glue, arguments):
         inputs_length=64,
         targets_length=16,
     )
-    (example,) = pipeline.eval_examples(data, arguments.vocabulary)
+    (example,) = reading.eval_examples(data, arguments.vocabulary)
     assert example.inputs_text == "sst2 sentence: a gem"
     assert example.targets_text == "positive"
     assert example.target == 1
@@ -255,7 +255,7 @@ def test_a_column_that_is_not_there_is_refused(glue, arguments):
 def test_words_do_not_reach_a_head(glue, arguments):
     from t5x_lite import layouts
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live.tasks import load_task
+    from t5x_lite.data.tasks.loading import load_task
 
     data = Data(
         task="tasks.glue:sst2",

@@ -1,6 +1,5 @@
 import json
 
-import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
@@ -166,12 +165,12 @@ def test_sts_b_has_grades(tmp_path, vocabulary):
     assert "the dog" in found[0][0]
 
 
-@pytest.mark.parametrize(("positives", "size"), [("each", 6), ("sample", 3)])
+@pytest.mark.parametrize("positives", ["each", "sample"])
 @pytest.mark.parametrize("kind", ["jsonl", "beir"])
-def test_pairs_in_memory_are_permuted_as_a_whole(tmp_path, vocabulary, kind, positives, size):
+def test_pairs_in_memory_are_permuted_as_a_whole(tmp_path, vocabulary, kind, positives):
     from t5x_lite import layouts
-    from t5x_lite.data.config import TaskArguments
-    from tasks import pairs
+    from t5x_lite.data import batches as data_batches
+    from t5x_lite.data.config import Data
 
     answers = {"dog": ["a"], "run": ["b", "c"], "the": ["d", "e", "f"]}
     if kind == "jsonl":
@@ -184,25 +183,22 @@ def test_pairs_in_memory_are_permuted_as_a_whole(tmp_path, vocabulary, kind, pos
         write(tmp_path / "queries.jsonl", *({"_id": query, "text": query} for query in answers))
         rows = [f"{query}\t{text}\t1\n" for query, found in answers.items() for text in found]
         (tmp_path / "qrels" / "train.tsv").write_text("".join(rows))
-    arguments = TaskArguments(
-        vocabulary=vocabulary,
+    data = Data(
+        task=f"tasks.pairs:{kind}",
+        vocabulary="",
         directory=str(tmp_path),
+        batch_size=6 if positives == "each" else 3,
         inputs_length=10,
         targets_length=12,
         layout=layouts.Groups(positives=positives),
+        pack=False,
     )
-    task = getattr(pairs, kind)(arguments)
-    passes = task.source.passes("train", seed=0)
-    assert (passes.size, passes.needs_buffer) == (size, False)
+    batches = data_batches.train_batches(data, vocabulary, seed=0)
+    assert batches.size == data.batch_size
     orders = []
-    for epoch in range(3):
-        made = task.preprocess_precache(passes.of_epoch(np.int64(epoch)), None)
-        orders.append(
-            [
-                vocabulary.decode([int(token) for token in one["positives"][1:-1]])
-                for one in made.as_numpy_iterator()
-            ]
-        )
+    for _ in range(3):
+        rows = next(batches)["passage_tokens"][:, 0]
+        orders.append([vocabulary.decode([int(t) for t in row if t > 1][1:-1]) for row in rows])
     if positives == "each":
         assert all(sorted(order) == [*"abcdef"] for order in orders)
         # The answers of a query do not stay together.
@@ -214,8 +210,8 @@ def test_pairs_in_memory_are_permuted_as_a_whole(tmp_path, vocabulary, kind, pos
 @pytest.mark.parametrize("positives", [1, 4])
 def test_an_epoch_of_pairs_has_each_pair_once(tmp_path, vocabulary, positives):
     from t5x_lite import layouts
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
 
     words = [a + b for a in "abcdefghij" for b in "abcdefghijkl"]
     texts = [f"{a} {b}" for a in words[:4] for b in words]  # 480
@@ -232,7 +228,7 @@ def test_an_epoch_of_pairs_has_each_pair_once(tmp_path, vocabulary, positives):
         targets_length=12,
         pack=False,
     )
-    batches = pipeline.train_batches(data, vocabulary, seed=0)
+    batches = data_batches.train_batches(data, vocabulary, seed=0)
     for _ in range(2):
         rows = [row for _ in range(12) for row in next(batches)["passage_tokens"].tolist()]
         assert len({str(row) for row in rows}) == 480

@@ -50,8 +50,7 @@ def test_questions_are_asked_with_and_without_their_context(arguments):
 
 def test_the_best_of_all_answers_counts(arguments):
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading, reading
 
     data = Data(
         task="tasks.squad:squad",
@@ -60,11 +59,11 @@ def test_the_best_of_all_answers_counts(arguments):
         inputs_length=64,
         targets_length=16,
     )
-    first, second = pipeline.eval_examples(data, arguments.vocabulary)
+    first, second = reading.eval_examples(data, arguments.vocabulary)
     assert first.targets_text == "Rain"
     assert [first.target, second.target] == [["Rain", "a lot"], [" ( a lot ) "]]
     assert first.raw["id"] == "q1"
-    postprocess, (metric,) = live_tasks.task_metrics(pipeline.load_task(data, arguments.vocabulary))
+    postprocess, (metric,) = loading.task_metrics(loading.load_task(data, arguments.vocabulary))
     predictions = [postprocess("A lot!", example=e.raw) for e in (first, second)]
     assert metric([first.target, second.target], predictions) == {"exact_match": 1.0, "f1": 1.0}
 

@@ -138,8 +138,7 @@ def test_the_classes_of_cb_have_another_order_than_those_of_mnli(super_glue, arg
 
 def test_wsc_evaluates_both_labels_by_the_noun(super_glue, arguments):
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading, reading
 
     data = Data(
         task="tasks.super_glue:wsc",
@@ -148,11 +147,9 @@ def test_wsc_evaluates_both_labels_by_the_noun(super_glue, arguments):
         inputs_length=64,
         targets_length=16,
     )
-    examples = pipeline.eval_examples(data, arguments.vocabulary)
+    examples = reading.eval_examples(data, arguments.vocabulary)
     assert [e.target for e in examples] == [0, 1]
-    postprocess, (accuracy,) = live_tasks.task_metrics(
-        pipeline.load_task(data, arguments.vocabulary)
-    )
+    postprocess, (accuracy,) = loading.task_metrics(loading.load_task(data, arguments.vocabulary))
     predictions = [
         postprocess(t, example=e.raw) for t, e in zip(("Ann", "Bob"), examples, strict=True)
     ]
@@ -170,8 +167,7 @@ def test_wsc_evaluates_both_labels_by_the_noun(super_glue, arguments):
 )
 def test_metrics(super_glue, arguments, name, answer, metrics):
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading, reading
 
     data = Data(
         task=f"tasks.super_glue:{name}",
@@ -180,8 +176,8 @@ def test_metrics(super_glue, arguments, name, answer, metrics):
         inputs_length=64,
         targets_length=16,
     )
-    (example,) = pipeline.eval_examples(data, arguments.vocabulary, split="train")
-    postprocess, functions = live_tasks.task_metrics(pipeline.load_task(data, arguments.vocabulary))
+    (example,) = reading.eval_examples(data, arguments.vocabulary, split="train")
+    postprocess, functions = loading.task_metrics(loading.load_task(data, arguments.vocabulary))
     prediction = postprocess(answer, example=example.raw, is_target=False)
     found = {}
     for function in functions:

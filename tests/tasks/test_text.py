@@ -95,8 +95,8 @@ def test_prefix_lm_splits_elsewhere_in_the_next_epoch(text, arguments):
 
 @pytest.mark.slow
 def test_two_chunks_just_fill_a_row_of_the_prefix_lm_layout(text, arguments):
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
 
     data = Data(
         task="tasks.text:prefix_lm",
@@ -107,7 +107,7 @@ def test_two_chunks_just_fill_a_row_of_the_prefix_lm_layout(text, arguments):
         inputs_length=8,
         targets_length=8,
     )
-    batches = itertools.islice(pipeline.train_batches(data, arguments.vocabulary, seed=0), 50)
+    batches = itertools.islice(data_batches.train_batches(data, arguments.vocabulary, seed=0), 50)
     filled = [(batch["decoder_segment_ids"] > 0).mean() for batch in batches]
     assert np.mean(filled) > 0.95
     assert filled.count(1.0) > 25

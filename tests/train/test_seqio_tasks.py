@@ -11,8 +11,7 @@ from t5x_lite.commands.texts import cache
 from t5x_lite.config import Evaluation
 from t5x_lite.core import project, trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.cache import batches as cached
-from t5x_lite.data.live import pipeline
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.train.measuring import evaluate
@@ -74,7 +73,7 @@ def test_batches_are_those_of_seqio(experiment):
 
     data = dataclasses.replace(experiment.data, pack=False, shuffle=False)
     vocabulary = load_vocabulary(data.vocabulary)
-    batches = pipeline.train_batches(data, vocabulary, seed=5)
+    batches = data_batches.train_batches(data, vocabulary, seed=5)
     found = np.concatenate([next(batches)["encoder_input_tokens"] for _ in range(6)])
     theirs = seqio.MixtureRegistry.get("count_all").get_dataset(
         {"inputs": data.inputs_length, "targets": data.targets_length},
@@ -98,10 +97,7 @@ def test_a_cache_of_a_task_and_of_a_mixture(experiment, tmp_path, capsys):
     assert told["splits"]["train"]["examples"] == 60
     vocabulary = load_vocabulary(data.vocabulary)
     held_out = dataclasses.replace(data, cache=str(tmp_path / "c"))
-    both = [
-        list(module.eval_batches(one, vocabulary))
-        for module, one in ((cached, held_out), (pipeline, data))
-    ]
+    both = [list(data_batches.eval_batches(one, vocabulary)) for one in (held_out, data)]
     for first, second in zip(*both, strict=True):
         assert all(np.array_equal(first[name], second[name]) for name in first)
     mixed = dataclasses.replace(data, task=NAME + "count_both")
@@ -112,7 +108,7 @@ def test_a_cache_of_a_task_and_of_a_mixture(experiment, tmp_path, capsys):
     of_caches = dataclasses.replace(
         mixed, cache=tuple(str(tmp_path / "both" / name) for name in names)
     )
-    sources = cached.open_sources(of_caches, vocabulary, split="train")
+    sources = data_batches.open_sources(of_caches, vocabulary, split="train")
     assert [round(float(source.rate), 3) for source in sources] == [0.786, 0.214]
     random = dataclasses.replace(data, task=NAME + "count_random")
     whole = dataclasses.replace(experiment, data=random)
@@ -123,7 +119,7 @@ def test_a_cache_of_a_task_and_of_a_mixture(experiment, tmp_path, capsys):
 def test_another_vocabulary_is_one_error_of_a_mixture_too(experiment):
     data = dataclasses.replace(experiment.data, vocabulary="bytes")
     with pytest.raises(InputError, match=r"^seqio task count_first: the vocabulary of its inputs"):
-        pipeline.train_batches(data, load_vocabulary("bytes"), seed=0)
+        data_batches.train_batches(data, load_vocabulary("bytes"), seed=0)
 
 
 def test_missing_files_are_named_with_the_option_that_leaves_them_out(experiment, tiny_vocabulary):
@@ -133,7 +129,7 @@ def test_missing_files_are_named_with_the_option_that_leaves_them_out(experiment
     shutil.move(gone, f"{gone}.elsewhere")
     try:
         with pytest.raises(InputError) as error:
-            pipeline.train_batches(
+            data_batches.train_batches(
                 experiment.data, load_vocabulary(experiment.data.vocabulary), seed=0
             )
     finally:

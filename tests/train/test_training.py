@@ -2,16 +2,15 @@
 
 import dataclasses
 import json
-import shlex
 import shutil
-from pathlib import Path
+import zlib
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-from t5x_lite import cli, config
+from t5x_lite import config
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.reading import saved_steps, step_files
@@ -19,7 +18,7 @@ from t5x_lite.config import Checkpoints
 from t5x_lite.config.batches import with_choices
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.positions import refuse_processes
+from t5x_lite.data import positions
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.train import training
@@ -201,13 +200,13 @@ def test_a_run_whose_config_has_the_mode_of_before_goes_on(train, told, finished
 
 @pytest.mark.exhaustive
 def test_a_run_goes_on_even_where_its_initial_weights_are_gone(train, told, finished):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
     experiment = train(workdir=str(finished), steps=20, init=Init(checkpoint="gone"))
     assert int(told.state.step) == int(told.state.optimizer["count"]) == 10
     assert config.load(finished / "config.json") == experiment
     vocabulary = load_vocabulary(experiment.data.vocabulary)
-    batches = pipeline.train_batches(experiment.data, vocabulary, seed=0)
+    batches = data_batches.train_batches(experiment.data, vocabulary, seed=0)
     for _ in range(10):
         next(batches)
     eleventh = next(told.batches)
@@ -262,38 +261,18 @@ def test_where_all_checkpoints_are_damaged_nothing_changes(train, told, finished
     assert files_below(finished) == before
 
 
-@pytest.mark.exhaustive
-def test_the_position_in_the_data_is_that_of_as_many_processes(train, told, finished):
+def test_positions_of_each_process_of_an_earlier_version(train, told, finished, caplog):
     directory = finished / "checkpoints" / "10"
-    shutil.copy(directory / "files/data/process_0", directory / "files/data/process_1")
+    (directory / "files/data/position").unlink()
+    header = json.dumps({"identity": {}, "epoch": 0, "files": {}}).encode() + b"\n"
+    for name in ("process_0", "process_1"):
+        content = positions.seal(positions.FORMER[-1], zlib.compress(header))
+        (directory / "files/data" / name).write_bytes(content)
     (directory / "manifest.json").unlink()
     checkpoint_manifest.write(directory)
-    before = files_below(finished)
-    with pytest.raises(InputError) as raised:
-        train(workdir=str(finished), steps=20)
-    assert str(raised.value) == (
-        "step 10 holds the data positions of 2 processes, and there are 1: a task that is read on "
-        "the fly resumes with as many processes as before. Start 2; or make a cache, whose runs "
-        "resume in any number of processes, and begin a new run from these weights: "
-        f"t5x-lite cache {finished}/config.json --output {finished}-cache && "
-        f"t5x-lite train {finished}/config.json --data.cache {finished}-cache "
-        f'--data.task "" --init {finished} --workdir {finished}-from-cache'
-    )
-    assert files_below(finished) == before
-
-
-@pytest.mark.slow
-def test_the_commands_that_go_on_in_another_number_of_processes(finished, monkeypatch, tmp_path):
-    monkeypatch.chdir(Path(training.__file__).parents[2])  # where the config's task is found
-    with pytest.raises(InputError) as raised:
-        refuse_processes(step=10, saved=2, here=1, workdir=str(finished))
-    _, _, commands = str(raised.value).partition("from these weights: ")
-    cache, train = (shlex.split(line) for line in commands.split(" && "))
-    assert cache[:2] == ["t5x-lite", "cache"]
-    for line in (cache, [*train, "--steps", "2"]):
-        assert cli.main(line[1:]) == 0
-    losses = (Path(f"{finished}-from-cache") / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(losses[0])["step"] <= 2
+    train(workdir=str(finished), steps=20)
+    assert int(told.state.step) == 10
+    assert "whose order is not made any more: the data start over" in caplog.text
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.batches import batch_flops, step_flops
 from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Bucketed, Data, Fixed, shapes_of
-from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.inference.loading import Loaded, learner_of
@@ -116,7 +116,7 @@ def test_the_held_out_loss_is_that_of_rows_padded_to_the_longest(experiment, voc
     found, shapes = [], []
     for batches in (experiment.data.batches, Fixed()):
         data = dataclasses.replace(experiment.data, batches=batches)
-        given = list(batch_source(data).eval_batches(data, vocabulary))
+        given = list(data_batches.eval_batches(data, vocabulary))
         shapes.append([batch["encoder_input_tokens"].shape for batch in given])
         mesh = make_mesh(MeshConfig(), devices=jax.devices()[:1])
         found.append(LossEvaluator(learner.whole_loss, lambda g=given: g, mesh=mesh).run(params))
@@ -129,7 +129,7 @@ def test_a_bucket_has_the_loss_and_the_gradient_of_the_same_rows_padded_to_the_l
 ):
     learner = learner_of(experiment)
     params = learner.init(jax.random.key(1))
-    batches = batch_source(experiment.data).train_batches(experiment.data, vocabulary, seed=0)
+    batches = data_batches.train_batches(experiment.data, vocabulary, seed=0)
     batch = next(batch for batch in batches if len(batch["encoder_input_tokens"]) == 4)
     batches.close()
     padded = {
@@ -149,7 +149,7 @@ def test_a_bucket_has_the_loss_and_the_gradient_of_the_same_rows_padded_to_the_l
 
 def test_flops_are_those_of_the_batchs_own_shape(experiment, vocabulary):
     flops = batch_flops(experiment)
-    batches = batch_source(experiment.data).train_batches(experiment.data, vocabulary, seed=0)
+    batches = data_batches.train_batches(experiment.data, vocabulary, seed=0)
     found = {flops(batch) for _, batch in zip(range(6), batches, strict=False)}
     batches.close()
     alone = [dataclasses.replace(experiment, data=shape) for shape in shapes_of(experiment.data)]

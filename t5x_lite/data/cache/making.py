@@ -66,12 +66,14 @@ from t5x_lite.data.cache.files import (
     SplitIndex,
     file_digest,
 )
-from t5x_lite.data.cache.recipe import Recipe, as_numbers, recipe_of
+from t5x_lite.data.cache.recipe import Recipe, as_stored, recipe_of
 from t5x_lite.data.config import Data, trimmed_lengths, words_of_inputs
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.layouts.base import Layout, longest_joined
 
 _logger = logging.getLogger(__name__)
+
+_READ_AT_A_TIME = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,38 +107,37 @@ def load_job(
 ) -> Job:
     """Loads the task, and looks whether it can be cached."""
     # Now, because TensorFlow takes seconds.
-    from t5x_lite.data.live import tasks as live_tasks
-    from t5x_lite.data.live.rows import truncated
+    from t5x_lite.data.tasks import loading
 
     if not data.task:
         raise InputError("which task is cached? give --data.task module:function")
-    task = live_tasks.load_task(data, vocabulary, seed=seed)
+    task = loading.load_task(data, vocabulary, seed=seed)
     for split in splits or ():
-        live_tasks.check_split(data, task, split=split)
+        loading.check_split(data, task, split=split)
     recipe = recipe_of(data, vocabulary, task, bake=bake)
-    task = truncated(data, task, seed=seed)
+    task = loading.truncated(data, task, seed=seed)
     return Job(data=data, vocabulary=vocabulary, task=task, recipe=recipe, seed=seed, bake=bake)
 
 
 def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
     """The stored features of a task's examples at its placeholder or, baked, at its end."""
     from t5x_lite.data import elements
+    from t5x_lite.data.tasks import stages
 
     names = features_of(dataset, job.recipe, job.data.task)
-    needed = [name for name in dataset.element_spec if name in (*names, "index")]
-    dataset = dataset.map(lambda example: {name: example[name] for name in needed})
-    for number, example in enumerate(elements.as_numpy(elements.deterministic(dataset))):
-        if example.get("index", number) != number:
+    numbered = ("index",) if "index" in dataset.element_spec else ()
+    blocks = stages.in_blocks(dataset, names, _READ_AT_A_TIME, scalars=numbered)
+    number = 0
+    for block in elements.as_numpy(elements.deterministic(blocks)):
+        found = stages.examples_of_block(block, names)
+        places = np.arange(number, number + len(found))
+        if numbered and not np.array_equal(block["index"], places):
             raise InputError(
                 f"data.task {job.data.task!r} drops or reorders examples behind stages.number, "
                 "which must come right before the CacheDatasetPlaceholder"
             )
-        yield [as_stored(example[name]) for name in names]
-
-
-def as_stored(values: np.ndarray) -> np.ndarray:
-    """A feature as a record holds it: whole numbers."""
-    return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
+        number += len(found)
+        yield from found
 
 
 def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
@@ -426,10 +427,10 @@ def write_cache(
                     (directory / file.name).unlink()
         index = index_of(job, written)
         write_index(directory, index, vocabulary)
-    from t5x_lite.data.live import tasks as live_tasks  # now, because TensorFlow takes seconds
+    from t5x_lite.data.tasks import loading  # now, because TensorFlow takes seconds
 
     for split in [*written][:1]:
-        live_tasks.look_at(data, job.task, vocabulary, name=job.task.name, split=split)
+        loading.look_at(data, job.task, vocabulary, name=job.task.name, split=split)
     return index
 
 
@@ -550,11 +551,11 @@ def _start_worker(
 ) -> None:
     end_with_parent()
     tempfile.tempdir = scratch  # TensorFlow writes code there
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading
 
     project.open_again(opened)
     loaded = load_vocabulary(str(Path(scratch, _VOCABULARY)), extra_ids=extra_ids)
-    task = live_tasks.load_task(data, loaded, seed=seed)
+    task = loading.load_task(data, loaded, seed=seed)
     _worker.update(
         task=task, recipe=recipe_of(data, loaded, task, bake=False), name=data.task, seed=seed
     )

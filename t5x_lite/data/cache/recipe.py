@@ -191,6 +191,11 @@ def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
     return values.astype("<f4").view("<u2").astype(np.int32)
 
 
+def as_stored(values: np.ndarray) -> np.ndarray:
+    """A feature as a record holds it: whole numbers."""
+    return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
+
+
 def as_floats(numbers: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " _"]:
     """The floats that `as_numbers` turned into whole numbers."""
     return numbers.astype("<u2").view("<f4").astype(np.float32)

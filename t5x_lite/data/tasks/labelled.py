@@ -35,7 +35,8 @@ which tokens of the context the answer is, "12 15", and `SpanText` gives its tex
 it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -48,8 +49,8 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.benchmark_files import Sentence
 from t5x_lite.data.postprocess import UNKNOWN
 from t5x_lite.data.preprocessors import fill
-from t5x_lite.data.tasks.encoder import check_lengths
-from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, separators, without_special
+from t5x_lite.data.tasks.encoder import Raw, example_task, row_options
+from t5x_lite.data.vocabularies.encoder_tokens import separators, without_special
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 from t5x_lite.layouts import labelled
@@ -74,7 +75,7 @@ def encode_spans(
     tokens: EncoderTokens,
     length: int,
 ) -> tuple[list[list[int]], list[labelled.Label]]:
-    """Rows of questions and contexts, labelled by tokens; `labelled_task.Encode`.
+    """Rows of questions and contexts, labelled by tokens; see `Encode`.
 
     Args:
       first: the questions.
@@ -185,9 +186,10 @@ class SpanText:
 
 
 _FORM = "labelled_form"
-_AT_A_TIME = 64
 _RAW = {"second": str, "label": int, "label_end": int}
 """Fields of an example that are not yet tokens."""
+READ = ("inputs", "targets", "label", "label_end")
+"""Fields of a raw example that its examples have in another form."""
 
 Record = Mapping[str, Any]
 Text = str | Callable[[Record], str]
@@ -313,39 +315,53 @@ def labelled_task(
     Raises:
       InputError: the rows are too short, or the vocabulary has no [CLS].
     """
-    from t5x_lite.data.elements import seqio, tf
-    from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
-
-    vocabulary, length = arguments.vocabulary, arguments.inputs_length
-    tokens = encoder_tokens(vocabulary)
-    check_lengths(arguments, ("inputs_length",))
-    options = {"vocabulary": vocabulary, "tokens": tokens, "length": length}
+    how = row_options(arguments)
     encode: Encode
     if form.spans:
-        encode = partial(encode_spans, **options)
+        encode = partial(encode_spans, **how)
     else:
         is_pair, whole = len(form.texts) > 1, bool(form.candidates)
-        encode = partial(encode_texts, is_pair=is_pair, whole=whole, **options)
-    ids = seqio_vocabulary(vocabulary)
-    features: dict[str, Any] = {
-        "inputs": seqio.Feature(vocabulary=ids, add_eos=True, dtype=tf.int32),
-        "labels": seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32),
-    }
-    if form.score is not None:
-        features["scores"] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.float32)
-    task = seqio.Task(
+        encode = partial(encode_texts, is_pair=is_pair, whole=whole, **how)
+    scored = form.score is not None
+
+    def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
+        first, second = ([one[name] for one in raw] for name in ("inputs", "second"))
+        rows, found = encode(first, second, raw_labels(raw))
+        for one, row, label in zip(raw, rows, found, strict=True):
+            score = {"scores": [one["score"]]} if scored else {}
+            yield [{"inputs": row, "labels": label, **score, **shown(one)}]
+
+    task = example_task(
         name,
+        arguments,
         source=source,
-        preprocessors=[
-            partial(_encode, encode=encode, length=length, scored=form.score is not None),
-            seqio.CacheDatasetPlaceholder(),
-            seqio.preprocessors.append_eos_after_trim,
-        ],
-        output_features=features,
-        postprocess_fn=postprocess,
-        metric_fns=list(metrics),
+        make=make,
+        features={
+            "inputs": np.int32,
+            "labels": np.int32,
+            **({"scores": np.float32} if scored else {}),
+        },
+        others=SHOWN,
+        drops=(*READ, "second", "score"),
+        postprocess=postprocess,
+        metrics=metrics,
     )
     return with_form(task, form)
+
+
+SHOWN: Mapping[str, type] = {"inputs_pretokenized": str, "targets_pretokenized": str}
+"""Fields of an example that a person reads."""
+
+
+def shown(raw: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of a raw example, as `SHOWN`."""
+    texts = f"{raw['inputs']} {raw['second']}".strip(string.whitespace)
+    return {"inputs_pretokenized": texts, "targets_pretokenized": raw["targets"]}
+
+
+def raw_labels(raw: Raw) -> np.ndarray:
+    """The two numbers that are the label of each raw example, int64 [n, 2]."""
+    return np.array([(one["label"], one["label_end"]) for one in raw], np.int64)
 
 
 def with_form(task: Any, form: Form) -> Any:
@@ -416,45 +432,6 @@ def cut_longest(first: int, second: int, *, room: int) -> tuple[int, int]:
     if second <= room - half:
         return room - second, second
     return half, room - half
-
-
-def _encode(dataset: Any, *, encode: Encode, length: int, scored: bool) -> Any:
-    """Examples of int32 "inputs" without the last [SEP], "labels" and "scores"; others stay."""
-    from t5x_lite.data.elements import tf
-    from t5x_lite.data.tasks import stages
-
-    def rows(block: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        first, second = ([t.decode() for t in block[name]] for name in ("inputs", "second"))
-        given = np.stack([block["label"], block["label_end"]], axis=1)
-        made, found = encode(first, second, given)
-        padded = np.zeros((len(made), length), np.int32)
-        for row, ids in zip(padded, made, strict=True):
-            row[: len(ids)] = ids
-        sizes = np.array([len(ids) for ids in made], np.int32)
-        return {"inputs": padded, "size": sizes, "labels": np.asarray(found, np.int32)}
-
-    spec = {
-        "inputs": tf.TensorSpec([None, length], tf.int32),
-        "size": tf.TensorSpec([None], tf.int32),
-        "labels": tf.TensorSpec([None, labels.WIDTH], tf.int32),
-    }
-    names = ("inputs", *_RAW)
-    raw = dataset.map(lambda example: {name: example[name] for name in names}).batch(_AT_A_TIME)
-    encoded = stages.map_numpy(raw, rows, spec).unbatch()
-
-    def labelled(example: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-        read = (*names, "targets")
-        shown = tf.strings.join([example["inputs"], example["second"]], separator=" ")
-        return {
-            **{name: value for name, value in example.items() if name not in (*read, "score")},
-            "inputs": row["inputs"][: row["size"]],
-            "labels": row["labels"],
-            **({"scores": tf.cast(example["score"], tf.float32)[None]} if scored else {}),
-            "inputs_pretokenized": tf.strings.strip(shown),
-            "targets_pretokenized": example["targets"],
-        }
-
-    return tf.data.Dataset.zip((dataset, encoded)).map(labelled)
 
 
 OUTSIDE = "O"
@@ -530,39 +507,46 @@ def token_task(
     Raises:
       InputError: the tags are not known, the rows are too short, or the vocabulary has no [CLS].
     """
-    from t5x_lite.data.elements import seqio, tf
-    from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
     from t5x_lite.data.tasks import stages
     from t5x_lite.data.tasks.benchmarks import in_memory
 
-    check_lengths(arguments, ("inputs_length",))
-    vocabulary, length = arguments.vocabulary, arguments.inputs_length
     entries, words = arguments.columns.entries(), arguments.columns.words()
     names = dict(zip(entries, words, strict=True))
     labels = tuple(dict.fromkeys(words)) or tags_of(files, read)
+    classes = {tag: number for number, tag in enumerate(labels, start=1)}
+    how = row_options(arguments)
 
     def examples(split: str) -> Any:
         made = [example(one, labels, names) for one in read(files[split], split)]
         return in_memory(made, {"words": str})
 
-    options = {"tokens": encoder_tokens(vocabulary), "vocabulary": vocabulary, "length": length}
-    ids = seqio_vocabulary(vocabulary)
-    features: dict[str, Any] = {
-        "inputs": seqio.Feature(vocabulary=ids, add_eos=True, dtype=tf.int32),
-        "token_labels": seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32),
-    }
+    def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
+        rows = encode([words_of(one) for one in raw], **how)
+        for one, (row, starts) in zip(raw, rows, strict=True):
+            given = np.zeros(len(row) + 1, np.int32)  # of [SEP], too
+            if one["targets"] != UNKNOWN:
+                given[starts] = [classes[tag] for tag in one["targets"].split()[: len(starts)]]
+            yield [
+                {
+                    "inputs": row,
+                    "token_labels": given,
+                    "starts": starts,
+                    "words": one["words"],
+                    "inputs_pretokenized": one["inputs"],
+                    "targets_pretokenized": one["targets"],
+                }
+            ]
+
     of_entities = all(tag == OUTSIDE or tag.startswith(_ENTITY) for tag in labels)
-    task = seqio.Task(
+    task = example_task(
         name,
+        arguments,
         source=stages.source(tuple(files), examples, one_to_one=True),
-        preprocessors=[
-            partial(_encode_words, encode=partial(encode, **options), labels=labels, length=length),
-            seqio.CacheDatasetPlaceholder(),
-            seqio.preprocessors.append_eos_after_trim,
-        ],
-        output_features=features,
-        postprocess_fn=WordTags(labels),
-        metric_fns=[entity_f1 if of_entities else tag_accuracy],
+        make=make,
+        features={"inputs": np.int32, "token_labels": np.int32},
+        others={"starts": np.int32, "words": str, **SHOWN},
+        postprocess=WordTags(labels),
+        metrics=[entity_f1 if of_entities else tag_accuracy],
     )
     return with_form(task, Tagged())
 
@@ -650,49 +634,3 @@ def encode(
             row += without_special(next(pieces), tokens) or [tokens.unk_id]
         found.append((row[: length - 1], starts))
     return found
-
-
-def _encode_words(
-    dataset: Any,
-    *,
-    encode: Callable[[Sequence[Sequence[str]]], list[tuple[list[int], list[int]]]],
-    labels: Sequence[str],
-    length: int,
-) -> Any:
-    """Examples of int32 "inputs" without the last [SEP], "token_labels", and "starts"."""
-    from t5x_lite.data.elements import tf
-    from t5x_lite.data.tasks import stages
-
-    classes = {tag: number for number, tag in enumerate(labels, start=1)}
-    names = ("inputs", "token_labels", "starts")
-
-    def rows(block: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        made = encode([text.decode().split(_BETWEEN) for text in block["words"]])
-        found = {name: np.zeros((len(made), length), np.int32) for name in names}
-        sizes = np.array([[len(row), len(starts)] for row, starts in made], np.int32)
-        for place, ((row, starts), target) in enumerate(zip(made, block["targets"], strict=True)):
-            found["inputs"][place, : len(row)] = row
-            found["starts"][place, : len(starts)] = starts
-            if (text := target.decode()) != UNKNOWN:
-                tags = text.split()[: len(starts)]
-                found["token_labels"][place, starts] = [classes[tag] for tag in tags]
-        return {**found, "sizes": sizes}
-
-    spec = {name: tf.TensorSpec([None, length], tf.int32) for name in names}
-    raw = dataset.map(lambda one: {name: one[name] for name in ("words", "targets")})
-    sized = {**spec, "sizes": tf.TensorSpec([None, 2], tf.int32)}
-    encoded = stages.map_numpy(raw.batch(_AT_A_TIME), rows, sized).unbatch()
-
-    @tf.autograph.experimental.do_not_convert
-    def tagged(one: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-        size, words = row["sizes"][0], row["sizes"][1]
-        return {
-            "inputs": row["inputs"][:size],
-            "token_labels": row["token_labels"][: size + 1],  # of [SEP], too
-            "starts": row["starts"][:words],
-            "words": one["words"],
-            "inputs_pretokenized": one["inputs"],
-            "targets_pretokenized": one["targets"],
-        }
-
-    return tf.data.Dataset.zip((dataset, encoded)).map(tagged)

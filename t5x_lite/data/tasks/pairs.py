@@ -8,8 +8,7 @@ positive. In files of more than 64 MiB, only the positives of its own line count
 
     text -> tokens of all of it -> CacheDatasetPlaceholder -> (seed, epoch, index)
 
-With data.layout.positives "each", every passage that answers makes an example of its own; in
-memory, a pass permutes these examples and not the queries (`stages.Source.counts`). Which
+With data.layout.positives "each", every passage that answers makes an example of its own. Which
 passages stand in a row is drawn by the layout (`layouts.groups`), so that a cache holds the pool. A
 text that is too long is cut. Names of passages are hashes of their ids.
 
@@ -21,7 +20,6 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.pairs import Answers, Pairs, from_json, without_answers
 from t5x_lite.data.tasks import shuffling, text_source
-from t5x_lite.data.tasks.encoder import check_lengths
+from t5x_lite.data.tasks.encoder import Raw, check_lengths, example_task
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, without_special
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.layouts.base import EncoderTokens
@@ -38,8 +36,6 @@ from t5x_lite.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
 
 MORE = "more_positives"
 """Feature with the positives that are never drawn: those behind the first `MOST_POSITIVES`."""
-
-_AT_A_TIME = 32
 
 
 def lines_of(
@@ -76,10 +72,6 @@ def pair_task(
       InputError: the layout shows no groups, the rows are too short, or the vocabulary has no
         [CLS].
     """
-    from t5x_lite.data.elements import seqio, tf
-    from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
-    from t5x_lite.data.tasks import stages
-
     layout, vocabulary = arguments.layout, arguments.vocabulary
     if not isinstance(layout, Groups):
         layout.check(Groups.features)
@@ -87,8 +79,6 @@ def pair_task(
     check_lengths(arguments, ("inputs_length", "targets_length"))
     if one_to_one or layout.positives == "sample":
         source.one_to_one = True
-    else:
-        source.counts = counts
     tokens = encoder_tokens(vocabulary)
     lengths = (arguments.inputs_length, arguments.targets_length)
 
@@ -98,60 +88,43 @@ def pair_task(
     def known() -> Answers | None:
         return Answers(lines()) if lines is not None and layout.negatives else None
 
-    def cut(texts: Sequence[str], places: Sequence[int] | None) -> list[dict[str, np.ndarray]]:
+    def make(raw: Raw) -> list[list[dict[str, np.ndarray]]]:
         with reading:
             answers = known()
-        return examples(
-            [without_answers(read(text), answers) for text in texts],
+        return examples_of_each(
+            [without_answers(read(one["text"]), answers) for one in raw],
             vocabulary=vocabulary,
             tokens=tokens,
             lengths=lengths,
             layout=layout,
-            places=places,
         )
 
-    ids = seqio_vocabulary(vocabulary)
-    features: dict[str, Any] = {
-        name: seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
-        for name in layout.features
-    }
+    features: dict[str, type] = dict.fromkeys(layout.features, np.int32)
     if layout.positives == "sample":
-        features[MORE] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
+        features[MORE] = np.int32
     if layout.teacher:
-        features["scores"] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.float32)
+        features["scores"] = np.float32
     if layout.known_positives:
-        for feature in IDS:
-            features[feature] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
-    return seqio.Task(
-        name,
-        source=source,
-        preprocessors=[
-            partial(_cut_texts, cut=cut, features=tuple(features)),
-            stages.number,
-            seqio.CacheDatasetPlaceholder(),
-            stages.count_epochs,
-            partial(stages.keyed, seed=arguments.seed),
-        ],
-        output_features=features,
+        features |= dict.fromkeys(IDS, np.int32)
+    return example_task(
+        name, arguments, source=source, make=make, features=features, ended=(), keyed=True
     )
 
 
-def counts(columns: Mapping[str, Any]) -> np.ndarray:
-    """The number of examples that each text makes under data.layout.positives "each"."""
-    texts = columns["text"].numpy().tolist()
-    return np.array([len(from_json(text.decode()).positives) for text in texts], np.int64)
+def examples(pairs: Sequence[Pairs], **options: Any) -> list[dict[str, np.ndarray]]:
+    """The examples of all queries, in order; the options are those of `examples_of_each`."""
+    return [one for own in examples_of_each(pairs, **options) for one in own]
 
 
-def examples(
+def examples_of_each(
     pairs: Sequence[Pairs],
     *,
     vocabulary: Vocabulary,
     tokens: EncoderTokens,
     lengths: tuple[int, int],
     layout: Groups,
-    places: Sequence[int] | None = None,
-) -> list[dict[str, np.ndarray]]:
-    """The tokens of each example's texts, each [CLS] ... [SEP].
+) -> list[list[dict[str, np.ndarray]]]:
+    """The examples of each query: the tokens of their texts, each [CLS] ... [SEP].
 
     Args:
       pairs: queries.
@@ -159,7 +132,6 @@ def examples(
       tokens: the vocabulary's.
       lengths: tokens of a query and of a passage at most, [CLS] and [SEP] included.
       layout: how many negatives make the pool, and whether each positive makes an example.
-      places: of each query, the number of the one positive that makes an example; None is all.
 
     Returns:
       int32 "query", and "positives", "negatives" and `MORE`, one text behind the other; float32
@@ -170,11 +142,11 @@ def examples(
     pools = [
         (
             one,
-            one.positives[:most] if places is None else [one.positives[places[number]]],
+            one.positives[:most],
             one.negatives[: layout.negatives_top],
             [] if most is None else one.positives[most:],
         )
-        for number, one in enumerate(pairs)
+        for one in pairs
     ]
     every = [text for one, *texts in pools for text in (one.query, *itertools.chain(*texts))]
     encoded = iter(vocabulary.encode_batch(every))
@@ -183,26 +155,25 @@ def examples(
         ids = without_special(next(encoded), tokens)
         return np.array([tokens.cls_id, *ids[: length - 2], tokens.sep_id], np.int32)
 
-    made = []
-    for number, (one, positives, negatives, more) in enumerate(pools):
+    made: list[list[dict[str, np.ndarray]]] = []
+    for one, positives, negatives, more in pools:
         query = row(lengths[0])
         answers = [row(lengths[1]) for _ in positives]
         others = [row(lengths[1]) for _ in negatives]
         undrawn = [row(lengths[1]) for _ in more]
-        first = 0 if places is None else places[number]
-        right, wrong = _scores(one, first + len(answers), len(others))
+        right, wrong = _scores(one, len(answers), len(others))
         named, unnamed = _names(one, len(one.positives[:most]), len(others))
+        made.append([])
         parts = [slice(None)] if layout.positives == "sample" else None
         for of in parts or [slice(place, place + 1) for place in range(len(answers))]:
-            own = of if places is None else slice(first, first + 1)
-            made.append(
+            made[-1].append(
                 {
                     "query": query,
                     "positives": _joined(answers[of]),
                     "negatives": _joined(others),
                     MORE: _joined(undrawn),
-                    "scores": np.concatenate([right[own], wrong]),
-                    "passage_ids": np.concatenate([named[own], unnamed]).reshape(-1),
+                    "scores": np.concatenate([right[of], wrong]),
+                    "passage_ids": np.concatenate([named[of], unnamed]).reshape(-1),
                     "positive_ids": named[: layout.known_positives].reshape(-1),
                 }
             )
@@ -229,33 +200,3 @@ def _names(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]
             digest = hashlib.blake2b(one.encode(), digest_size=2 * ID_WIDTH).digest()
             found[row] = np.frombuffer(digest, "<u2")
         yield found
-
-
-def _cut_texts(
-    dataset: Any,
-    *,
-    cut: Callable[[Sequence[str], Sequence[int] | None], list[dict[str, np.ndarray]]],
-    features: Sequence[str],
-) -> Any:
-    """Examples of the features of `cut`."""
-    from t5x_lite.data.elements import tf
-    from t5x_lite.data.tasks import stages
-
-    def rows(block: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        places = block["place"].tolist() if "place" in block else None
-        made = cut([text.decode() for text in block["text"]], places)
-        found = {}
-        for name in features:
-            padded, sizes = stages.padded([example[name] for example in made])
-            found |= {name: padded, f"{name}_size": sizes}
-        return found
-
-    spec = {}
-    for name in features:
-        dtype = tf.float32 if name == "scores" else tf.int32
-        spec[name] = tf.TensorSpec([None, None], dtype)
-        spec[f"{name}_size"] = tf.TensorSpec([None], tf.int32)
-    names = [name for name in ("text", "place") if name in dataset.element_spec]
-    texts = dataset.map(lambda example: {name: example[name] for name in names}).batch(_AT_A_TIME)
-    made = stages.map_numpy(texts, rows, spec).unbatch()
-    return made.map(lambda row: {name: row[name][: row[f"{name}_size"]] for name in features})

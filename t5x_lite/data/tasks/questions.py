@@ -29,9 +29,9 @@ answer, [CLS], in SQuAD 1.1 as in 2.0. An answer that is not known has no label 
 Source: google-research/bert run_squad.py, convert_examples_to_features.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -41,18 +41,22 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.released_files import NUM_CHOICES
 from t5x_lite.data.postprocess import ClassIndex
 from t5x_lite.data.preprocessors import UNKNOWN, fill, label_text
-from t5x_lite.data.tasks.encoder import check_lengths
+from t5x_lite.data.tasks.encoder import Raw, divided_examples, example_task, row_options
 from t5x_lite.data.tasks.labelled import (
     IMPOSSIBLE,
     NULL,
+    READ,
+    SHOWN,
     Labelled,
     encode_texts,
     extras,
     offsets_of,
+    raw_labels,
+    shown,
     with_form,
 )
 from t5x_lite.data.tasks.names import mark
-from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, separators, without_special
+from t5x_lite.data.vocabularies.encoder_tokens import separators, without_special
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.layouts import labelled
 from t5x_lite.layouts.base import EncoderTokens
@@ -63,6 +67,22 @@ LABELS = ("False", "True")
 """The classes of a row: the second is that of a candidate that is right."""
 KINDS: Mapping[str, type] = {"question": str, "candidates": list, "answers": list}
 """Fields of a record's example: a text that shows it, all candidates, and those that are right."""
+
+
+def candidate_rows(example: Mapping[str, Any], *, mark: str) -> list[dict[str, Any]]:
+    """The fields of the row of each candidate of an example; see `expanded`."""
+    asked, candidates, answers = (example[name] for name in ("second", "candidates", "answers"))
+    if not candidates or mark not in asked:
+        raise InputError(f"{asked[:60]!r} needs {mark} and candidates that stand in its place")
+    classes = [int(one in answers) if answers else -1 for one in candidates]
+    return [
+        {
+            "second": asked.replace(mark, one),
+            "label": of_class(index)[0],
+            "targets": (*LABELS, UNKNOWN)[index],
+        }
+        for one, index in zip(candidates, classes, strict=True)
+    ]
 
 
 def expanded(dataset: Any, *, mark: str) -> Any:
@@ -80,51 +100,13 @@ def expanded(dataset: Any, *, mark: str) -> Any:
     Raises:
       InputError: an example has no candidates or no mark; of a stream, while it is read.
     """
-    from t5x_lite.data.elements import as_numpy, deterministic, tf
-    from t5x_lite.data.tasks import shuffling, stages
 
-    datasets: Any = tf.data.Dataset
+    def make(raw: Raw) -> list[list[dict[str, Any]]]:
+        return [candidate_rows(one, mark=mark) for one in raw]
 
-    def rows(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        asked = example["second"].decode()
-        candidates = [text.decode() for text in example["candidates"].tolist()]
-        if not candidates or mark not in asked:
-            raise InputError(f"{asked[:60]!r} needs {mark} and candidates that stand in its place")
-        answers = example["answers"].tolist()
-        classes = [int(one in answers) if answers else -1 for one in example["candidates"].tolist()]
-        return {
-            "second": np.array([asked.replace(mark, one).encode() for one in candidates], object),
-            "label": np.array([of_class(index)[0] for index in classes], np.int64),
-            "targets": np.array([(*LABELS, UNKNOWN)[index].encode() for index in classes], object),
-        }
-
-    @tf.autograph.experimental.do_not_convert
-    def read(example: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: example[name] for name in ("second", "candidates", "answers")}
-
-    @tf.autograph.experimental.do_not_convert
-    def of_one(example: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
-        return datasets.from_tensor_slices(own).map(lambda row: {**example, **row})
-
-    @tf.autograph.experimental.do_not_convert
-    def of_table(number: Any, own: Mapping[str, Any]) -> dict[str, Any]:
-        return {**tf.data.experimental.at(dataset, number), **own}
-
-    spec = {
-        "second": tf.TensorSpec([None], tf.string),
-        "label": tf.TensorSpec([None], tf.int64),
-        "targets": tf.TensorSpec([None], tf.string),
-    }
-    made = stages.map_numpy(dataset.map(read), rows, spec)
-    if not shuffling.can_be_permuted(dataset):
-        return datasets.zip((dataset, made)).flat_map(of_one)
-    own = [*as_numpy(deterministic(made))]
-    numbers = np.repeat(np.arange(len(own)), [len(one["label"]) for one in own])
-    columns = {
-        name: tf.constant(np.concatenate([one[name] for one in own]), kind.dtype)
-        for name, kind in spec.items()
-    }
-    return datasets.from_tensor_slices((numbers, columns)).map(of_table)
+    return divided_examples(
+        dataset, make=make, fields={"second": str, "label": int, "targets": str}
+    )
 
 
 def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -181,12 +163,6 @@ class CandidateText:
         return True
 
 
-_CHOICES_AT_A_TIME = 64
-
-EncodeChoices = Callable[[Sequence[str], Sequence[str]], list[list[int]]]
-"""(questions, choices), of equal number -> rows, each [CLS] question [SEP] choice [SEP]."""
-
-
 NAMES = tuple(f"choice{number}" for number in range(1, NUM_CHOICES + 1))
 """The choices of RACE and SWAG as text to text."""
 
@@ -200,97 +176,38 @@ def choice_task(
     postprocess: Callable[..., Any] | None,
     metrics: Sequence[Callable[..., Any]],
 ) -> Any:
-    """A seqio.Task of questions with choices.
+    """A seqio.Task of questions with choices, of a form with choices; else as `labelled_task`."""
+    how = row_options(arguments)
 
-    Args:
-      name: the task's, for messages of seqio.
-      arguments: of the task.
-      form: how records become examples.
-      source: a seqio source of the examples that `Labelled.example` makes of a form with choices.
-      postprocess: (text, example=, is_target=) -> what the metrics compare.
-      metrics: functions (targets, predictions) -> {name: value}.
+    def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
+        asked = [one["inputs"] for one in raw for _ in one["choices"]]
+        choices = [choice for one in raw for choice in one["choices"]]
+        none = np.zeros((len(asked), labelled.WIDTH), np.int32)
+        rows = iter(encode_texts(asked, choices, none, is_pair=True, **how)[0])
+        for one in raw:
+            own = [[*next(rows), how["tokens"].sep_id] for _ in one["choices"]]
+            yield [
+                {
+                    "choices": [*itertools.chain(*own)],
+                    "labels": (one["label"], one["label_end"]),
+                    "inputs_pretokenized": f"{one['inputs']} {' | '.join(one['choices'])}",
+                    "targets_pretokenized": one["targets"],
+                }
+            ]
 
-    Raises:
-      InputError: the rows are too short, or the vocabulary has no [CLS].
-    """
-    from t5x_lite.data.elements import seqio, tf
-    from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
-
-    check_lengths(arguments, ("inputs_length",))
-    vocabulary, tokens = arguments.vocabulary, encoder_tokens(arguments.vocabulary)
-
-    def encode(questions: Sequence[str], choices: Sequence[str]) -> list[list[int]]:
-        none = np.zeros((len(questions), labelled.WIDTH), np.int32)
-        options = {"tokens": tokens, "length": arguments.inputs_length, "is_pair": True}
-        rows, _ = encode_texts(questions, choices, none, vocabulary=vocabulary, **options)
-        return [[*row, tokens.sep_id] for row in rows]
-
-    ids = seqio_vocabulary(vocabulary)
-    features: dict[str, Any] = {
-        feature: seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
-        for feature in Choices.features
-    }
-    task = seqio.Task(
+    task = example_task(
         name,
+        arguments,
         source=source,
-        preprocessors=[partial(_encode_choices, encode=encode), seqio.CacheDatasetPlaceholder()],
-        output_features=features,
-        postprocess_fn=postprocess,
-        metric_fns=list(metrics),
+        make=make,
+        features=dict.fromkeys(Choices.features, np.int32),
+        others=SHOWN,
+        drops=(*READ, "choices"),
+        ended=(),
+        postprocess=postprocess,
+        metrics=metrics,
     )
     return with_form(task, form)
-
-
-def _encode_choices(dataset: Any, *, encode: EncodeChoices) -> Any:
-    """Examples of int32 "choices" and "labels"; other fields stay."""
-    from t5x_lite.data.elements import tf
-    from t5x_lite.data.tasks import stages
-
-    def rows(block: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        ends = block["ends"]
-        counts = np.diff(ends, prepend=0)
-        questions = [text.decode() for text in np.repeat(block["inputs"], counts)]
-        made = encode(questions, [text.decode() for text in block["choices"]])
-        joined = [
-            np.array([token for row in made[end - count : end] for token in row], np.int32)
-            for end, count in zip(ends.tolist(), counts.tolist(), strict=True)
-        ]
-        padded, sizes = stages.padded(joined)
-        given = np.stack([block["label"], block["label_end"]], axis=1)
-        return {"choices": padded, "size": sizes, "labels": given.astype(np.int32)}
-
-    @tf.autograph.experimental.do_not_convert
-    def flat(block: Mapping[str, Any]) -> dict[str, Any]:
-        choices: Any = block["choices"]
-        if isinstance(choices, tf.Tensor):  # all of one number
-            ragged: Any = tf.RaggedTensor
-            choices = ragged.from_tensor(choices)
-        return {**block, "choices": choices.flat_values, "ends": choices.row_limits()}
-
-    spec = {
-        "choices": tf.TensorSpec([None, None], tf.int32),
-        "size": tf.TensorSpec([None], tf.int32),
-        "labels": tf.TensorSpec([None, labelled.WIDTH], tf.int32),
-    }
-    names = ("inputs", "choices", "label", "label_end")
-    raw = dataset.map(lambda example: {name: example[name] for name in names})
-    blocks = raw.ragged_batch(_CHOICES_AT_A_TIME).map(flat)
-    encoded = stages.map_numpy(blocks, rows, spec).unbatch()
-
-    @tf.autograph.experimental.do_not_convert
-    def finished(example: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-        read = (*names, "targets")
-        choices = tf.strings.reduce_join(example["choices"], separator=" | ")
-        shown = tf.strings.join([example["inputs"], choices], separator=" ")
-        return {
-            **{name: value for name, value in example.items() if name not in read},
-            "choices": row["choices"][: row["size"]],
-            "labels": row["labels"],
-            "inputs_pretokenized": shown,
-            "targets_pretokenized": example["targets"],
-        }
-
-    return tf.data.Dataset.zip((dataset, encoded)).map(finished)
 
 
 # Questions with four choices.
@@ -382,18 +299,11 @@ def _source(
     return stages.source(splits, dataset, one_to_one=True)
 
 
-_WINDOWS_AT_A_TIME = 32
-
-
 class Row(NamedTuple):
     """The tokens of a window without its last [SEP], and its label."""
 
     tokens: list[int]
     label: labelled.Label
-
-
-EncodeWindows = Callable[[Sequence[str], Sequence[str], np.ndarray], list[list[Row]]]
-"""(questions, contexts, characters of the answers [n, 2]) -> the windows of each question."""
 
 
 def window_task(
@@ -405,49 +315,39 @@ def window_task(
     postprocess: Callable[..., Any] | None,
     metrics: Sequence[Callable[..., Any]],
 ) -> Any:
-    """A seqio.Task of the windows of questions, whose data.layout is `Windows`.
+    """A seqio.Task of the windows of questions, of a form with spans; else as `labelled_task`.
 
-    Args:
-      name: the task's, for messages of seqio.
-      arguments: of the task.
-      form: how records become examples; its labels are spans of characters.
-      source: a seqio source of the examples that `Labelled.example` makes.
-      postprocess: (text, example=, is_target=) -> what the metrics compare.
-      metrics: functions (targets, predictions) -> {name: value}.
-
-    Raises:
-      InputError: the rows are too short, or the vocabulary has no [CLS].
+    The data.layout of its arguments is `Windows`.
     """
-    from t5x_lite.data.elements import seqio, tf
-    from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
+    layout, how = arguments.layout, row_options(arguments)
+    assert isinstance(layout, Windows)
 
-    assert isinstance(arguments.layout, Windows)
-    check_lengths(arguments, ("inputs_length",))
-    vocabulary, length = arguments.vocabulary, arguments.inputs_length
-    encode = partial(
-        window_rows,
-        vocabulary=vocabulary,
-        tokens=encoder_tokens(vocabulary),
-        length=length,
-        doc_stride=arguments.layout.doc_stride,
-        query_length=arguments.layout.query_length,
-    )
-    ids = seqio_vocabulary(vocabulary)
-    features: dict[str, Any] = {
-        feature: seqio.Feature(vocabulary=ids, add_eos=feature == "inputs", dtype=tf.int32)
-        for feature in Windows.features
-    }
-    task = seqio.Task(
+    def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
+        asked, contexts = ([one[name] for one in raw] for name in ("inputs", "second"))
+        made = window_rows(
+            asked,
+            contexts,
+            raw_labels(raw),
+            doc_stride=layout.doc_stride,
+            query_length=layout.query_length,
+            **how,
+        )
+        for one, rows in zip(raw, made, strict=True):
+            yield [
+                {"inputs": row.tokens, "labels": row.label, WINDOW: [place], **shown(one)}
+                for place, row in enumerate(rows)
+            ]
+
+    task = example_task(
         name,
+        arguments,
         source=source,
-        preprocessors=[
-            partial(_encode_windows, encode=encode, length=length),
-            seqio.CacheDatasetPlaceholder(),
-            seqio.preprocessors.append_eos_after_trim,
-        ],
-        output_features=features,
-        postprocess_fn=postprocess,
-        metric_fns=list(metrics),
+        make=make,
+        features=dict.fromkeys(Windows.features, np.int32),
+        others=SHOWN,
+        drops=(*READ, "second"),
+        postprocess=postprocess,
+        metrics=metrics,
     )
     return with_form(task, form)
 
@@ -519,58 +419,3 @@ def _places(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[
     """The first and the last token that have a character of a span; None where no token has."""
     inside = [place for place, (a, b) in enumerate(offsets) if a < stop and b > start]
     return (inside[0], inside[-1]) if start < stop and inside else None
-
-
-def _encode_windows(dataset: Any, *, encode: EncodeWindows, length: int) -> Any:
-    """Examples of int32 "inputs" without the last [SEP], "labels" and "window"; others stay."""
-    from t5x_lite.data.elements import tf
-    from t5x_lite.data.tasks import stages
-
-    def rows(block: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        first, second = ([t.decode() for t in block[name]] for name in ("inputs", "second"))
-        made = encode(first, second, np.stack([block["label"], block["label_end"]], axis=1))
-        shape = (len(made), max(map(len, made)))
-        tokens = np.zeros((*shape, length), np.int32)
-        sizes, given = np.zeros(shape, np.int32), np.zeros((*shape, labelled.WIDTH), np.int32)
-        for number, windows in enumerate(made):
-            for place, row in enumerate(windows):
-                tokens[number, place, : len(row.tokens)] = row.tokens
-                sizes[number, place], given[number, place] = len(row.tokens), row.label
-        counts = np.array(list(map(len, made)), np.int64)
-        return {"inputs": tokens, "sizes": sizes, "labels": given, "num": counts}
-
-    spec = {
-        "inputs": tf.TensorSpec([None, None, length], tf.int32),
-        "sizes": tf.TensorSpec([None, None], tf.int32),
-        "labels": tf.TensorSpec([None, None, labelled.WIDTH], tf.int32),
-        "num": tf.TensorSpec([None], tf.int64),
-    }
-    names = ("inputs", "second", "label", "label_end")
-    raw = dataset.map(lambda example: {name: example[name] for name in names}).batch(
-        _WINDOWS_AT_A_TIME
-    )
-    encoded = stages.map_numpy(raw, rows, spec).unbatch()
-
-    @tf.autograph.experimental.do_not_convert
-    def windows(example: Mapping[str, Any], made: Mapping[str, Any]) -> Any:
-        read = (*names, "targets")
-        shown = tf.strings.join([example["inputs"], example["second"]], separator=" ")
-        others = {
-            **{name: value for name, value in example.items() if name not in read},
-            "inputs_pretokenized": tf.strings.strip(shown),
-            "targets_pretokenized": example["targets"],
-        }
-
-        @tf.autograph.experimental.do_not_convert
-        def window(place: Any) -> dict[str, Any]:
-            return {
-                **others,
-                "inputs": made["inputs"][place][: made["sizes"][place]],
-                "labels": made["labels"][place],
-                WINDOW: tf.cast(place, tf.int32)[None],
-            }
-
-        return tf.data.Dataset.range(made["num"]).map(window)
-
-    both: Any = tf.data.Dataset.zip((dataset, encoded))
-    return both.flat_map(windows)

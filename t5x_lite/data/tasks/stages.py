@@ -24,6 +24,7 @@ import numpy as np
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.object_store import BucketError
+from t5x_lite.data.cache.recipe import as_stored
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.elements import BEGIN, BEGIN_BUCKET, END, seqio, tf
 from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
@@ -81,6 +82,50 @@ def map_numpy(
         }
 
     return dataset.map(apply, num_parallel_calls=tf.data.AUTOTUNE if parallel else None)
+
+
+def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
+    """A split's examples at the CacheDatasetPlaceholder, once and in order."""
+    raw = task.source.get_dataset(split, shuffle=False)
+    return task.preprocess_precache(raw, seed=seed)
+
+
+def in_blocks(
+    dataset: tf.data.Dataset, names: Sequence[str], size: int, *, scalars: Sequence[str] = ()
+) -> tf.data.Dataset:
+    """Examples some at a time, as one array of each feature and where each example ends.
+
+    Args:
+      dataset: examples as flat dicts.
+      names: features that are sequences.
+      size: examples of a block.
+      scalars: features that are numbers.
+    """
+    ragged: Any = tf.RaggedTensor
+
+    @tf.autograph.experimental.do_not_convert
+    def flat(block):
+        found = {name: block[name] for name in scalars}
+        for name in names:
+            feature = block[name]
+            if isinstance(feature, tf.Tensor):  # all of one length
+                feature = ragged.from_tensor(feature)
+            found |= {name: feature.flat_values, f"{name}/ends": feature.row_limits()}
+        return found
+
+    @tf.autograph.experimental.do_not_convert
+    def chosen(example):
+        return {name: example[name] for name in (*names, *scalars)}
+
+    return dataset.map(chosen).ragged_batch(size).map(flat)
+
+
+def examples_of_block(
+    block: Mapping[str, np.ndarray], names: Sequence[str]
+) -> list[list[np.ndarray]]:
+    """The features of the examples of a block, as whole numbers (`recipe.as_stored`)."""
+    columns = [np.split(block[name], block[f"{name}/ends"][:-1]) for name in names]
+    return [[as_stored(part) for part in parts] for parts in zip(*columns, strict=True)]
 
 
 # Preprocessors. seqio passes `output_features` and `sequence_length` to those that name them.
@@ -275,13 +320,8 @@ def ended_by(task: Any, ending: Sequence[int]) -> Any:
 class Source(seqio.FunctionDataSource):
     """A source from a function of the split, in an order that is always the same.
 
-    Training asks for `passes` instead, in which examples in memory are permuted as a whole.
-
     Attributes:
-      one_to_one: whether a task makes one example of each.
-      counts: number of examples that a task makes of each row of columns, int64 [n]; None if it is
-        not known. A row that makes several is then given once for each, with its "place" from 0:
-        they are permuted as others are.
+      one_to_one: whether a task makes one example of each, so that their number is known.
     """
 
     def __init__(
@@ -296,19 +336,21 @@ class Source(seqio.FunctionDataSource):
         Args:
           splits: their names.
           dataset_of: gives the examples of one.
-          one_to_one: whether a task makes one example of each, so that no shuffle buffer has to
-            part those that are made of one.
+          one_to_one: whether a task makes one example of each.
         """
         self.one_to_one = one_to_one
-        self.counts: Callable[[Mapping[str, tf.Tensor]], np.ndarray] | None = None
 
         def dataset_fn(split, shuffle_files, seed=None):
             return dataset_of(split)
 
         super().__init__(dataset_fn, splits=splits)
 
+    def fits_in_memory(self, split: str) -> bool:
+        """Whether training may hold the examples of a split, and permute them as a whole."""
+        return shuffling.can_be_permuted(self.get_dataset(split, shuffle=False))
+
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
-        """A split's examples in an order of their own at each pass.
+        """A split's examples in an order of their own at each pass, of what is streamed.
 
         Args:
           split: its name.
@@ -316,22 +358,8 @@ class Source(seqio.FunctionDataSource):
 
         Returns:
           None where the examples can be read from the front alone.
-
-        Raises:
-          InputError: what is read into memory cannot be read.
         """
-        dataset = self.get_dataset(split, shuffle=False)
-        if not shuffling.can_be_permuted(dataset):
-            return None
-        if self.counts is not None and shuffling.are_rows(dataset):
-            columns = shuffling.columns_of(dataset)
-            return shuffling.passes_of_rows(columns, seed=seed, counts=self.counts(columns))
-        size = int(dataset.cardinality())
-        return shuffling.Passes(
-            lambda epoch: shuffling.permuted(dataset, size, shuffling.Shuffle(seed, epoch)),
-            size=size,
-            needs_buffer=not self.one_to_one,
-        )
+        del split, seed
 
 
 def source(
@@ -349,8 +377,6 @@ class FileSource(Source):
 
     Attributes:
       language: of multilingual text, the one that is read.
-
-    Files of `shuffling.IN_MEMORY_BYTES` are read into memory for `passes`.
 
     A cache that several workers write has the files as its shards (cache/making_beam.py).
     `list_shards` does not: processes that train would divide the files among them, and repeat those
@@ -382,22 +408,20 @@ class FileSource(Source):
         """The names of a split's files, in order."""
         return tuple(str(file) for file in self._files_of(split))
 
+    def fits_in_memory(self, split: str) -> bool:
+        """See `Source.fits_in_memory`."""
+        return shuffling.fit_in_memory(self._files_of(split))
+
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
-        """As of `Source`; files that do not fit into memory are read in an order of their parts."""
+        """See `Source.passes`: the parts of the files in an order of their own."""
         shuffled = self._shuffled
         if shuffled is None:
-            return super().passes(split, seed=seed)
+            return None
         files = self._files_of(split)
-        dataset = self._of_files(split, files)
-        if not (shuffling.fit_in_memory(files) and shuffling.are_rows(dataset)):
-            return shuffling.Passes(
-                lambda epoch: shuffled(split, files, shuffle=shuffling.Shuffle(seed, epoch)),
-                size=shuffling.sizes_of(files),
-            )
-        columns = shuffling.columns_of(dataset)
-        counts = None if self.counts is None else self.counts(columns)
-        found = shuffling.passes_of_rows(columns, seed=seed, counts=counts)
-        return dataclasses.replace(found, needs_buffer=False) if self.one_to_one else found
+        return shuffling.Passes(
+            lambda epoch: shuffled(split, files, shuffle=shuffling.Shuffle(seed, epoch)),
+            size=shuffling.sizes_of(files),
+        )
 
     def get_dataset(
         self,

@@ -101,13 +101,18 @@ class _Stream(stages.Source):
         self._tables, self._examples, self._kinds = splits, examples, kinds
         super().__init__(tuple(splits), self._dataset, one_to_one=True)
 
+    def fits_in_memory(self, split: str) -> bool:
+        """No: it is read as it is needed."""
+        del split
+        return False
+
     def passes(self, split: str, *, seed: int) -> shuffling.Passes:
-        """Every pass in the order of the files; a shuffle buffer has to be behind it."""
+        """Every pass in the order of the files; a shuffle buffer is behind it."""
         del seed
         tables = self._tables[split]
         named = None if any(isinstance(t, HubSplit) for t in tables) else tables
         size = None if named is None else shuffling.sizes_of(named)
-        return shuffling.Passes(lambda epoch: self._dataset(split), size=size, needs_buffer=True)
+        return shuffling.Passes(lambda epoch: self._dataset(split), size=size)
 
     def _dataset(self, split: str) -> tf.data.Dataset:
         reader = _Reader(partial(self._examples, split))

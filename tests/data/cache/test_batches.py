@@ -9,7 +9,7 @@ import pytest
 
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.cache import batches as cached
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.byte_level import Bytes
 
@@ -37,7 +37,7 @@ def train(data, byte_vocabulary):
     def make(*, seed=3, index=0, count=1, **changes):
         changed = dataclasses.replace(data, **changes)
         opened.append(
-            cached.train_batches(
+            data_batches.train_batches(
                 changed, byte_vocabulary, seed=seed, process_index=index, process_count=count
             )
         )
@@ -242,7 +242,7 @@ def test_a_final_sentinel_is_that_of_the_cache(train, tmp_path, small_cache, rec
 
 def test_another_vocabulary_is_refused(data, directory):
     with pytest.raises(InputError) as error:
-        cached.train_batches(data, Bytes(extra_ids=50), seed=0)
+        data_batches.train_batches(data, Bytes(extra_ids=50), seed=0)
     assert "made with another vocabulary than bytes" in str(error.value)
     assert f"--data.vocabulary {directory}/vocabulary --data.extra-ids 100" in str(error.value)
 
@@ -316,30 +316,32 @@ def test_a_mixture_of_two_kinds_of_examples_is_refused(
 
 def test_eval_batches_are_one_pass_in_order_and_filled_up(data, byte_vocabulary):
     plain = dataclasses.replace(data, pack=False)
-    batches = list(cached.eval_batches(plain, byte_vocabulary))
+    batches = list(data_batches.eval_batches(plain, byte_vocabulary))
     assert [batch["decoder_loss_weights"].any(1).sum() for batch in batches] == [8, 3]
     assert all(value.shape[0] == 8 for batch in batches for value in batch.values())
-    assert_equal_batches(list(cached.eval_batches(plain, byte_vocabulary)), batches)
+    assert_equal_batches(list(data_batches.eval_batches(plain, byte_vocabulary)), batches)
     assert_equal_batches(
-        list(cached.eval_batches(plain, byte_vocabulary, max_batches=1)), batches[:1]
+        list(data_batches.eval_batches(plain, byte_vocabulary, max_batches=1)), batches[:1]
     )
-    packed = list(cached.eval_batches(data, byte_vocabulary))
+    packed = list(data_batches.eval_batches(data, byte_vocabulary))
     totals = [sum(b["decoder_loss_weights"].sum() for b in one) for one in (batches, packed)]
     assert totals[0] == totals[1]
     with pytest.raises(InputError, match="has no split 'test': there are train, validation"):
-        cached.eval_batches(data, byte_vocabulary, split="test")
+        data_batches.eval_batches(data, byte_vocabulary, split="test")
 
 
 def test_the_held_out_part_of_a_mixture(data, byte_vocabulary, mixture):
     plain = dataclasses.replace(data, pack=False, **mixture)
-    tokens = first_tokens(cached.eval_batches(plain, byte_vocabulary))
+    tokens = first_tokens(data_batches.eval_batches(plain, byte_vocabulary))
     assert tokens.tolist()[:7].count(10) == 5
     assert not tokens[7:].any()
 
 
 def test_whether_the_task_has_metrics_stands_in_the_cache(data, mixture):
-    assert not cached.has_task_metrics(data)
-    assert not cached.has_task_metrics(dataclasses.replace(data, task="tasks.a:task", **mixture))
+    assert not data_batches.has_task_metrics(data)
+    assert not data_batches.has_task_metrics(
+        dataclasses.replace(data, task="tasks.a:task", **mixture)
+    )
 
 
 # Where TensorFlow is missing.
@@ -348,16 +350,16 @@ PROGRAM = """
 import sys
 blocked = ("apache_beam", "seqio", "tasks", "tensorflow", "tensorflow_datasets", "tensorflow_text")
 sys.modules.update(dict.fromkeys(blocked))
-from t5x_lite.data.cache import batches as cached
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 data = Data(vocabulary=sys.argv[1] + "/vocabulary", cache=sys.argv[1], batch_size=4,
             inputs_length=32, targets_length=16)
 vocabulary = load_vocabulary(data.vocabulary, extra_ids=100)
-batches = cached.train_batches(data, vocabulary, seed=3)
+batches = data_batches.train_batches(data, vocabulary, seed=3)
 batches.restore(batches.state())
 print(next(batches)["encoder_input_tokens"].sum())
-print(len(list(cached.eval_batches(data, vocabulary))))
+print(len(list(data_batches.eval_batches(data, vocabulary))))
 """
 
 
@@ -373,7 +375,7 @@ def test_reading_needs_neither_tensorflow_nor_seqio_nor_the_task(directory, trai
 
 @pytest.mark.parametrize("changes", [{}, {"pack": False}, {"batch_size": 24}])
 def test_an_epoch_has_the_batches_that_are_read_in_it(train, data, byte_vocabulary, changes):
-    epoch = cached.epoch_of(dataclasses.replace(data, **changes), byte_vocabulary, seed=3)
+    epoch = data_batches.epoch_of(dataclasses.replace(data, **changes), byte_vocabulary, seed=3)
     assert epoch.examples == 300
     batches = train(**changes)
     take(batches, int(epoch.batches))
@@ -385,8 +387,8 @@ def test_an_epoch_has_the_batches_that_are_read_in_it(train, data, byte_vocabula
 
 def test_an_epoch_of_a_mixture_has_the_examples_of_all_caches(data, byte_vocabulary, mixture):
     changed = dataclasses.replace(data, **mixture, pack=False)
-    epoch = cached.epoch_of(changed, byte_vocabulary, seed=3)
-    assert epoch == cached.Epoch(120, 120 / data.batch_size)
+    epoch = data_batches.epoch_of(changed, byte_vocabulary, seed=3)
+    assert epoch == data_batches.Epoch(120, 120 / data.batch_size)
 
 
 def test_a_long_epoch_is_estimated_from_some_windows(
@@ -394,8 +396,8 @@ def test_a_long_epoch_is_estimated_from_some_windows(
 ):
     directory = small_cache(tmp_path / "long", {"train": chunks(5000)}, recipes.spans)
     changed = dataclasses.replace(data, cache=str(directory))
-    exact = cached.epoch_of(changed, byte_vocabulary, seed=3)
-    monkeypatch.setattr(cached, "_WINDOWS", 2)
-    found = cached.epoch_of(changed, byte_vocabulary, seed=3)
+    exact = data_batches.epoch_of(changed, byte_vocabulary, seed=3)
+    monkeypatch.setattr(data_batches, "_WINDOWS", 2)
+    found = data_batches.epoch_of(changed, byte_vocabulary, seed=3)
     assert found.examples == exact.examples == 5000
     assert found.batches == pytest.approx(exact.batches, rel=0.05)

@@ -8,7 +8,7 @@ import pytest
 
 from t5x_lite.core import object_store
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.cache import batches as cached
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache import files
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.recipe import Recipe
@@ -46,7 +46,7 @@ def train(byte_vocabulary):
     opened = []
 
     def make(config, **options):
-        opened.append(cached.train_batches(config, byte_vocabulary, seed=3, **options))
+        opened.append(data_batches.train_batches(config, byte_vocabulary, seed=3, **options))
         return opened[-1]
 
     yield make

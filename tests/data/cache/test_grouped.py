@@ -8,9 +8,9 @@ import pytest
 from t5x_lite import layouts
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.recipe import Recipe
-from t5x_lite.data.cache.scheduled import Grouped, OneShape
-from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream
 from t5x_lite.data.config import Bucketed, Data, Fixed
+from t5x_lite.data.scheduled import Grouped, OneShape
+from t5x_lite.data.stream import WINDOW, Position, Source, Stream
 
 RECIPE = Recipe(stored=("inputs",), outputs={"inputs": True}, eos="after_trim", eos_id=1)
 
@@ -27,7 +27,7 @@ def grouped(tmp_path, small_cache):
                 examples = [[np.full(size - 1, 3 + i)] for i, size in enumerate(lengths)]
                 small_cache(directory, {"train": examples}, RECIPE)
             cache = Cache(directory)
-            source = Source(cache=cache, split=cache.split("train"), rate=Fraction(rate))
+            source = Source.of_cache(cache, "train", rate=Fraction(rate))
             sources.append(source)
         longest = max(shapes)
         data = Data(

@@ -10,17 +10,10 @@ import pytest
 
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.cache import batches as cached
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
-
-
-@pytest.fixture(scope="module")
-def pipeline():
-    from t5x_lite.data.live import pipeline
-
-    return pipeline
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +52,13 @@ def assert_equal_batches(got, expected):
 
 
 @pytest.mark.slow
-def test_seqio_and_the_cache_give_the_same_examples_in_every_epoch(
-    pipeline, data, vocabulary, spans
-):
+def test_seqio_and_the_cache_give_the_same_examples_in_every_epoch(data, vocabulary, spans):
     data = dataclasses.replace(data, pack=False)
     size = Cache(spans).index.splits["train"].examples
     assert len(Cache(spans).index.splits["train"].shards) > 3
     count = size // data.batch_size + 20  # into the second epoch
-    on_the_fly = pipeline.train_batches(data, vocabulary, seed=3)
-    from_cache = cached.train_batches(
+    on_the_fly = data_batches.train_batches(data, vocabulary, seed=3)
+    from_cache = data_batches.train_batches(
         dataclasses.replace(data, cache=str(spans)), vocabulary, seed=3
     )
     assert_equal_batches(
@@ -92,11 +83,11 @@ def examples_of(batches):
 
 
 @pytest.mark.slow
-def test_the_held_out_examples_are_the_same(pipeline, data, vocabulary, spans):
+def test_the_held_out_examples_are_the_same(data, vocabulary, spans):
     from_cache = dataclasses.replace(data, cache=str(spans))
-    expected = examples_of(pipeline.eval_batches(data, vocabulary))
+    expected = examples_of(data_batches.eval_batches(data, vocabulary))
     assert len(expected) == Cache(spans).index.splits["validation"].examples
-    assert examples_of(cached.eval_batches(from_cache, vocabulary)) == expected
+    assert examples_of(data_batches.eval_batches(from_cache, vocabulary)) == expected
 
 
 LAYOUTS = [
@@ -108,40 +99,38 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("task", "layout"), LAYOUTS)
 @pytest.mark.slow
-def test_the_layouts_of_language_models(pipeline, data, vocabulary, tmp_path, task, layout):
+def test_the_layouts_of_language_models(data, vocabulary, tmp_path, task, layout):
     data = dataclasses.replace(
         data, task=f"tasks.text:{task}", layout=layout, pack=False, targets_length=64
     )
     write_cache(data, vocabulary, tmp_path / "c", splits=["validation"])
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "c"))
     assert_equal_batches(
-        list(cached.eval_batches(from_cache, vocabulary)),
-        list(pipeline.eval_batches(data, vocabulary)),
+        list(data_batches.eval_batches(from_cache, vocabulary)),
+        list(data_batches.eval_batches(data, vocabulary)),
     )
 
 
-def test_a_supervised_task_can_be_read_with_any_lengths(
-    pipeline, data, vocabulary, tmp_path, tiny_glue
-):
+def test_a_supervised_task_can_be_read_with_any_lengths(data, vocabulary, tmp_path, tiny_glue):
     data = dataclasses.replace(
         data, task="tasks.glue:sst2", directory=str(tiny_glue), targets_length=8, pack=False
     )
     index = write_cache(data, vocabulary, tmp_path / "c", splits=["train", "validation"])
     assert index.recipe.stored == ("inputs", "targets")
-    assert cached.has_task_metrics(dataclasses.replace(data, cache=str(tmp_path / "c")))
+    assert data_batches.has_task_metrics(dataclasses.replace(data, cache=str(tmp_path / "c")))
     assert index.recipe.lengths is None
     for length in (64, 20):  # 20 trims
         shorter = dataclasses.replace(data, inputs_length=length)
         from_cache = dataclasses.replace(shorter, cache=str(tmp_path / "c"))
         assert_equal_batches(
-            list(cached.eval_batches(from_cache, vocabulary)),
-            list(pipeline.eval_batches(shorter, vocabulary)),
+            list(data_batches.eval_batches(from_cache, vocabulary)),
+            list(data_batches.eval_batches(shorter, vocabulary)),
         )
 
 
 @pytest.mark.parametrize("bake", [False, True])
 @pytest.mark.slow
-def test_words_at_the_end_of_inputs(pipeline, data, vocabulary, tmp_path, tiny_glue, bake):
+def test_words_at_the_end_of_inputs(data, vocabulary, tmp_path, tiny_glue, bake):
     data = dataclasses.replace(
         data,
         task="tasks.glue:sst2",
@@ -155,16 +144,16 @@ def test_words_at_the_end_of_inputs(pipeline, data, vocabulary, tmp_path, tiny_g
     assert index.recipe.fixed == {"separator": " target:"}
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "c"))
     assert_equal_batches(
-        list(cached.eval_batches(from_cache, vocabulary)),
-        list(pipeline.eval_batches(data, vocabulary)),
+        list(data_batches.eval_batches(from_cache, vocabulary)),
+        list(data_batches.eval_batches(data, vocabulary)),
     )
     if not bake:
         short = dataclasses.replace(from_cache, inputs_length=2)
         with pytest.raises(InputError, match="there is no room for a text"):
-            next(cached.eval_batches(short, vocabulary))
+            next(data_batches.eval_batches(short, vocabulary))
 
 
-def test_the_words_of_a_task(pipeline, data, vocabulary, tmp_path, tiny_glue):
+def test_the_words_of_a_task(data, vocabulary, tmp_path, tiny_glue):
     plain = dataclasses.replace(
         data, task="tasks.glue:sst2", directory=str(tiny_glue), targets_length=8
     )
@@ -173,10 +162,10 @@ def test_the_words_of_a_task(pipeline, data, vocabulary, tmp_path, tiny_glue):
     assert opened.wording == Cache(tmp_path / "c").index.wording
     assert opened.wording == {"template": "is it good? {sentence}", "prefix": ""}
     from_cache = {"cache": str(tmp_path / "c")}
-    expected = examples_of(pipeline.eval_batches(worded, vocabulary))
+    expected = examples_of(data_batches.eval_batches(worded, vocabulary))
     for how in ({}, {"task": ""}, {"task": "", "template": "", "prefix": None}):
         read = dataclasses.replace(worded, **from_cache, **how)
-        assert examples_of(cached.eval_batches(read, vocabulary)) == expected
+        assert examples_of(data_batches.eval_batches(read, vocabulary)) == expected
     for changes, message in [
         ({}, "was made with data.template 'is it good? {sentence}', and it is unset: set --data."),
         ({"template": worded.template}, "data.prefix '', and it is unset: set --data.prefix '', "),
@@ -184,7 +173,9 @@ def test_the_words_of_a_task(pipeline, data, vocabulary, tmp_path, tiny_glue):
     ]:
         with pytest.raises(InputError) as error:
             next(
-                cached.eval_batches(dataclasses.replace(plain, **from_cache, **changes), vocabulary)
+                data_batches.eval_batches(
+                    dataclasses.replace(plain, **from_cache, **changes), vocabulary
+                )
             )
         assert message in str(error.value)
 
@@ -210,14 +201,14 @@ def test_what_the_index_says(data, vocabulary, spans):
 
 
 @pytest.mark.slow
-def test_a_baked_cache_stays_as_in_the_first_epoch(pipeline, data, vocabulary, tmp_path):
+def test_a_baked_cache_stays_as_in_the_first_epoch(data, vocabulary, tmp_path):
     data = dataclasses.replace(data, pack=False)
     index = write_cache(data, vocabulary, tmp_path / "c", splits=["validation"], bake=True)
     assert (index.baked, index.recipe.corruption, index.recipe.eos) == (0, "", "none")
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "c"))
     assert_equal_batches(
-        list(cached.eval_batches(from_cache, vocabulary)),
-        list(pipeline.eval_batches(data, vocabulary)),
+        list(data_batches.eval_batches(from_cache, vocabulary)),
+        list(data_batches.eval_batches(data, vocabulary)),
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.cache import batches as cached
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
@@ -101,7 +101,7 @@ def test_the_examples_are_those_of_one_file_after_another(
 def test_training_corrupts_by_the_place_in_the_whole_cache(from_beam, data, vocabulary):
     """An example's number, of which its corruption is a function, is not that in its shard."""
     from_cache = dataclasses.replace(data, cache=str(from_beam), shuffle=False, pack=False)
-    batches = cached.train_batches(from_cache, vocabulary, seed=3)
+    batches = data_batches.train_batches(from_cache, vocabulary, seed=3)
     rows = [row for batch in itertools.islice(batches, 6) for row in batch["encoder_input_tokens"]]
     batches.close()
     found = Cache(from_beam)

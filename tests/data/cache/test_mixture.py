@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.cache import batches as cached
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.recipe import Recipe
-from t5x_lite.data.cache.scheduled import each_cache, mixed_sources
 from t5x_lite.data.config import Data, own_negative_caches
 from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.mixtures import Member, Mixture
 from t5x_lite.data.positions import identity_of
+from t5x_lite.data.scheduled import each_cache, mixed_sources
 from t5x_lite.layouts import Groups
 
 
@@ -105,8 +105,10 @@ def test_rows_say_which_cache_they_are_of(caches):
     from t5x_lite.data.vocabularies.loading import Bytes
 
     vocabulary = Bytes()
-    batches = cached.train_batches(numbered, vocabulary, seed=0)
-    plain = cached.train_batches(dataclasses.replace(numbered, adapter_of=()), vocabulary, seed=0)
+    batches = data_batches.train_batches(numbered, vocabulary, seed=0)
+    plain = data_batches.train_batches(
+        dataclasses.replace(numbered, adapter_of=()), vocabulary, seed=0
+    )
     ids = []
     for _ in range(5):
         batch, expected = next(batches), next(plain)
@@ -117,9 +119,12 @@ def test_rows_say_which_cache_they_are_of(caches):
     # One of four of the first 40 examples is of the second cache.
     assert np.concatenate(ids).tolist().count(0) == 10
     alone = each_cache(numbered, split="train")["cola"]
-    assert next(cached.train_batches(alone, vocabulary, seed=0))["adapter_ids"].tolist() == [1] * 8
+    assert (
+        next(data_batches.train_batches(alone, vocabulary, seed=0))["adapter_ids"].tolist()
+        == [1] * 8
+    )
     with pytest.raises(InputError, match=r"data\.adapter_of has no number for .*rte; it has cola"):
-        cached.train_batches(
+        data_batches.train_batches(
             dataclasses.replace(numbered, adapter_of=("cola=0",)), vocabulary, seed=0
         )
 
@@ -135,7 +140,7 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
         lengths=dict.fromkeys(names, 4),
         fixed={"positives": "each", "negatives_top": 200},
     )
-    monkeypatch.setattr("t5x_lite.data.cache.batches.tokens_for", lambda *_: None)
+    monkeypatch.setattr("t5x_lite.data.batches.tokens_for", lambda *_: None)
     made = {}
     for first, name in enumerate(("nli", "sts", "classes_no_in_batch_neg")):
         examples = [[np.array([3, 50 * first + 10 + k, 4], np.int32)] * 3 for k in range(6)]
@@ -150,7 +155,7 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
     data = of(*made.values(), own=("sts",))
     from t5x_lite.data.vocabularies.loading import Bytes
 
-    batches, sources = cached.train_batches(data, Bytes(), seed=0), []
+    batches, sources = data_batches.train_batches(data, Bytes(), seed=0), []
     for _ in range(3):
         batch = next(batches)
         sources += [token // 50 for token in batch["query_tokens"][:, 1].tolist()]
@@ -159,7 +164,7 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
     assert {*sources} == {0, 1, 2}
     assert own_negative_caches(data) == [made["sts"], made["classes_no_in_batch_neg"]]
     assert own_negative_caches(of(f"{made['nli']}/", own=(f"{made['nli']}/",))) == [made["nli"]]
-    assert "own_negatives" not in next(cached.train_batches(of(made["nli"]), Bytes(), seed=0))
+    assert "own_negatives" not in next(data_batches.train_batches(of(made["nli"]), Bytes(), seed=0))
     assert identity_of(of(made["nli"]), seed=0) != identity_of(
         of(made["nli"], own=("nli",)), seed=0
     )
@@ -291,12 +296,12 @@ def test_batches_of_caches_without_rates(caches, byte_vocabulary):
         mixed = dataclasses.replace(
             data(caches), batch_size=4, inputs_length=8, targets_length=8, **settings
         )
-        return next(cached.train_batches(mixed, byte_vocabulary, seed=0))
+        return next(data_batches.train_batches(mixed, byte_vocabulary, seed=0))
 
     assert first()["encoder_input_tokens"].shape == (4, 8)
     for name, value in first(task="some_mixtures:all").items():
         np.testing.assert_array_equal(value, first()[name])
-    assert not cached.has_task_metrics(data(caches))
+    assert not data_batches.has_task_metrics(data(caches))
     with pytest.raises(InputError, match=r"data\.cache was made of some\.glue:cola, "):
         first(task="some_mixtures:without")
 
@@ -314,10 +319,10 @@ def test_caches_without_a_held_out_split_are_passed_over(
     mixed = dataclasses.replace(data((*caches, str(third))), **settings)
     alone = dataclasses.replace(data(str(third)), **settings)
     for one, other in zip(
-        cached.eval_batches(mixed, byte_vocabulary),
-        cached.eval_batches(alone, byte_vocabulary),
+        data_batches.eval_batches(mixed, byte_vocabulary),
+        data_batches.eval_batches(alone, byte_vocabulary),
         strict=True,
     ):
         np.testing.assert_array_equal(one["encoder_input_tokens"], other["encoder_input_tokens"])
     with pytest.raises(InputError, match="has no split 'test': there are train"):
-        cached.eval_batches(mixed, byte_vocabulary, split="test")
+        data_batches.eval_batches(mixed, byte_vocabulary, split="test")

@@ -10,8 +10,9 @@ import pytest
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import Ended, ending
-from t5x_lite.data.cache import refreshes, scheduled, stream
-from t5x_lite.data.cache.batches import train_batches
+from t5x_lite.data import scheduled, stream
+from t5x_lite.data.batches import train_batches
+from t5x_lite.data.cache import refreshes
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Bucketed, Data, Refresh
 from t5x_lite.data.vocabularies.loading import load_vocabulary
@@ -55,7 +56,7 @@ def vocabulary(data, monkeypatch):
     monkeypatch.setattr(refreshes, "POLL_SECONDS", 0.01)
     loaded = load_vocabulary(data.vocabulary)
     # Bytes have no [CLS]; the rows are made above.
-    monkeypatch.setattr("t5x_lite.data.cache.batches.tokens_for", lambda *_: None)
+    monkeypatch.setattr("t5x_lite.data.batches.tokens_for", lambda *_: None)
     return loaded
 
 

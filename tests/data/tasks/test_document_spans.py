@@ -113,10 +113,9 @@ def test_lists_of_spans_are_read_and_wrong_lines_named(tmp_path, words):
 
 @pytest.mark.slow
 def test_a_task_and_its_cache_give_the_same_rows(tmp_path, words):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
 
     documents = [" ".join(sentence(i + j, 20) for j in (0, 20, 40)) for i in range(6)]
     for name in ("a", "validation"):
@@ -133,16 +132,16 @@ def test_a_task_and_its_cache_give_the_same_rows(tmp_path, words):
     )
     write_cache(data, words, tmp_path / "cache")
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "cache"))
-    one = pipeline.train_batches(data, words, seed=0)
-    other = cached.train_batches(from_cache, words, seed=0)
+    one = data_batches.train_batches(data, words, seed=0)
+    other = data_batches.train_batches(from_cache, words, seed=0)
     seen = []
     for number in range(9):  # six epochs of six documents
         if number == 4:  # both go on as they would have
             states = one.state(), other.state()
             one.close()
             other.close()
-            one = pipeline.train_batches(data, words, seed=0)
-            other = cached.train_batches(from_cache, words, seed=0)
+            one = data_batches.train_batches(data, words, seed=0)
+            other = data_batches.train_batches(from_cache, words, seed=0)
             one.restore(states[0])
             other.restore(states[1])
         first, second = next(one), next(other)

@@ -1,32 +1,28 @@
 """From documents to rows of an encoder, on the fly and from a cache."""
 
 import dataclasses
+import inspect
 import itertools
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.cache import batches as cached
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.making import write_cache
-from t5x_lite.data.config import Data
-from t5x_lite.data.tasks.encoder import pieces
+from t5x_lite.data.config import Data, TaskArguments
+from t5x_lite.data.tasks.encoder import example_task, made_examples, pieces
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def pipeline():
-    from t5x_lite.data.live import pipeline
-
-    return pipeline
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module", params=["wordpiece", "byte_level"])
@@ -121,14 +117,14 @@ def test_special_tokens_that_a_text_spells_out_are_none(vocabulary):
 
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.slow
-def test_nothing_is_lost_and_no_document_sees_another(pipeline, data, vocabulary, pack):
+def test_nothing_is_lost_and_no_document_sees_another(data, vocabulary, pack):
     data = dataclasses.replace(data, pack=pack)
-    batches = list(pipeline.eval_batches(data, vocabulary, split="train"))
+    batches = list(data_batches.eval_batches(data, vocabulary, split="train"))
     tokens = encoder_tokens(vocabulary)
     text = Path(data.directory, "prose.txt").read_text()
     expected = pieces(text.split("\n\n"), vocabulary=vocabulary, tokens=tokens, length=64)
     train = {str(ids) for ids in documents_of(batches)}
-    held_out = {str(ids) for ids in documents_of(pipeline.eval_batches(data, vocabulary))}
+    held_out = {str(ids) for ids in documents_of(data_batches.eval_batches(data, vocabulary))}
     assert train | held_out == {str([*ids, tokens.sep_id]) for ids in expected}
     assert held_out
     assert not train & held_out
@@ -154,44 +150,43 @@ def test_nothing_is_lost_and_no_document_sees_another(pipeline, data, vocabulary
 
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.slow
-def test_a_saved_iterator_goes_on(pipeline, data, vocabulary, pack):
+def test_a_saved_iterator_goes_on(data, vocabulary, pack):
     data = dataclasses.replace(data, pack=pack, shuffle=True)
-    batches = pipeline.train_batches(data, vocabulary, seed=1)
+    batches = data_batches.train_batches(data, vocabulary, seed=1)
     list(itertools.islice(batches, 5))
     state = batches.state()
     expected = list(itertools.islice(batches, 20))
-    again = pipeline.train_batches(data, vocabulary, seed=1)
+    again = data_batches.train_batches(data, vocabulary, seed=1)
     again.restore(state)
     assert_equal_batches(list(itertools.islice(again, 20)), expected)
 
 
 @pytest.mark.gate("wordpiece")
 @pytest.mark.slow
-def test_the_cache_gives_the_same_rows_in_every_epoch(pipeline, data, vocabulary, cache):
+def test_the_cache_gives_the_same_rows_in_every_epoch(data, vocabulary, cache):
     data = dataclasses.replace(data, pack=False)
     from_cache = dataclasses.replace(data, cache=cache)
-    one = cached.train_batches(from_cache, vocabulary, seed=3)
-    other = pipeline.train_batches(data, vocabulary, seed=3)
+    one = data_batches.train_batches(from_cache, vocabulary, seed=3)
+    other = data_batches.train_batches(data, vocabulary, seed=3)
     assert_equal_batches(list(itertools.islice(one, 300)), list(itertools.islice(other, 300)))
-    assert one.epoch > 1
-    assert other.epoch == int(one.epoch)
+    assert one.epoch == other.epoch > 1
     one.close()
     assert_equal_batches(
-        list(cached.eval_batches(from_cache, vocabulary)),
-        list(pipeline.eval_batches(data, vocabulary)),
+        list(data_batches.eval_batches(from_cache, vocabulary)),
+        list(data_batches.eval_batches(data, vocabulary)),
     )
 
 
-def test_packed_rows_of_the_cache_hold_the_same_documents(pipeline, data, vocabulary, cache):
+def test_packed_rows_of_the_cache_hold_the_same_documents(data, vocabulary, cache):
     from_cache = dataclasses.replace(data, cache=cache)
-    expected = documents_of(pipeline.eval_batches(data, vocabulary, split="train"))
-    found = list(cached.eval_batches(from_cache, vocabulary, split="train"))
+    expected = documents_of(data_batches.eval_batches(data, vocabulary, split="train"))
+    found = list(data_batches.eval_batches(from_cache, vocabulary, split="train"))
     assert sorted(documents_of(found)) == sorted(expected)
     tokens = encoder_tokens(vocabulary)
     for batch in found:
         words = tokens.word_ids(batch["encoder_input_tokens"]) * (batch["encoder_segment_ids"] > 0)
         np.testing.assert_array_equal(batch["encoder_word_ids"], words)
-    batches = cached.train_batches(from_cache, vocabulary, seed=0)
+    batches = data_batches.train_batches(from_cache, vocabulary, seed=0)
     next(batches)
     state, expected = batches.state(), next(batches)
     batches.restore(state)
@@ -205,14 +200,14 @@ def test_a_cache_is_read_without_tensorflow(data, vocabulary, cache):
     code = (
         "import sys\n"
         "sys.modules.update(dict.fromkeys(['tensorflow', 'seqio', 'tensorflow_datasets']))\n"
-        "from t5x_lite.data.cache import batches as cached\n"
+        "from t5x_lite.data import batches as data_batches\n"
         "from t5x_lite import layouts\n"
         "from t5x_lite.data.config import Data\n"
         "from t5x_lite.data.vocabularies.loading import load_vocabulary\n"
         f"path = {cache!r} + '/vocabulary'\n"
         f"data = Data(vocabulary=path, cache={cache!r}, layout=layouts.Encoder(), "
         "inputs_length=64)\n"
-        "batches = cached.train_batches(data, load_vocabulary(path), seed=0)\n"
+        "batches = data_batches.train_batches(data, load_vocabulary(path), seed=0)\n"
         "print(next(batches)['encoder_word_ids'].shape)\n"
         "batches.close()\n"
     )
@@ -226,12 +221,122 @@ def test_a_cache_is_read_without_tensorflow(data, vocabulary, cache):
 def test_a_cache_of_other_lengths_or_another_layout_is_refused(data, vocabulary, cache):
     longer = dataclasses.replace(data, cache=cache, inputs_length=128)
     with pytest.raises(InputError, match=r"was made for data\.inputs_length 64, and it is 128"):
-        cached.train_batches(longer, vocabulary, seed=0)
+        data_batches.train_batches(longer, vocabulary, seed=0)
     other = dataclasses.replace(data, cache=cache, layout=layouts.Seq2Seq())
     with pytest.raises(InputError, match="seq2seq shows inputs and targets, and the task gives"):
-        cached.train_batches(other, vocabulary, seed=0)
+        data_batches.train_batches(other, vocabulary, seed=0)
 
 
-def test_rows_that_hold_nothing_are_refused(pipeline, data, vocabulary):
+def test_rows_that_hold_nothing_are_refused(data, vocabulary):
     with pytest.raises(InputError, match=r"data\.inputs_length must be at least 8 for rows of an"):
-        pipeline.train_batches(dataclasses.replace(data, inputs_length=7), vocabulary, seed=0)
+        data_batches.train_batches(dataclasses.replace(data, inputs_length=7), vocabulary, seed=0)
+
+
+DOCUMENTED = (ROOT / "docs" / "guides" / "own_data.md").read_text()
+
+
+@pytest.fixture
+def arguments(tmp_path, vocabulary):
+    return TaskArguments(
+        vocabulary=vocabulary, directory=str(tmp_path), inputs_length=12, targets_length=8
+    )
+
+
+def test_the_documented_task_of_ones_own(arguments, tmp_path):
+    code = DOCUMENTED.split("```python\n# tasks/dialogues.py\n")[1].split("```")[0]
+    module = {}
+    exec(compile(code, "tasks/dialogues.py", "exec"), module)
+    for name in ("train", "validation"):
+        (tmp_path / f"{name}.txt").write_text("The dog\nDogs run\nRunning\n\nThe\n")
+    task = module["lines"](arguments)
+    dataset = task.get_dataset(sequence_length={"inputs": 12}, split="train", shuffle=False)
+    found = [one["inputs"].tolist() for one in dataset.as_numpy_iterator()]
+    if arguments.vocabulary.cls_id == 2:
+        assert found == [[2, 5, 6, 3, 6, 7, 8, 3], [2, 6, 7, 8, 3, 8, 9, 3]]
+    tokens = encoder_tokens(arguments.vocabulary)
+    assert [(row[0], row[-1], row.count(tokens.sep_id)) for row in found] == [
+        (tokens.cls_id, tokens.sep_id, 2)
+    ] * 2
+
+
+def test_the_docstring_has_the_documented_task():
+    docstring = inspect.getdoc(example_task) or ""
+    code = textwrap.dedent(docstring[docstring.index("    def lines(") :].split("\n\n    a raw")[0])
+    shown = DOCUMENTED.split("def lines(")[1].split("```")[0]
+    for line in filter(None, code.strip().splitlines()[1:]):
+        assert line in shown
+
+
+def test_numbers_texts_and_lists_of_raw_examples():
+    import tensorflow as tf
+
+    seen = []
+
+    def make(raw):
+        seen.extend(raw)
+        for one in raw:
+            yield [
+                {"ids": range(n), "score": [n / 2], "words": one["names"][:n], "of": one["text"]}
+                for n in range(one["number"])
+            ]
+
+    columns: Any = {
+        "text": ["a", "", "\u00e9 "],
+        "number": [1, 0, 2],
+        "names": tf.ragged.constant([["x"], [], ["y", "z"]]),
+        "numbers": [[1, 2], [3, 4], [5, 6]],
+        "kept": [0.5, 1.5, float("nan")],
+    }
+    dataset = tf.data.Dataset.from_tensor_slices(columns)
+    fields = {"ids": np.int32, "score": np.float32, "words": list, "of": str}
+    found = [
+        *made_examples(
+            dataset, make=make, fields=fields, drops=("text", "number")
+        ).as_numpy_iterator()
+    ]
+    assert [[one["text"], one["number"], one["names"], one["numbers"]] for one in seen] == [
+        ["a", 1, ["x"], [1, 2]],
+        ["", 0, [], [3, 4]],
+        ["\u00e9 ", 2, ["y", "z"], [5, 6]],
+    ]
+    assert [one["ids"].tolist() for one in found] == [[], [], [0]]
+    assert [one["words"].tolist() for one in found] == [[], [], [b"y"]]
+    assert [one["of"].decode() for one in found] == ["a", "\u00e9 ", "\u00e9 "]
+    assert [one["names"].tolist() for one in found] == [[b"x"], [b"y", b"z"], [b"y", b"z"]]
+    assert [one["numbers"].tolist() for one in found] == [[1, 2], [5, 6], [5, 6]]
+    np.testing.assert_array_equal([one["kept"] for one in found], [0.5, np.nan, np.nan])
+    dtypes = {name: value.dtype for name, value in found[0].items() if name in ("ids", "score")}
+    assert dtypes == {"ids": np.int32, "score": np.float32}
+    (alone, *_) = made_examples(dataset, make=make, fields={"of": str}).as_numpy_iterator()
+    assert alone == {"of": b"a"}
+    none = made_examples(dataset, make=lambda raw: [[] for _ in raw], fields=fields)
+    assert [*none.as_numpy_iterator()] == []
+
+
+def test_blocks_change_nothing(monkeypatch):
+    import tensorflow as tf
+
+    from t5x_lite.data.tasks import encoder
+
+    sizes = []
+
+    def make(raw):
+        sizes.append(len(raw))
+        return [[{"ids": [one["number"]] * place} for place in range(3)] for one in raw]
+
+    found = {}
+    for block in (1, 4, 100):
+        monkeypatch.setattr(encoder, "_AT_A_TIME", block)
+        dataset = tf.data.Dataset.range(9).map(lambda number: {"number": number})
+        examples = made_examples(dataset, make=make, fields={"ids": np.int32})
+        found[block] = [one["ids"].tolist() for one in examples.as_numpy_iterator()]
+    assert found[1] == found[4] == found[100] == [[n] * k for n in range(9) for k in range(3)]
+    assert sorted(sizes) == [1] * 10 + [4, 4, 9]
+
+
+def test_a_raw_example_of_another_shape_is_refused():
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensors({"image": tf.zeros([2, 2])})
+    with pytest.raises(InputError, match=r"the field 'image' of raw examples has the shape \(2, 2"):
+        made_examples(dataset, make=lambda raw: [[] for _ in raw], fields={"inputs": np.int32})

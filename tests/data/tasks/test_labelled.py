@@ -125,14 +125,13 @@ def data(tmp_path_factory, english_lines):
 
 @pytest.mark.slow
 def test_glue_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
-    from t5x_lite.data.live import pipeline
 
     write_cache(data, vocabulary, tmp_path / "cache")
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "cache"))
-    one = pipeline.train_batches(data, vocabulary, seed=0)
-    other = cached.train_batches(from_cache, vocabulary, seed=0)
+    one = data_batches.train_batches(data, vocabulary, seed=0)
+    other = data_batches.train_batches(from_cache, vocabulary, seed=0)
     for number in range(7):  # into the second epoch
         expected, found = next(one), next(other)
         assert {name: value.shape for name, value in found.items()} == {
@@ -145,25 +144,24 @@ def test_glue_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
             np.testing.assert_array_equal(value, expected[name], err_msg=f"{number} {name}")
         assert found["labels"].tolist() == [[2, 0], [1, 0]] * 4  # entailment is class 0
     other.close()
-    (last,) = pipeline.eval_batches(data, vocabulary)
+    (last,) = data_batches.eval_batches(data, vocabulary)
     assert last["labels"][:, 0].tolist() == [2, 1, 2, 1, 2, 0, 0, 0]
     assert last["encoder_segment_ids"][5:].sum() == 0
 
 
 def test_examples_have_what_the_metrics_read(data, vocabulary):
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading, reading
 
-    first, *_ = pipeline.eval_examples(data, vocabulary)
-    task = pipeline.load_task(data, vocabulary)
-    assert live_tasks.task_labels(task) == ("entailment", "not_entailment")
+    first, *_ = reading.eval_examples(data, vocabulary)
+    task = loading.load_task(data, vocabulary)
+    assert loading.task_labels(task) == ("entailment", "not_entailment")
     assert (first.targets_text, first.target, first.raw["idx"]) == ("not_entailment", 1, 0)
     ids = first.inputs.tolist()
     assert (ids[0], ids[-1], ids.count(vocabulary.sep_id)) == (vocabulary.cls_id, ids[-1], 2)
-    (unknown,) = pipeline.eval_examples(data, vocabulary, split="test")
+    (unknown,) = reading.eval_examples(data, vocabulary, split="test")
     assert (unknown.inputs_text, unknown.targets_text) == ("a dog dogs run", "<unk>")
     stsb = dataclasses.replace(data, task="tasks.glue:stsb")
-    (scored,) = pipeline.eval_examples(stsb, vocabulary)
+    (scored,) = reading.eval_examples(stsb, vocabulary)
     assert (scored.targets_text, scored.target) == ("3.8", 3.8)
     np.testing.assert_array_equal(scored.raw["scores"], np.float32([3.8]))
     assert scored.raw["labels"].tolist() == [0, 0]
@@ -171,45 +169,28 @@ def test_examples_have_what_the_metrics_read(data, vocabulary):
 
 @pytest.mark.slow
 def test_scores_are_the_same_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
-    from t5x_lite.data.live import pipeline
 
     data = dataclasses.replace(data, task="tasks.glue:stsb", batch_size=2)
     index = write_cache(data, vocabulary, tmp_path / "cache", splits=["train", "validation"])
     assert index.recipe.floats == ("scores",)
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "cache"))
-    other = cached.train_batches(from_cache, vocabulary, seed=0)
-    for batch in (next(other), next(pipeline.train_batches(data, vocabulary, seed=0))):
+    other = data_batches.train_batches(from_cache, vocabulary, seed=0)
+    for batch in (next(other), next(data_batches.train_batches(data, vocabulary, seed=0))):
         np.testing.assert_array_equal(batch["scores"], np.float32([3.8, 3.8]))
     other.close()
     held_out = [
-        cached.eval_batches(from_cache, vocabulary),
-        pipeline.eval_batches(data, vocabulary),
+        data_batches.eval_batches(from_cache, vocabulary),
+        data_batches.eval_batches(data, vocabulary),
     ]
     for batch in map(next, held_out):
         np.testing.assert_array_equal(batch["scores"], np.float32([3.8, np.nan]))
 
 
 @pytest.mark.slow
-def test_scores_begin_anew_where_an_earlier_version_had_none(data, vocabulary, caplog, monkeypatch):
-    from t5x_lite.data.live import pipeline
-
-    data = dataclasses.replace(data, task="tasks.glue:stsb", batch_size=2)
-    with monkeypatch.context() as before:
-        before.setattr(layouts.Labelled, "identity", lambda self: {"layout": "labelled"})
-        earlier = pipeline.train_batches(data, vocabulary, seed=0)
-        next(earlier)
-        position = earlier.state()
-    now = pipeline.train_batches(data, vocabulary, seed=0)
-    now.restore(position)
-    assert "the data start over" in caplog.text
-    assert next(now)["scores"].shape == (2,)
-    now.restore(now.state())  # today's own
-
-
 def test_caches_with_and_without_scores_are_not_mixed(data, vocabulary, tmp_path):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
 
     splits = ["train", "validation"]
@@ -218,21 +199,23 @@ def test_caches_with_and_without_scores_are_not_mixed(data, vocabulary, tmp_path
         write_cache(own, vocabulary, tmp_path / task, splits=splits)
     both = (f"{tmp_path / 'stsb'}=1", f"{tmp_path / 'rte'}=1")
     with pytest.raises(InputError, match="have different features, as one of an earlier version"):
-        cached.train_batches(dataclasses.replace(data, task="", cache=both), vocabulary, seed=0)
+        data_batches.train_batches(
+            dataclasses.replace(data, task="", cache=both), vocabulary, seed=0
+        )
 
 
 def test_a_task_that_is_text_alone_says_so(data, vocabulary):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import loading
 
     (wnli,) = [dataclasses.replace(data, task="tasks.glue:wnli")]
     with pytest.raises(
         InputError, match="the task glue_wnli is text to text alone: it has no form"
     ):
-        pipeline.load_task(wnli, vocabulary)
+        loading.load_task(wnli, vocabulary)
     with pytest.raises(
         InputError, match=r"data\.layout labelled has one example a row: set data\.pack"
     ):
         dataclasses.replace(data, pack=True)
     short = dataclasses.replace(data, inputs_length=7)
     with pytest.raises(InputError, match=r"data\.inputs_length must be at least 8 .*: got 7"):
-        pipeline.load_task(short, vocabulary)
+        loading.load_task(short, vocabulary)

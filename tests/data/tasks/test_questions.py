@@ -123,15 +123,14 @@ def equal(one, other):
 
 @pytest.mark.slow
 def test_windows_are_rows_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
-    from t5x_lite.data.live import pipeline
 
     index = write_cache(data, vocabulary, tmp_path / "cache")
     assert index.recipe.fixed == {"doc_stride": 3, "query_length": 64}
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "cache"))
-    one = pipeline.train_batches(data, vocabulary, seed=0)
-    other = cached.train_batches(from_cache, vocabulary, seed=0)
+    one = data_batches.train_batches(data, vocabulary, seed=0)
+    other = data_batches.train_batches(from_cache, vocabulary, seed=0)
     # 4 contexts of one window and 3 of three, or of two for the shorter question; two questions.
     assert index.splits["train"].examples == 4 * 2 + 3 * (3 + 2)
     first = next(one)
@@ -140,8 +139,10 @@ def test_windows_are_rows_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path
     for _ in range(6):  # into the second epoch
         equal(next(one), next(other))
     other.close()
-    held_out = list(pipeline.eval_batches(data, vocabulary))
-    for batch, again in zip(held_out, cached.eval_batches(from_cache, vocabulary), strict=True):
+    held_out = list(data_batches.eval_batches(data, vocabulary))
+    for batch, again in zip(
+        held_out, data_batches.eval_batches(from_cache, vocabulary), strict=True
+    ):
         equal(batch, again)
     assert sum(np.count_nonzero(batch["labels"][:, 0]) for batch in held_out) == 23
     for layout, message in (
@@ -149,39 +150,40 @@ def test_windows_are_rows_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path
         (layouts.Labelled(), "labelled shows inputs and labels, .* use windows or a task"),
     ):
         with pytest.raises(InputError, match=message):
-            cached.train_batches(dataclasses.replace(from_cache, layout=layout), vocabulary, seed=0)
+            data_batches.train_batches(
+                dataclasses.replace(from_cache, layout=layout), vocabulary, seed=0
+            )
 
 
 @pytest.mark.slow
 def test_shuffled_windows_go_on_where_they_were(data, vocabulary):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
     data = dataclasses.replace(data, shuffle=True)
-    batches = pipeline.train_batches(data, vocabulary, seed=3)
+    batches = data_batches.train_batches(data, vocabulary, seed=3)
     next(batches)
     state = batches.state()
     expected = [next(batches) for _ in range(5)]
-    again = pipeline.train_batches(data, vocabulary, seed=3)
+    again = data_batches.train_batches(data, vocabulary, seed=3)
     again.restore(state)
     for batch in expected:
         equal(batch, next(again))
     other = dataclasses.replace(data, layout=layouts.Windows(doc_stride=4))
     with pytest.raises(InputError, match=r"is of other data: doc_stride 3 \(now 4\)"):
-        pipeline.train_batches(other, vocabulary, seed=3).restore(state)
+        data_batches.train_batches(other, vocabulary, seed=3).restore(state)
 
 
 def test_the_metrics_see_questions(data, vocabulary):
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading, reading
 
-    examples = pipeline.eval_examples(data, vocabulary, max_examples=4)
+    examples = reading.eval_examples(data, vocabulary, max_examples=4)
     assert [one.raw["id"] for one in examples] == ["q0", "n0", "q1", "n1"]
     assert [one.inputs.tolist().count(vocabulary.cls_id) for one in examples] == [1, 1, 3, 2]
     assert [one.targets_text for one in examples] == ["d", "", "d", ""]
     assert [one.target for one in examples] == [["d"], [""], ["d"], [""]]
     assert examples[2].inputs_text == f"run dog {CONTEXT}"
-    task = pipeline.load_task(data, vocabulary)
-    postprocess, (metric,) = live_tasks.task_metrics(task)
+    task = loading.load_task(data, vocabulary)
+    postprocess, (metric,) = loading.task_metrics(task)
     found = postprocess("6 7", example=examples[2].raw, is_target=False, null_odds=-2.0)
     assert found == {"value": "d e", "null_odds": -2.0}
     right = [postprocess(one.targets_text, example=one.raw, is_target=False) for one in examples]
@@ -189,7 +191,7 @@ def test_the_metrics_see_questions(data, vocabulary):
 
 
 def test_a_task_of_classes_has_no_windows(data, vocabulary, tmp_path):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
     (tmp_path / "SST-2").mkdir()
     (tmp_path / "SST-2" / "train.tsv").write_text("sentence\tlabel\ndog\t1\n")
@@ -197,4 +199,4 @@ def test_a_task_of_classes_has_no_windows(data, vocabulary, tmp_path):
     with pytest.raises(
         InputError, match=r"windows shows .* use labelled or a task such as tasks\.sq"
     ):
-        next(pipeline.train_batches(other, vocabulary, seed=0))
+        next(data_batches.train_batches(other, vocabulary, seed=0))

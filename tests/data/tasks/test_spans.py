@@ -80,8 +80,8 @@ def test_a_vocabulary_without_characters_is_refused(tiny_vocabulary):
 
 @pytest.mark.slow
 def test_squad_as_spans(vocabulary, tmp_path):
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data import batches as data_batches
+    from t5x_lite.data.tasks import loading, reading
 
     answers = [{"text": "dogs", "answer_start": 4}, {"text": "The dogs", "answer_start": 0}]
     qas = [{"id": "q", "question": "run dog", "answers": answers}]
@@ -97,13 +97,13 @@ def test_squad_as_spans(vocabulary, tmp_path):
         inputs_length=16,
         pack=False,
     )
-    batch = next(pipeline.train_batches(data, vocabulary, seed=0))
+    batch = next(data_batches.train_batches(data, vocabulary, seed=0))
     assert batch["labels"].tolist() == [[6, 7], [6, 7]]
     assert batch["encoder_token_types"][0].tolist() == [0] * 4 + [1] * 9 + [0] * 3
-    (example,) = pipeline.eval_examples(data, vocabulary)
+    (example,) = reading.eval_examples(data, vocabulary)
     assert example.target == ["dogs", "The dogs"]
     assert example.raw["context"] == CONTEXT
-    postprocess, metrics = live_tasks.task_metrics(pipeline.load_task(data, vocabulary))
+    postprocess, metrics = loading.task_metrics(loading.load_task(data, vocabulary))
     found = postprocess("0 2", example=example.raw, is_target=False)
     assert found == "The dogs"
     assert metrics[0]([example.target], [found]) == {"exact_match": 1.0, "f1": 1.0}

@@ -215,48 +215,36 @@ def test_a_source_of_files_gives_all_or_those_of_a_shard(stages):
     assert source.list_shards("train") == ["train"]
 
 
-def test_a_source_in_memory_is_permuted_at_each_pass(stages):
-    pairs = stages.source(
-        ["train"], lambda split: stages.text_pairs("abcdefgh", "abcdefgh"), one_to_one=True
-    )
-    passes = pairs.passes("train", seed=2)
-    letters = [
-        "".join(
-            example["inputs"].decode() for example in passes.of_epoch(epoch).as_numpy_iterator()
-        )
-        for epoch in (0, 1)
-    ]
-    assert [sorted(one) for one in letters] == [list("abcdefgh")] * 2
-    assert len({*letters, "abcdefgh"}) == 3
-    assert (passes.size, passes.needs_buffer) == (8, False)
-    documents = stages.source(["train"], lambda split: stages.text_documents("abcdefgh"))
-    passes = documents.passes("train", seed=2)
-    assert sorted(texts(passes.of_epoch(0))) == list("abcdefgh")
-    assert passes.needs_buffer  # each may give several examples
-
-
 def test_passes_over_files(stages, tf, tmp_path, monkeypatch):
-    """Rows of files that fit into memory are permuted; else what the source says of an order."""
+    """Files that fit into memory are held; of others the source says an order of each pass."""
     file = tmp_path / "a.txt"
     file.write_text("abc")
 
-    def made(values):
-        def dataset_of(split, files, shuffle=None):
-            shown = tf.constant(0 if shuffle is None else 1 + shuffle.epoch, tf.int64)
-            slices = tf.data.Dataset.from_tensor_slices(values)
-            return slices.map(lambda value: {"value": value, "epoch": shown})
+    def dataset_of(split, files, shuffle=None):
+        shown = tf.constant(0 if shuffle is None else 1 + shuffle.epoch, tf.int64)
+        return tf.data.Dataset.range(3).map(lambda value: {"value": value, "epoch": shown})
 
-        return stages.FileSource(["train"], lambda split: [file], dataset_of, shuffled=dataset_of)
-
-    def epochs(passes):
-        return [int(e["epoch"]) for e in passes.of_epoch(6).as_numpy_iterator()]
-
-    rows = made([1, 2, 3]).passes("train", seed=0)
-    assert (rows.size, epochs(rows)) == (3, [0, 0, 0])
-    vectors = made([[1, 2], [3, 4]]).passes("train", seed=0)
-    assert (vectors.size[:8], epochs(vectors)) == ("3 bytes ", [7, 7])
+    source = stages.FileSource(["train"], lambda split: [file], dataset_of, shuffled=dataset_of)
+    assert source.fits_in_memory("train")
     monkeypatch.setattr("t5x_lite.data.tasks.shuffling.IN_MEMORY_BYTES", 2)
-    assert epochs(made([1, 2, 3]).passes("train", seed=0)) == [7, 7, 7]
+    assert not source.fits_in_memory("train")
+    passes = source.passes("train", seed=0)
+    assert [int(e["epoch"]) for e in passes.of_epoch(6).as_numpy_iterator()] == [7, 7, 7]
+    assert passes.size == "3 bytes (567eb72d)"
+
+
+def test_examples_in_blocks(stages, tf):
+    parts = [[5, 6], [], [7]]
+    dataset = tf.data.Dataset.from_tensor_slices(
+        {"a": tf.ragged.constant(parts, tf.int32), "score": [[0.5], [1.0], [-2.0]]}
+    ).enumerate()
+    dataset = dataset.map(lambda number, example: {**example, "number": number})
+    blocks = [*stages.in_blocks(dataset, ("a", "score"), 2, scalars=("number",))]
+    assert [block["number"].numpy().tolist() for block in blocks] == [[0, 1], [2]]
+    values = [{name: value.numpy() for name, value in block.items()} for block in blocks]
+    found = [one for block in values for one in stages.examples_of_block(block, ("a", "score"))]
+    assert [one[0].tolist() for one in found] == parts
+    assert [one[1].tolist() for one in found] == [[0, 16128], [0, 16256], [0, 49152]]
 
 
 def test_what_is_read_from_the_front_alone_has_no_passes(stages):

@@ -69,7 +69,7 @@ WRITERS = [write_jsonl, write_csv, write_parquet, write_arrow, write_directory]
 
 
 def batches(tmp_path, write, tiny_vocabulary, *, number, restore_at=None, **columns):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     root = tmp_path / write.__name__
@@ -87,13 +87,13 @@ def batches(tmp_path, write, tiny_vocabulary, *, number, restore_at=None, **colu
         shuffle_buffer=50,
     )
     vocabulary = load_vocabulary(tiny_vocabulary)
-    made = pipeline.train_batches(data, vocabulary, seed=0)
+    made = data_batches.train_batches(data, vocabulary, seed=0)
     found = [next(made)["encoder_input_tokens"] for _ in range(number)]
     if restore_at is not None:
-        again = pipeline.train_batches(data, vocabulary, seed=0)
+        again = data_batches.train_batches(data, vocabulary, seed=0)
         for _ in range(restore_at):
             next(again)
-        state, again = again.state(), pipeline.train_batches(data, vocabulary, seed=0)
+        state, again = again.state(), data_batches.train_batches(data, vocabulary, seed=0)
         again.restore(state)
         rest = [next(again)["encoder_input_tokens"] for _ in range(number - restore_at)]
         np.testing.assert_array_equal(rest, found[restore_at:])

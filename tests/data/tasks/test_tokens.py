@@ -103,21 +103,20 @@ def test_each_word_has_a_space_before_it(write, tmp_path):
 @pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.slow
 def test_batches_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path, pack):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
-    from t5x_lite.data.live import pipeline
 
     data = dataclasses.replace(data, pack=pack, inputs_length=16)
     write_cache(data, vocabulary, tmp_path / "cache")
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "cache"))
-    held_out = pipeline.eval_batches, cached.eval_batches
+    held_out = data_batches.eval_batches, data_batches.eval_batches
     live, read = (
         list(batches(each, vocabulary, split="validation"))
         for batches, each in zip(held_out, (data, from_cache), strict=True)
     )
     if not pack:
-        one = pipeline.train_batches(data, vocabulary, seed=0)
-        other = cached.train_batches(from_cache, vocabulary, seed=0)
+        one = data_batches.train_batches(data, vocabulary, seed=0)
+        other = data_batches.train_batches(from_cache, vocabulary, seed=0)
         live += [next(one) for _ in range(3)]
         read += [next(other) for _ in range(3)]
         other.close()
@@ -137,39 +136,38 @@ def test_batches_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path, pack):
 
 
 def test_a_cache_is_of_one_length(data, vocabulary, tmp_path):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
 
     write_cache(data, vocabulary, tmp_path / "cache")
     longer = dataclasses.replace(data, cache=str(tmp_path / "cache"), inputs_length=20)
     with pytest.raises(InputError, match=r"was made for data\.inputs_length 12, and it is 20"):
-        cached.train_batches(longer, vocabulary, seed=0)
+        data_batches.train_batches(longer, vocabulary, seed=0)
 
 
 def test_examples_and_their_words(data, vocabulary):
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading, reading
 
-    task = live_tasks.load_task(data, vocabulary)
-    assert live_tasks.task_labels(task) == TAGS
-    postprocess, metrics = live_tasks.task_metrics(task)
+    task = loading.load_task(data, vocabulary)
+    assert loading.task_labels(task) == TAGS
+    postprocess, metrics = loading.task_metrics(task)
     assert metrics == [entity_f1]
-    first, second = pipeline.eval_examples(data, vocabulary)
+    first, second = reading.eval_examples(data, vocabulary)
     assert (first.inputs_text, first.targets_text, first.target) == ("the dogs", *["B-B I-B"] * 2)
     assert (words_of(first.raw), second.raw["starts"].tolist()) == (["the", "dogs"], [1])
     read = postprocess("O B-A I-A O O", example=first.raw, is_target=False)
     assert read == "B-A I-A"
     assert task.postprocessor.is_answer(read)
     assert not task.postprocessor.is_answer("B-A B-C")
-    unknown, _ = pipeline.eval_examples(data, vocabulary, split="test")
+    unknown, _ = reading.eval_examples(data, vocabulary, split="test")
     assert (unknown.targets_text, unknown.raw["token_labels"].tolist()) == ("<unk>", [0] * 5)
 
 
 def test_words_behind_the_cut_are_answered_all_the_same(data, vocabulary, tmp_path):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import reading
 
     (tmp_path / "valid.txt").write_text("".join("dogs B-A\n" for _ in range(5)))
-    (one,) = pipeline.eval_examples(dataclasses.replace(data, inputs_length=8), vocabulary)
+    (one,) = reading.eval_examples(dataclasses.replace(data, inputs_length=8), vocabulary)
     assert len(one.inputs) == len(one.raw["token_labels"]) == 8
     assert one.raw["token_labels"].tolist() == [0, 1, 0, 1, 0, 1, 0, 0]
     read = WordTags(TAGS)(" ".join(["B-A"] * 8), example=one.raw)
@@ -178,29 +176,28 @@ def test_words_behind_the_cut_are_answered_all_the_same(data, vocabulary, tmp_pa
 
 
 def test_tags_that_are_given(data, vocabulary, tmp_path):
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading, reading
 
     lines = [{"tokens": ["the", "dogs"], "ner_tags": [0, 2]}, {"tokens": ["run"], "ner_tags": [1]}]
     for name in ("train", "validation"):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
     own = dataclasses.replace(data, task="tasks.tokens:jsonl")
     with pytest.raises(InputError, match=r"train\.jsonl: the tags are numbers: name them by --dat"):
-        live_tasks.load_task(own, vocabulary)
+        loading.load_task(own, vocabulary)
     named = dataclasses.replace(own, columns=Columns(labels=("0=O", "1=B-A", "2=I-A", "3=B-A")))
-    assert live_tasks.task_labels(live_tasks.load_task(named, vocabulary)) == ("O", "B-A", "I-A")
-    first, _ = pipeline.eval_examples(named, vocabulary)
+    assert loading.task_labels(loading.load_task(named, vocabulary)) == ("O", "B-A", "I-A")
+    first, _ = reading.eval_examples(named, vocabulary)
     assert first.target == "O B-A"
     assert first.raw["token_labels"].tolist() == [0, 1, 2, 0, 0]
 
 
 def test_parts_of_speech_are_measured_by_accuracy(data, vocabulary, tmp_path):
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading
 
     (tmp_path / "train.txt").write_text("the DT\ndogs NNS\n")
-    task = live_tasks.load_task(data, vocabulary)
-    assert live_tasks.task_labels(task) == ("DT", "NNS")
-    assert live_tasks.task_metrics(task)[1] == [tag_accuracy]
+    task = loading.load_task(data, vocabulary)
+    assert loading.task_labels(task) == ("DT", "NNS")
+    assert loading.task_metrics(task)[1] == [tag_accuracy]
 
 
 @pytest.mark.parametrize(
@@ -216,29 +213,29 @@ def test_parts_of_speech_are_measured_by_accuracy(data, vocabulary, tmp_path):
     ],
 )
 def test_what_is_wrong_with_a_file(data, vocabulary, tmp_path, name, content, message):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import reading
 
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message):
-        pipeline.eval_examples(data, vocabulary)
+        reading.eval_examples(data, vocabulary)
 
 
 def test_what_is_missing(data, vocabulary, tmp_path):
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading
 
     (tmp_path / "train.txt").unlink()
     with pytest.raises(InputError, match=r"no training file beside .*valid\.txt.*, whose tags are"):
-        live_tasks.load_task(data, vocabulary)
+        loading.load_task(data, vocabulary)
     given = dataclasses.replace(data, columns=Columns(labels=TAGS))
-    assert tuple(live_tasks.load_task(given, vocabulary).splits) == ("validation", "test")
+    assert tuple(loading.load_task(given, vocabulary).splits) == ("validation", "test")
     other = dataclasses.replace(data, task="tasks.tokens:jsonl")
     with pytest.raises(InputError, match=r"has none of the files train\.jsonl, validation\.jsonl,"):
-        live_tasks.load_task(other, vocabulary)
+        loading.load_task(other, vocabulary)
 
 
 def test_another_layout_is_refused(data, vocabulary):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
     other = dataclasses.replace(data, layout=layouts.Labelled())
     with pytest.raises(InputError, match="the task gives inputs and token_labels: use tokens or a"):
-        next(pipeline.eval_batches(other, vocabulary))
+        next(data_batches.eval_batches(other, vocabulary))

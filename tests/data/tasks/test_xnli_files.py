@@ -108,7 +108,7 @@ def tfds_directory(tmp_path, monkeypatch):
 def test_records_of_tfds(tfds_directory, tiny_vocabulary, layout):
     from t5x_lite import layouts
     from t5x_lite.data.config import Data
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import loading, reading
     from t5x_lite.data.vocabularies.loading import load_vocabulary
     from tests import tokenizer_files
 
@@ -125,12 +125,12 @@ def test_records_of_tfds(tfds_directory, tiny_vocabulary, layout):
         pack=False,
     )
     vocabulary = load_vocabulary(path)
-    found = pipeline.eval_examples(data, vocabulary)
+    found = reading.eval_examples(data, vocabulary)
     shown = "xnli hypothesis: H sw {0} premise: P sw {0}" if is_text else "P sw {0} H sw {0}"
     expected = {shown.format(number): WORDS[number % 3] for number in range(4)}
     assert {one.inputs_text: one.targets_text for one in found} == expected
     assert [one.raw["idx"] for one in found] == [0, 1, 2, 3]  # in TFDS's order
-    train = pipeline.load_task(dataclasses.replace(data, task="tasks.xnli:train_th"), vocabulary)
+    train = loading.load_task(dataclasses.replace(data, task="tasks.xnli:train_th"), vocabulary)
     assert list(train.splits) == ["train"]
     rows = list(train.source.get_dataset("train", shuffle=False).as_numpy_iterator())
     assert len(rows) == 4

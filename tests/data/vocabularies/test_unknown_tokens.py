@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
-from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabularies import unknown_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary, train_sentencepiece
 
@@ -88,7 +88,7 @@ TOLD = "glue_stsb: 100% of targets have unknown tokens (40% of their tokens), su
 
 def test_training_and_caching_tell_it_once(stsb, tmp_path, caplog):
     vocabulary = load_vocabulary(stsb.vocabulary)
-    batch_source(stsb).train_batches(stsb, vocabulary, seed=0)
+    data_batches.train_batches(stsb, vocabulary, seed=0)
     write_cache(stsb, vocabulary, tmp_path / "cache", splits=["train"])
     told = [message for message in caplog.messages if "unknown tokens" in message]
     assert len(told) == 2

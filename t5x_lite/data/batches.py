@@ -1,21 +1,27 @@
-"""Batches from offline caches, with neither TensorFlow nor seqio: the twin of `live.pipeline`.
+"""From a data config to batches, whose position can be saved: the only way from text to a step.
 
-    data = Data(cache="caches/prose", vocabulary="caches/prose/vocabulary")
     batches = train_batches(data, vocabulary, seed=0)
     batch = next(batches)                # {"encoder_input_tokens": int32 [B, inputs_length], ...}
-    position = batches.state()           # a few numbers, the same on every host
+    position = batches.state()           # bytes for the checkpoint: after the batch just handed out
     train_batches(data, vocabulary, seed=0).restore(position)     # goes on with the next one
 
-A position is the number of a window of examples and of a row in it (`stream`), and with batches of
-several shapes which examples wait (`grouped`). Each process takes its own rows of every global
-batch and reads only the examples of those, so the batches are the same whatever the number of
-processes.
+The data are offline caches (`data.cache`), read with neither TensorFlow nor seqio, or a task or a
+mixture that is tokenized while it is read (`tasks.reading`). Behind the tokens, both are sources of
+one `stream.Stream`: the same mixing, corruption, layouts and batches.
+
+A position is the number of a window of examples and of a row in it (`stream`), with batches of
+several shapes which examples wait (`scheduled`), and of a task that is streamed the examples that
+were read ahead. Each process takes its own rows of every global batch, so the batches, and the
+positions, are the same whatever the number of processes. Of a cache, it reads the examples of its
+rows only; of a task, it tokenizes all of them.
 """
 
 import itertools
 import json
 import logging
-from collections.abc import Iterator, Sequence
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -26,19 +32,22 @@ from t5x_lite.core.workers import Prefetch
 from t5x_lite.data import config
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.refreshes import Refreshes
-from t5x_lite.data.cache.scheduled import Grouped, Made, OneShape, Scheduled, mixed_sources
-from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream, truncated
 from t5x_lite.data.config import Data, lengths_of, words_of_inputs
-from t5x_lite.data.mixing import Epoch, Mixing, split_rate
+from t5x_lite.data.mixing import Epoch, Mixing, UnknownSize, split_rate
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import (
+    FORMER,
     FROM_CACHE,
+    ON_THE_FLY,
     check_identity,
+    former_identity,
     identity_of,
     seal,
     share_of_batch,
     unseal,
 )
+from t5x_lite.data.scheduled import Grouped, Made, OneShape, Scheduled, mixed_sources
+from t5x_lite.data.stream import WINDOW, Position, Running, Source, Stream, truncated
 from t5x_lite.data.vocabularies.encoder_tokens import tokens_for
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
@@ -51,7 +60,7 @@ _WINDOWS = 256
 # Training.
 
 
-class CachedBatches(Iterator[dict[str, np.ndarray]]):
+class Batches(Iterator[dict[str, np.ndarray]]):
     """An endless iterator of one process's rows of every global batch, made ahead in a thread."""
 
     def __init__(
@@ -61,9 +70,11 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
         part: int,
         parts: int,
         identity: dict[str, Any],
+        kind: bytes = FROM_CACHE,
         refreshes: Refreshes | None = None,
     ):
         """Starts at the first batch."""
+        self._kind = kind
         self._made, self._stream = batches, batches.stream
         self._part, self._parts = part, parts
         self._tells = part == 0
@@ -101,14 +112,24 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
         for k in sorted(made.repeated - self._repeating):
             self._repeating.add(k)
             if self._tells:
-                directory = self._stream.sources[k].cache.directory
-                _logger.warning("epoch 2 begins: the data repeats (%s)", directory)
+                name = self._stream.sources[k].name
+                _logger.warning("epoch 2 begins: the data repeats (%s)", name)
+        self._stream.forget(self._position)
         return made.batch
 
     @property
-    def epoch(self) -> float:
-        """How often the data were read; of a mixture, the cache that was read most often."""
-        return self._epoch
+    def size(self) -> int | None:
+        """The examples of an epoch; None where a task is streamed."""
+        sizes = [source.size for source in self._stream.sources]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    @property
+    def epoch(self) -> float | None:
+        """How often the data were read, of a mixture the source that was read most often.
+
+        Whole epochs of a task that is streamed; None where it does not tell them.
+        """
+        return None if math.isnan(self._epoch) else self._epoch
 
     def state(self) -> bytes:
         """The position after the last batch that next() handed out, the same in every process."""
@@ -120,13 +141,38 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
         }
         if self._refreshes is not None:
             node |= {"number": self._number, "refreshes": self._refreshes.used}
-        return seal(FROM_CACHE, json.dumps(node).encode())
+        if self._kind == FROM_CACHE:
+            return seal(FROM_CACHE, json.dumps(node).encode())
+        saved = [running.state() for running in self._running]
+        node["running"] = [len(state) for state in saved]
+        content = json.dumps(node).encode() + b"\n" + b"".join(saved)
+        return seal(self._kind, zlib.compress(content, level=1))
 
     def restore(self, state: bytes) -> None:
-        """Goes to a position that `state` gave, in any process of any number of processes."""
-        saved = json.loads(unseal(FROM_CACHE, state))
+        """Goes to a position that `state` gave, in any process of any number of processes.
+
+        Of what an earlier version saved of a task, in an order that is not made any more, nothing
+        is used: the batches stay where they are, at their beginning, and a warning says so.
+        """
+        if self._kind == ON_THE_FLY and state.startswith(FORMER):
+            check_identity(*former_identity(state, self._identity))
+            if not self._tells:
+                return
+            _logger.warning(
+                "the position in the data was saved by an earlier version, whose order is not made "
+                "any more: the data start over, in the new order"
+            )
+            return
+        body = unseal(self._kind, state)
+        content = b""
+        if self._kind == ON_THE_FLY:
+            body, _, content = zlib.decompress(body).partition(b"\n")
+        saved = json.loads(body)
         check_identity(saved["identity"], self._identity)
-        self.close()
+        self._ahead.close()
+        for running, size in zip(self._running, saved.get("running", ()), strict=True):
+            running.restore(content[:size])
+            content = content[size:]
         waiting = tuple(map(tuple, saved.get("waiting", ())))
         if self._refreshes is not None:
             self._refreshes.used = dict(saved["refreshes"])
@@ -136,6 +182,13 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
     def close(self) -> None:
         """Ends the thread; nothing more is handed out before `restore`."""
         self._ahead.close()
+        for running in self._running:
+            running.close()
+
+    @property
+    def _running(self) -> list[Running]:
+        splits = [source.split for source in self._stream.sources]
+        return [split for split in splits if isinstance(split, Running)]
 
 
 def train_batches(
@@ -145,10 +198,10 @@ def train_batches(
     seed: int,
     process_index: int = 0,
     process_count: int = 1,
-) -> CachedBatches:
-    """Training batches, repeated for ever, as `pipeline.train_batches` makes them of a task."""
+) -> Batches:
+    """Training batches, repeated for ever."""
     share_of_batch(data, process_count)
-    sources = truncated(data, open_sources(data, vocabulary, split="train"))
+    sources = training_sources(data, vocabulary, seed=seed, tells=process_index == 0)
     stream = Stream(
         data,
         sources,
@@ -157,24 +210,70 @@ def train_batches(
         repeat=True,
         tokens=tokens_for(data.layout, vocabulary),
     )
-    identity = {
-        **identity_of(data, seed=seed),
-        "cache": [[source.cache.digest, str(source.rate)] for source in sources],
-        "packing": f"first fit in {WINDOW}",
-    }
     batches = _global_batches(stream, data)
     if isinstance(data.batches, config.Scheduled):
         batches = Scheduled(stream, data, seed=seed, natural=_is_natural(data))
         if process_index == 0:
             for line in batches.report():
                 _logger.info("%s", line)
-    return CachedBatches(
+    return Batches(
         batches,
         part=process_index,
         parts=process_count,
-        identity=identity,
+        identity={
+            **identity_of(data, seed=seed),
+            **_identity(data, vocabulary, sources),
+            "packing": f"first fit in {WINDOW}",
+        },
+        kind=FROM_CACHE if data.cache else ON_THE_FLY,
         refreshes=_refreshes(data, sources),
     )
+
+
+def training_sources(
+    data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
+) -> list[Source]:
+    """The training examples of caches, or of the tasks that data.task names."""
+    if data.cache:
+        return truncated(data, open_sources(data, vocabulary, split="train"))
+    if data.refresh.period:
+        raise InputError(
+            "data.refresh numbers the examples of a cache: write one with `t5x-lite cache` and "
+            "give --data.cache"
+        )
+    from t5x_lite.data.tasks import reading  # now, because TensorFlow takes seconds
+
+    sources = reading.training_sources(data, vocabulary, seed=seed, tells=tells)
+    if isinstance(data.batches, config.Scheduled) and any(s.size is None for s in sources):
+        raise InputError(
+            "data.batches Scheduled knows the lengths of all examples, which a task that is "
+            "streamed does not have: write a cache with `t5x-lite cache` and give --data.cache, or "
+            "use Bucketed"
+        )
+    return sources
+
+
+def _identity(data: Data, vocabulary: Vocabulary, sources: Sequence[Source]) -> Mapping[str, Any]:
+    """What must be equal of caches, or of tasks, for a position to fit."""
+    if data.cache:
+        caches = [source.cache for source in sources if source.cache is not None]
+        rates = [str(source.rate) for source in sources]
+        return {"cache": [[c.digest, rate] for c, rate in zip(caches, rates, strict=True)]}
+    streamed = any(source.size is None for source in sources)
+    return {
+        **data.layout.of_task(sources[0].recipe.outputs).identity(),
+        "task": data.task,
+        "vocabulary": vocabulary.digest,
+        **(
+            {"size": sources[0].identity}
+            if len(sources) == 1
+            else {
+                "members": [[source.name, str(source.rate)] for source in sources],
+                "sizes": [source.identity for source in sources],
+            }
+        ),
+        **({"shuffle_buffer": data.shuffle_buffer} if streamed else {}),
+    }
 
 
 def _refreshes(data: Data, sources: Sequence[Source]) -> Refreshes | None:
@@ -183,7 +282,8 @@ def _refreshes(data: Data, sources: Sequence[Source]) -> Refreshes | None:
         return None
     if len(sources) > 1:
         raise InputError("data.refresh reads one cache: write one of all pairs")
-    return Refreshes(data.refresh, num_examples=sources[0].split.size)
+    assert sources[0].size is not None
+    return Refreshes(data.refresh, num_examples=sources[0].size)
 
 
 def _is_natural(data: Data) -> bool:
@@ -211,9 +311,7 @@ def open_sources(
     chosen = [pair for pair in mixed if split in pair[0].index.splits] if pass_over else mixed
     chosen = chosen or mixed
     total = sum(rate for _, rate in chosen)
-    found = [
-        Source(cache=cache, split=cache.split(split), rate=rate / total) for cache, rate in chosen
-    ]
+    found = [Source.of_cache(cache, split, rate=rate / total) for cache, rate in chosen]
     tasks = [cache.index.task for cache, _ in mixed]
     if data.task and data.task not in tasks and not _are_members(data, tasks):
         raise InputError(
@@ -304,12 +402,29 @@ def _check_wording(cache: Cache, data: Data) -> None:
 
 
 def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
-    """A pass over all training examples of all caches.
+    """A pass over all training examples.
 
     Rows of packed examples, and batches of several shapes, are counted from the lengths of the
     examples: all windows up to `_WINDOWS`, else as many windows, evenly spread over the epoch.
+
+    Raises:
+      UnknownSize: a task is streamed.
     """
-    sources = truncated(data, open_sources(data, vocabulary, split="train"))
+    one_a_row = not data.pack and not data.batches.buckets()
+    if one_a_row and not data.cache:
+        from t5x_lite.data.tasks import reading
+
+        total = reading.num_examples(data, vocabulary, seed=seed)
+        return Epoch(total, total / data.batch_size)
+    sources = training_sources(data, vocabulary, seed=seed)
+    sizes = [source.size for source in sources]
+    if None in sizes:
+        what = "data.pack True" if data.pack else "batches of several shapes"
+        raise UnknownSize(
+            f"{what}: a task that is streamed does not say how many rows it makes; write a cache "
+            "with `t5x-lite cache` and give --data.cache, or give --steps"
+        )
+    total = sum(size or 0 for size in sizes)
     stream = Stream(
         data,
         sources,
@@ -318,11 +433,10 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
         repeat=True,
         tokens=tokens_for(data.layout, vocabulary),
     )
-    total = sum(source.size for source in sources)
     if isinstance(data.batches, config.Scheduled):
         groups = Scheduled(stream, data, seed=seed, natural=_is_natural(data)).groups
         return Epoch(total, float(sum(Fraction(group.full) * group.repeats for group in groups)))
-    if not data.pack and not data.batches.buckets():
+    if one_a_row:
         return Epoch(total, total / data.batch_size)
     windows = -(-total // WINDOW)
     looked_at = np.unique(np.linspace(0, windows - 1, min(windows, _WINDOWS)).round().astype(int))
@@ -359,10 +473,15 @@ def eval_batches(
     """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
 
     The last batch, of each shape, is filled up with rows of padding, whose loss weights are 0. A
-    mixture is mixed at its rates, and ends where a cache would begin anew; of its caches those that
-    lack the split are passed over.
+    mixture is mixed at its rates, and ends where a source would begin anew; caches and tasks of it
+    that lack the split, or whose data are not there, are passed over.
     """
-    sources = open_sources(data, vocabulary, split=split, pass_over=True)
+    if data.cache:
+        sources = open_sources(data, vocabulary, split=split, pass_over=True)
+    else:
+        from t5x_lite.data.tasks import reading  # now, because TensorFlow takes seconds
+
+        sources = reading.held_out_sources(data, vocabulary, split=split)
     tokens = tokens_for(data.layout, vocabulary)
     stream = Stream(data, sources, seed=0, shuffle=False, repeat=False, tokens=tokens)
     return itertools.islice(_one_pass(_global_batches(stream, data)), max_batches)

@@ -21,23 +21,23 @@ def data(tmp_path):
 
 
 def test_task_metrics_are_the_tasks_own(data, vocabulary):
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading
 
-    postprocess, metrics = live_tasks.task_metrics(live_tasks.load_task(data, vocabulary))
+    postprocess, metrics = loading.task_metrics(loading.load_task(data, vocabulary))
     assert postprocess("text", example=None, is_target=True) == "text"
     assert metrics == []
 
 
 def test_task_labels_are_those_that_the_postprocessor_names(data, vocabulary):
-    from t5x_lite.data.live import tasks as live_tasks
     from t5x_lite.data.postprocess import ClassIndex
+    from t5x_lite.data.tasks import loading
 
-    task = live_tasks.load_task(data, vocabulary)
-    assert live_tasks.task_labels(task) is None
-    assert live_tasks.task_labels(task.replace(postprocess_fn=lambda text, **_: text)) is None
+    task = loading.load_task(data, vocabulary)
+    assert loading.task_labels(task) is None
+    assert loading.task_labels(task.replace(postprocess_fn=lambda text, **_: text)) is None
     labelled = task.replace(postprocess_fn=ClassIndex(("no", "yes")))
-    assert live_tasks.task_labels(labelled) == ("no", "yes")
-    postprocess, _ = live_tasks.task_metrics(labelled)
+    assert loading.task_labels(labelled) == ("no", "yes")
+    postprocess, _ = loading.task_metrics(labelled)
     assert postprocess("yes", example=None, is_target=True) == 1
 
 
@@ -54,14 +54,14 @@ def supervised(tiny_glue):
 
 
 def test_the_words_at_the_end_of_inputs_survive_the_cut(supervised, vocabulary):
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading
 
     words = vocabulary.encode(" target:")
     for length in (12, 200):
         data = dataclasses.replace(supervised, inputs_length=length)
-        task = live_tasks.load_task(data, vocabulary)
-        assert live_tasks.task_labels(task) == ("negative", "positive")
-        for example in live_tasks.examples_of(data, task, split="validation"):
+        task = loading.load_task(data, vocabulary)
+        assert loading.task_labels(task) == ("negative", "positive")
+        for example in loading.examples_of(data, task, split="validation"):
             text = vocabulary.encode(example["inputs_pretokenized"].decode())
             expected = [*text[: length - len(words)], *words]
             assert example["inputs"].tolist() == expected
@@ -69,31 +69,29 @@ def test_the_words_at_the_end_of_inputs_survive_the_cut(supervised, vocabulary):
 
 
 def test_unlabelled_text_leaves_room_for_the_words(data, vocabulary, tiny_text):
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading
 
     words = vocabulary.encode(" target:")
     layout = layouts.ConcatLM(separator=" target:")
     data = dataclasses.replace(
         data, directory=str(tiny_text), inputs_length=40, targets_length=20, layout=layout
     )
-    task = live_tasks.load_task(data, vocabulary)
-    first = next(live_tasks.examples_of(data, task, split="train"))
+    task = loading.load_task(data, vocabulary)
+    first = next(loading.examples_of(data, task, split="train"))
     assert len(first["inputs"]) == 40
     assert first["inputs"].tolist()[-len(words) :] == words
     plain = dataclasses.replace(data, layout=layouts.ConcatLM(), inputs_length=40 - len(words) + 1)
-    whole = next(
-        live_tasks.examples_of(plain, live_tasks.load_task(plain, vocabulary), split="train")
-    )
+    whole = next(loading.examples_of(plain, loading.load_task(plain, vocabulary), split="train"))
     assert whole["inputs"].tolist() == [*first["inputs"].tolist()[: -len(words)], 1]
     assert whole["targets"].tolist() == first["targets"].tolist()
 
 
 def test_rows_without_room_for_the_words_are_refused(supervised, vocabulary):
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.tasks import loading
 
     length = len(vocabulary.encode(" target:"))
     with pytest.raises(InputError, match=f"has {length} tokens, and inputs have at most {length}"):
-        live_tasks.load_task(dataclasses.replace(supervised, inputs_length=length), vocabulary)
+        loading.load_task(dataclasses.replace(supervised, inputs_length=length), vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +107,7 @@ def test_rows_without_room_for_the_words_are_refused(supervised, vocabulary):
     ],
 )
 def test_words_that_do_not_reach_a_task_are_refused(data, vocabulary, changes, message):
-    from t5x_lite.data.live.tasks import trained_members
+    from t5x_lite.data.tasks.loading import trained_members
 
     with pytest.raises(InputError) as error:
         trained_members(dataclasses.replace(data, **changes), vocabulary)

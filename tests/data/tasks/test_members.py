@@ -34,14 +34,14 @@ def glue(directory, *leave_out):
 def test_all_missing_tasks_are_named_with_the_option_that_leaves_them_out(
     vocabulary, tiny_glue, tmp_path
 ):
-    from t5x_lite.data.live import tasks
+    from t5x_lite.data.tasks import loading
 
     shutil.copytree(tiny_glue / "SST-2", tmp_path / "SST-2")
     shutil.copytree(tiny_glue / "SST-2", tmp_path / "RTE")
     (tmp_path / "RTE" / "train.tsv").unlink()
     absent = "glue_mrpc glue_qqp glue_stsb glue_mnli glue_qnli glue_rte"
     with pytest.raises(InputError) as raised:
-        tasks.trained_members(glue(tmp_path, "cola", "wnli"), vocabulary)
+        loading.trained_members(glue(tmp_path, "cola", "wnli"), vocabulary)
     message = str(raised.value)
     named, reason = message.split("; the first: ")
     assert named == (
@@ -50,38 +50,38 @@ def test_all_missing_tasks_are_named_with_the_option_that_leaves_them_out(
     assert reason.startswith("no MRPC/train.tsv in data.directory ")
     option, _, rest = reason.partition("--data.mixing.leave-out ")[2].partition(" trains ")
     assert (option, rest) == (f"cola wnli {absent}", "without them")
-    left = tasks.trained_members(glue(tmp_path, *option.split()), vocabulary)
+    left = loading.trained_members(glue(tmp_path, *option.split()), vocabulary)
     assert [one.member.name for one in left] == ["glue_sst2"]
 
 
 def test_one_missing_file_is_named_with_its_reason(vocabulary, tiny_glue, tmp_path):
-    from t5x_lite.data.live import tasks
+    from t5x_lite.data.tasks import loading
 
     shutil.copytree(tiny_glue / "SST-2", tmp_path / "SST-2")
     others = ("cola", "mrpc", "qqp", "stsb", "mnli", "qnli")
     with pytest.raises(InputError, match=r"^no RTE/train\.tsv .*leave-out cola mrpc .* glue_rte "):
-        tasks.trained_members(glue(tmp_path, *others), vocabulary)
+        loading.trained_members(glue(tmp_path, *others), vocabulary)
 
 
 def test_tasks_that_are_not_there_have_reasons(vocabulary, tiny_glue, tmp_path):
-    from t5x_lite.data.live import tasks
+    from t5x_lite.data.tasks import loading
 
     shutil.copytree(tiny_glue / "SST-2", tmp_path / "SST-2")
-    found = tasks.members(glue(tmp_path), vocabulary)
+    found = loading.members(glue(tmp_path), vocabulary)
     assert [one.member.name for one in found.present] == ["glue_sst2"]
     assert found.absent["glue_ax"].startswith("no diagnostic/diagnostic.tsv in data.directory ")
     with pytest.raises(InputError, match=r"no task of the mixture tasks\.mixtures:glue can"):
-        tasks.members(glue(tmp_path / "nowhere"), vocabulary)
+        loading.members(glue(tmp_path / "nowhere"), vocabulary)
     single = dataclasses.replace(glue(tmp_path), task="tasks.glue:sst2")
     with pytest.raises(InputError, match="is one task and no mixture"):
-        tasks.members(single, vocabulary)
+        loading.members(single, vocabulary)
 
 
 def test_what_comes_of_an_absent_file():
-    from t5x_lite.data.live import tasks
+    from t5x_lite.data.tasks import loading
 
     outer = InputError("no such file")
-    assert not tasks.is_absent(outer)
+    assert not loading.is_absent(outer)
     outer.__cause__ = FileNotFoundError("x")
-    assert tasks.is_absent(outer)
-    assert not tasks.is_absent(None)
+    assert loading.is_absent(outer)
+    assert not loading.is_absent(None)

@@ -54,10 +54,10 @@ from jaxtyping import Int
 from t5x_lite.core.errors import InputError
 from t5x_lite.data import config
 from t5x_lite.data.cache.files import Cache
-from t5x_lite.data.cache.stream import WINDOW, Position, Stream
 from t5x_lite.data.config import Data, bucket_of, lengths_of, names_of, shapes_of
 from t5x_lite.data.mixing import CACHE_PERIOD, Mixing, cache_rates, order, parse_sources, split_rate
 from t5x_lite.data.mixtures import Member, Mixture, mixture_named
+from t5x_lite.data.stream import WINDOW, Position, Stream
 
 _logger = logging.getLogger(__name__)
 
@@ -250,11 +250,11 @@ class Scheduled:
         self.stream, self._seed, self._shuffle = stream, seed, data.shuffle
         self._rule, self._buckets = data.batches, data.batches.buckets()
         self._lengths = [lengths_of(shape) for shape in shapes_of(data)]
-        total = sum(source.size for source in stream.sources)
+        total = sum(source.size or 0 for source in stream.sources)
         self.groups: list[Group] = []
         self._padding = np.zeros(3, np.int64)
         for k, source in enumerate(stream.sources):
-            repeats = Fraction(1) if natural else source.rate * total / source.size
+            repeats = Fraction(1) if natural else source.rate * total / (source.size or 1)
             self.groups += self._groups_of(k, repeats)
         if not self.groups:
             raise InputError(
@@ -310,7 +310,7 @@ class Scheduled:
         """Lines about batches and padding, and about what is merged or dropped."""
         lines = []
         for group in self.groups:
-            where = self.stream.sources[group.source].cache.directory
+            where = self.stream.sources[group.source].name
             length = self._buckets[group.bucket][0]
             lines.append(
                 f"{where}: {len(group.members)} examples of at most {length} tokens, "
@@ -327,7 +327,7 @@ class Scheduled:
         """The groups of a cache."""
         lengths = self.stream.longest_of_all(k)
         buckets = bucket_of(lengths, self._buckets)
-        where = self.stream.sources[k].cache.directory
+        where = self.stream.sources[k].name
         for bucket in range(len(self._buckets) - 1):
             num = int((buckets == bucket).sum())
             if 0 < num < self._rule.small:

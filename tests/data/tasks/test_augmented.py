@@ -77,9 +77,9 @@ def wordpiece(tmp_path_factory):
 
 
 def shown(data, vocabulary, **changes):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.tasks import reading
 
-    return pipeline.eval_examples(dataclasses.replace(data, **changes), vocabulary)
+    return reading.eval_examples(dataclasses.replace(data, **changes), vocabulary)
 
 
 def test_the_first_passages_stand_behind_each_input(data, sentencepiece):
@@ -134,33 +134,34 @@ def test_an_encoder_keeps_both_texts(data, wordpiece):
 
 
 def test_training_on_the_fly_is_shuffled_and_resumes(data, sentencepiece):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
-    batches = pipeline.train_batches(data, sentencepiece, seed=0)
+    batches = data_batches.train_batches(data, sentencepiece, seed=0)
     first = next(batches)
     texts = {sentencepiece.decode(row[row > 1].tolist()) for row in first["encoder_input_tokens"]}
     assert "question: a context: Dogs the dog run" in texts
     assert len(texts) == 3
     state = batches.state()
     expected = next(batches)["encoder_input_tokens"]
-    again = pipeline.train_batches(data, sentencepiece, seed=0)
+    again = data_batches.train_batches(data, sentencepiece, seed=0)
     again.restore(state)
     assert (next(again)["encoder_input_tokens"] == expected).all()
     other = dataclasses.replace(data, augment=dataclasses.replace(data.augment, k=1))
     with pytest.raises(InputError, match="the saved data position is of other data: augment"):
-        pipeline.train_batches(other, sentencepiece, seed=0).restore(state)
+        data_batches.train_batches(other, sentencepiece, seed=0).restore(state)
 
 
 def test_a_cache_holds_the_passages(data, sentencepiece, tmp_path):
-    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data import batches as data_batches
     from t5x_lite.data.cache.making import write_cache
-    from t5x_lite.data.live import pipeline
 
     index = write_cache(data, sentencepiece, tmp_path / "cache")
     assert index.recipe.lengths == {"inputs": 32, "targets": 8}  # passages were cut for these
     from_cache = dataclasses.replace(data, cache=str(tmp_path / "cache"), shuffle=False)
-    stored = cached.train_batches(from_cache, sentencepiece, seed=0)
-    live = pipeline.train_batches(dataclasses.replace(data, shuffle=False), sentencepiece, seed=0)
+    stored = data_batches.train_batches(from_cache, sentencepiece, seed=0)
+    live = data_batches.train_batches(
+        dataclasses.replace(data, shuffle=False), sentencepiece, seed=0
+    )
     name = "encoder_input_tokens"
     assert (next(stored)[name] == next(live)[name]).all()
     stored.close()
@@ -173,9 +174,9 @@ def test_a_cache_holds_the_passages(data, sentencepiece, tmp_path):
     ):
         other = dataclasses.replace(from_cache, augment=dataclasses.replace(data.augment, **change))
         with pytest.raises(InputError, match=message):
-            cached.train_batches(other, sentencepiece, seed=0)
+            data_batches.train_batches(other, sentencepiece, seed=0)
     alone = dataclasses.replace(from_cache, task="", augment=Augment())
-    cached.train_batches(alone, sentencepiece, seed=0).close()
+    data_batches.train_batches(alone, sentencepiece, seed=0).close()
 
 
 def test_a_run_for_each_split(data, sentencepiece, tmp_path):
@@ -240,15 +241,15 @@ def test_runs_that_are_wrong(data, sentencepiece, tmp_path, content, message):
 
 
 def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data import batches as data_batches
 
     (tmp_path / "files" / "prose.txt").write_text("the dog run " * 40)
     masked = {"task": "tasks.encoder:lines", "layout": layouts.Encoder(), "columns": Columns()}
     with pytest.raises(InputError, match="has no inputs that are one text"):
-        next(pipeline.train_batches(dataclasses.replace(data, **masked), wordpiece, seed=0))
+        next(data_batches.train_batches(dataclasses.replace(data, **masked), wordpiece, seed=0))
     mixture = dataclasses.replace(data, task="tasks.mixtures:glue", columns=Columns())
     with pytest.raises(InputError, match=r"data\.augment\.run has the ids of one task"):
-        next(pipeline.train_batches(mixture, sentencepiece, seed=0))
+        next(data_batches.train_batches(mixture, sentencepiece, seed=0))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,16 @@
 """The tasks that a config reads, looked at and read as datasets of examples.
 
-One task: made from its name, looked at, and read as a dataset of examples.
-
     task = load_task(data, vocabulary, seed=0)          # a seqio.Task
-    examples = training_examples(data, task, training_passes(data, task, seed=0), seed=0)
+    examples_of(data, task, split="validation")         # its examples as NumPy values, in order
 
-The way of an example is seqio's: source, preprocessors, trim, shuffle.
+The first documents or tokens of a task, to be repeated (Raffel et al. 2020, table 9):
+
+    data = Data(task="tasks.c4:iid_15_u_u", first_tokens=2**23, ...)
+    task = truncated(data, load_task(data, vocabulary, seed=0), seed=0)
+
+Documents are the raw examples of the source. Tokens are counted before corruption: of the examples
+at the placeholder those are taken, from the first on, that together have no more of them. A cache
+of the task begins with the same examples. Other splits than "train" stay whole.
 
 The tasks that a config reads: one, or those of a mixture whose data are there, and their rates.
 
@@ -16,27 +21,23 @@ rates_of(data, trained, anew=True)      # [1.0] of one task
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.data import elements
 from t5x_lite.data.config import Data, TaskArguments, trimmed_lengths, wording_of
 from t5x_lite.data.elements import as_numpy, deterministic, seqio, tf
-from t5x_lite.data.live.augmented import augmented
-from t5x_lite.data.live.rows import truncated
 from t5x_lite.data.mixtures import Member, Mixture, find_mixture, member_data
 from t5x_lite.data.tasks import stages
+from t5x_lite.data.tasks.augmented import augmented
 from t5x_lite.data.tasks.names import find_task, is_marked, other_tasks
 from t5x_lite.data.tasks.seqio_registry import OtherVocabulary
-from t5x_lite.data.tasks.shuffling import Passes, in_passes
 from t5x_lite.data.vocabularies import unknown_tokens
 from t5x_lite.data.vocabularies.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 
 def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Task:
@@ -120,50 +121,11 @@ def look_at(
     *,
     name: str,
     split: str = "train",
-    shard_info: Any = None,
 ) -> None:
     """Looks at the first examples of a task: a split without any would be repeated for ever."""
-    examples = examples_of(data, task, split=split, shard_info=shard_info)
+    examples = examples_of(data, task, split=split)
     if vocabulary is not None:
         unknown_tokens.tell(name, examples, vocabulary)
-
-
-def training_passes(data: Data, task: seqio.Task, *, seed: int) -> Passes | None:
-    """In which order a task's training examples come at each pass; None is that of its source."""
-    source = task.source
-    if not data.shuffle or not isinstance(source, stages.Source):
-        return None
-    return source.passes("train", seed=seed)
-
-
-def training_examples(
-    data: Data,
-    task: seqio.Task,
-    passes: Passes | None,
-    *,
-    seed: int,
-    shard_info: Any = None,
-) -> tf.data.Dataset:
-    """The task's examples for training, trimmed, for ever."""
-    shuffle = data.shuffle
-    if passes is not None:
-        task = in_passes(task, passes, shard_info=shard_info)
-        shuffle, shard_info = passes.needs_buffer, None
-    return _dataset(
-        data,
-        task,
-        split="train",
-        shuffle=shuffle,
-        shuffle_buffer_size=data.shuffle_buffer,
-        seed=seed,
-        shard_info=shard_info,
-        num_epochs=None,
-    )
-
-
-def held_out_examples(data: Data, task: seqio.Task, *, split: str) -> tf.data.Dataset:
-    """The task's examples of a split, trimmed, once and in order."""
-    return _dataset(data, task, split=split, shuffle=False)
 
 
 def check_split(data: Data, task: seqio.Task, *, split: str) -> None:
@@ -173,10 +135,8 @@ def check_split(data: Data, task: seqio.Task, *, split: str) -> None:
         raise InputError(f"data.task {data.task!r} has no split {split!r}: there are {there}")
 
 
-def not_empty(examples: Iterator[_T], data: Data, *, split: str) -> Iterator[_T]:
-    """The same iterator, after its first element has been seen to exist."""
-    for first in examples:
-        return itertools.chain([first], examples)
+def no_example(data: Data, *, split: str) -> InputError:
+    """The error of a split without an example."""
     where = f" in {data.directory}" if data.directory else ""
     hint = (
         ""
@@ -185,23 +145,91 @@ def not_empty(examples: Iterator[_T], data: Data, *, split: str) -> Iterator[_T]
             "; --evaluation.split chooses another, and --evaluation.loss False trains without one"
         )
     )
-    raise InputError(f"data.task {data.task!r} found no example for split {split!r}{where}{hint}")
+    return InputError(f"data.task {data.task!r} found no example for split {split!r}{where}{hint}")
 
 
-def examples_of(
-    data: Data, task: seqio.Task, *, split: str, shard_info: Any = None
-) -> Iterator[dict[str, Any]]:
+def examples_of(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[str, Any]]:
     """The task's own examples in order, once, as NumPy values; at least one."""
     check_split(data, task, split=split)
-    dataset = _dataset(data, task, split=split, shuffle=False, shard_info=shard_info)
-    return not_empty(as_numpy(deterministic(dataset)), data, split=split)
+    dataset = deterministic(dataset_of(data, task, split=split, shuffle=False))
+    examples = as_numpy(dataset)
+    for first in examples:
+        return itertools.chain([first], examples)
+    raise no_example(data, split=split)
 
 
-def _dataset(data: Data, task: seqio.Task, *, split: str, **options) -> tf.data.Dataset:
-    """The task's examples, trimmed."""
+def dataset_of(data: Data, task: seqio.Task, *, split: str, **options) -> tf.data.Dataset:
+    """The task's examples behind all of its steps, trimmed."""
     return task.get_dataset(
         sequence_length=trimmed_lengths(data), split=split, try_in_mem_cache=False, **options
     )
+
+
+def truncated(data: Data, task: seqio.Task, *, seed: int) -> seqio.Task:
+    """The task with the training examples that data.first_documents or data.first_tokens leaves."""
+    if "train" not in task.splits:
+        return task
+    if data.first_documents is not None:
+        return _first_documents(task, data.first_documents)
+    if data.first_tokens is not None:
+        return _first_tokens(data, task, data.first_tokens, seed=seed)
+    return task
+
+
+def _first_documents(task: seqio.Task, number: int) -> seqio.Task:
+    source = task.source
+
+    def examples(split: str) -> tf.data.Dataset:
+        whole = source.get_dataset(split, shuffle=False)
+        return whole.take(number) if split == "train" else whole
+
+    one_to_one = isinstance(source, stages.Source) and source.one_to_one
+    return task.replace(source=stages.source(task.splits, examples, one_to_one=one_to_one))
+
+
+def _first_tokens(data: Data, task: seqio.Task, number: int, *, seed: int) -> seqio.Task:
+    steps = list(task.preprocessors)
+    places = [i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder)]
+    spec: Any = stages.stored(task, "train", seed=seed).element_spec
+    known = ("tokens", *task.output_features)
+    names = [
+        name
+        for name, one in (spec.items() if places and isinstance(spec, Mapping) else ())
+        if name in known and one.dtype.is_integer and one.shape.rank == 1
+    ]
+    if not names:
+        raise InputError(
+            f"data.first_tokens counts tokens at a CacheDatasetPlaceholder, and data.task "
+            f"{data.task!r} has none after its tokenization: put one there, or set "
+            "--data.first-documents"
+        )
+
+    def examples(split: str) -> tf.data.Dataset:
+        found = stages.stored(task, split, seed=seed)
+        found = found.map(lambda example: {k: example[k] for k in example if k != "index"})
+        return _no_more_tokens(found, names, number) if split == "train" else found
+
+    for _ in as_numpy(examples("train").take(1)):
+        break
+    else:
+        raise InputError(f"data.first_tokens {number} is less than the first training example has")
+    numbered = [stages.number] if "index" in spec else []
+    return task.replace(
+        source=stages.source(task.splits, examples, one_to_one=True),
+        preprocessors=[*numbered, *steps[places[0] :]],
+    )
+
+
+def _no_more_tokens(dataset: tf.data.Dataset, names: Sequence[str], number: int) -> tf.data.Dataset:
+    """The first examples that together have so many tokens at most."""
+
+    @tf.autograph.experimental.do_not_convert
+    def step(before: Any, example: Any) -> Any:
+        tokens = tf.add_n([tf.size(example[name], tf.int64) for name in names])
+        return before + tokens, (before + tokens, example)
+
+    counted: Any = dataset.scan(tf.constant(0, tf.int64), step)
+    return counted.take_while(lambda total, _: total <= number).map(lambda _, example: example)
 
 
 _counted: dict[str, int] = {}
@@ -277,14 +305,13 @@ def trained_members(
     vocabulary: Vocabulary,
     *,
     seed: int = 0,
-    shard_info: Any = None,
     tells: bool = False,
 ) -> list[Present]:
     """The tasks that are trained on, after a look at the first examples of each."""
     if find_mixture(data) is None:
         task = truncated(data, load_task(data, vocabulary, seed=seed), seed=seed)
         told = vocabulary if tells else None
-        look_at(data, task, told, name=task.name, shard_info=shard_info)
+        look_at(data, task, told, name=task.name)
         return [Present(member=Member(task=data.task), data=data, task=task)]
     found = members(data, vocabulary, seed=seed)
     trained = [one for one in found.present if one.member.is_trained]
@@ -296,7 +323,6 @@ def trained_members(
                 one.task,
                 vocabulary if tells else None,
                 name=one.member.name,
-                shard_info=shard_info,
             )
         except InputError as error:
             if not is_absent(error):

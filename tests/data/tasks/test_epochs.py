@@ -1,53 +1,10 @@
 """The epoch of each example goes through shuffling, every layout and a saved position."""
 
-import numpy as np
 import pytest
 
 from t5x_lite import layouts
 from t5x_lite.data import mixtures
 from t5x_lite.data.config import Data
-
-
-@pytest.fixture(scope="module")
-def epochs():
-    from t5x_lite.data.live import rows
-
-    return rows
-
-
-def test_marks_are_taken_off_again(epochs):
-    batch = {
-        "decoder_target_tokens": np.array([[5 + (2 << 24), 0], [7 + (1 << 24), 1]], np.int32),
-        "decoder_loss_weights": np.array([[1, 0], [1, 1]], np.int32),
-    }
-    plain, epoch = epochs.unmark(batch)
-    assert epoch == 2
-    assert {name: value.tolist() for name, value in plain.items()} == {
-        "decoder_target_tokens": [[5, 0], [7, 1]],
-        "decoder_loss_weights": [[1, 0], [1, 1]],
-    }
-    assert all(value.dtype == np.int32 for value in plain.values())
-    assert epochs.unmark({"x": np.array([1 << 30])})[1] == 0
-
-
-def test_padding_stays_padding_and_late_epochs_are_one(epochs):
-    from t5x_lite.data.elements import tf
-
-    def marked(epoch):
-        tokens = tf.constant([9, 0, (1 << 24) - 1], tf.int32)
-        text = tf.constant("a")
-        found = epochs.mark(
-            {"inputs": tokens, epochs.FIELD: tf.constant(epoch, tf.int64), "t": text}
-        )
-        assert found["t"] is text
-        assert epochs.FIELD not in found
-        return found["inputs"].numpy()
-
-    assert marked(0).tolist() == [9, 0, (1 << 24) - 1]
-    for epoch, told in ((3, 3), (127, 127), (10**12, 127)):
-        plain, found = epochs.unmark({"a_tokens": marked(epoch)[None]})
-        assert plain["a_tokens"].tolist() == [[9, 0, (1 << 24) - 1]]
-        assert found == told
 
 
 def pairs(arguments):
@@ -82,11 +39,11 @@ def forgetful(arguments):
 
 @pytest.fixture
 def train(byte_vocabulary, monkeypatch):
-    from t5x_lite.data.live import pipeline
-    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data import batches as data_batches
+    from t5x_lite.data.tasks import loading
 
     def make(task=pairs, *, layout=None, index=0, count=1, **changes):
-        for module in (live_tasks, mixtures):
+        for module in (loading, mixtures):
             monkeypatch.setattr(module, "find_task", lambda name: task)
         data = Data(
             task="my:pairs",
@@ -94,7 +51,7 @@ def train(byte_vocabulary, monkeypatch):
             layout=layout or layouts.Seq2Seq(),
             **{"batch_size": 5, "inputs_length": 24, "targets_length": 24, "pack": False} | changes,
         )
-        return pipeline.train_batches(
+        return data_batches.train_batches(
             data, byte_vocabulary, seed=1, process_index=index, process_count=count
         )
 
@@ -135,26 +92,6 @@ def test_a_restored_position_knows_its_epoch(train, caplog):
     again.restore(before)
     assert again.epoch == epoch
     assert told(again, 5) == expected
-
-
-@pytest.mark.gate("layout0-True")
-@pytest.mark.parametrize("pack", [True, False])
-@pytest.mark.parametrize("layout", [layouts.Seq2Seq(), layouts.PrefixLM(), layouts.ConcatLM()])
-@pytest.mark.slow
-def test_batches_are_those_of_a_task_whose_epochs_are_not_counted(
-    train, layout, pack, monkeypatch, epochs
-):
-    counted = train(layout=layout, pack=pack, batch_size=2)
-    with monkeypatch.context() as patch:
-        patch.setattr(epochs, "counting", lambda task: task)
-        plain = train(layout=layout, pack=pack, batch_size=2)
-    for _ in range(12):
-        one, other = next(counted), next(plain)
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
-            assert one[name].dtype == other[name].dtype
-    assert counted.epoch > 0
 
 
 def test_the_first_process_tells_it(train, caplog):

@@ -11,7 +11,7 @@ from t5x_lite.data.config import Data
 
 pytest.importorskip("seqio")
 
-from t5x_lite.data.live.pipeline import Demonstration, demonstrations
+from t5x_lite.data.tasks.reading import Demonstration, demonstrations
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 LONG = "a story that is longer than any row " * 4

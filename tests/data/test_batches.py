@@ -1,6 +1,8 @@
 import dataclasses
 import itertools
+import json
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +10,12 @@ import pytest
 
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
+from t5x_lite.data import batches as data_batches
 from t5x_lite.data import positions
 from t5x_lite.data.columns import Columns
-from t5x_lite.data.config import Fixed, Refresh, Scheduled
+from t5x_lite.data.config import Refresh, Scheduled
 from t5x_lite.data.formats import line_blocks
+from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.tasks import shuffling
 
 PACKED = {"encoder_input_tokens", "encoder_segment_ids", "encoder_positions"} | {
@@ -21,10 +25,17 @@ PACKED = {"encoder_input_tokens", "encoder_segment_ids", "encoder_positions"} | 
 
 
 @pytest.fixture(scope="module")
-def pipeline():
-    from t5x_lite.data.live import pipeline
+def loading():
+    from t5x_lite.data.tasks import loading
 
-    return pipeline
+    return loading
+
+
+@pytest.fixture(scope="module")
+def reading():
+    from t5x_lite.data.tasks import reading
+
+    return reading
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +104,8 @@ def documents(batches, vocabulary):
 
 
 @pytest.mark.slow
-def test_a_batch_has_seqios_features(pipeline, data, vocabulary):
-    batch = next(pipeline.train_batches(data, vocabulary, seed=0))
+def test_a_batch_has_seqios_features(data, vocabulary):
+    batch = next(data_batches.train_batches(data, vocabulary, seed=0))
     assert set(batch) == PACKED
     for name, value in batch.items():
         assert value.shape == (4, 64 if name.startswith("encoder") else 24)
@@ -102,20 +113,20 @@ def test_a_batch_has_seqios_features(pipeline, data, vocabulary):
 
 
 @pytest.mark.slow
-def test_unpacked_batches_have_neither_segments_nor_positions(pipeline, data, vocabulary):
+def test_unpacked_batches_have_neither_segments_nor_positions(data, vocabulary):
     unpacked = dataclasses.replace(data, pack=False)
-    batch = next(pipeline.train_batches(unpacked, vocabulary, seed=0))
+    batch = next(data_batches.train_batches(unpacked, vocabulary, seed=0))
     assert set(batch) == {
         name for name in PACKED if name.split("_")[1] in ("input", "target", "loss")
     }
 
 
-def test_the_rows_of_an_epoch_give_back_the_text(pipeline, data, vocabulary, tmp_path):
+def test_the_rows_of_an_epoch_give_back_the_text(data, vocabulary, tmp_path):
     text = Path(data.directory, "prose.txt").read_text()
     (tmp_path / "prose.txt").write_text(text)
     (tmp_path / "validation.txt").write_text("All of the prose is for training.")
     data = dataclasses.replace(data, directory=str(tmp_path))
-    batches = list(pipeline.eval_batches(data, vocabulary, split="train"))
+    batches = list(data_batches.eval_batches(data, vocabulary, split="train"))
     lines = text.split("\n")
     expected: list[int] = []
     for start in range(0, len(lines), 128):
@@ -127,41 +138,41 @@ def test_the_rows_of_an_epoch_give_back_the_text(pipeline, data, vocabulary, tmp
 
 
 @pytest.mark.slow
-def test_equal_seeds_give_equal_batches_and_others_do_not(pipeline, data, vocabulary):
-    one = take(pipeline.train_batches(data, vocabulary, seed=1), 3)
-    assert_equal_batches(take(pipeline.train_batches(data, vocabulary, seed=1), 3), one)
-    assert tokens(take(pipeline.train_batches(data, vocabulary, seed=2), 3)) != tokens(one)
+def test_equal_seeds_give_equal_batches_and_others_do_not(data, vocabulary):
+    one = take(data_batches.train_batches(data, vocabulary, seed=1), 3)
+    assert_equal_batches(take(data_batches.train_batches(data, vocabulary, seed=1), 3), one)
+    assert tokens(take(data_batches.train_batches(data, vocabulary, seed=2), 3)) != tokens(one)
 
 
 @pytest.mark.slow
-def test_without_shuffling_the_seed_still_decides_what_is_cut(pipeline, data, vocabulary):
+def test_without_shuffling_the_seed_still_decides_what_is_cut(data, vocabulary):
     ordered = dataclasses.replace(data, shuffle=False)
-    one = next(pipeline.train_batches(ordered, vocabulary, seed=1))
-    two = next(pipeline.train_batches(ordered, vocabulary, seed=2))
+    one = next(data_batches.train_batches(ordered, vocabulary, seed=1))
+    two = next(data_batches.train_batches(ordered, vocabulary, seed=2))
     assert tokens([one]) != tokens([two])
     assert documents([one], vocabulary)[:3] == documents([two], vocabulary)[:3]
 
 
 @pytest.mark.slow
-def test_every_epoch_cuts_the_same_text_otherwise(pipeline, data, vocabulary, tmp_path):
+def test_every_epoch_cuts_the_same_text_otherwise(data, vocabulary, tmp_path):
     (tmp_path / "train.txt").write_text(
         "this is all there is, and each epoch cuts it elsewhere\n" * 2
     )
     (tmp_path / "validation.txt").write_text("and this\n")
     tiny = dataclasses.replace(data, directory=str(tmp_path), shuffle=False, batch_size=1)
-    batches = take(pipeline.train_batches(tiny, vocabulary, seed=0), 4)
+    batches = take(data_batches.train_batches(tiny, vocabulary, seed=0), 4)
     texts = documents(batches, vocabulary)
     assert texts == [texts[0]] * len(texts)
     assert len({str(row) for row in tokens(batches)}) == 4
 
 
 @pytest.mark.slow
-def test_a_restored_position_goes_on_with_the_next_batch(pipeline, data, vocabulary):
-    batches = pipeline.train_batches(data, vocabulary, seed=3)
+def test_a_restored_position_goes_on_with_the_next_batch(data, vocabulary):
+    batches = data_batches.train_batches(data, vocabulary, seed=3)
     take(batches, 5)
     state = batches.state()
     expected = take(batches, 12)
-    other = pipeline.train_batches(data, vocabulary, seed=3)
+    other = data_batches.train_batches(data, vocabulary, seed=3)
     take(other, 2)
     other.restore(state)
     assert_equal_batches(take(other, 12), expected)
@@ -170,23 +181,22 @@ def test_a_restored_position_goes_on_with_the_next_batch(pipeline, data, vocabul
 
 
 @pytest.mark.slow
-def test_the_position_of_other_data_is_refused(pipeline, data, vocabulary):
-    state = pipeline.train_batches(data, vocabulary, seed=0).state()
+def test_the_position_of_other_data_is_refused(data, vocabulary):
+    state = data_batches.train_batches(data, vocabulary, seed=0).state()
     task = "tasks.text:span_5_15_u_u"
-    other = dataclasses.replace(data, task=task, batch_size=8, shuffle_buffer=30)
+    other = dataclasses.replace(data, task=task, batch_size=8)
     with pytest.raises(InputError) as caught:
-        pipeline.train_batches(other, vocabulary, seed=0).restore(state)
+        data_batches.train_batches(other, vocabulary, seed=0).restore(state)
     for message in (
         "task 'tasks.text:span_corruption' (now",
         "batch_size 4 (now 8)",
-        "shuffle_buffer 20 (now 30)",
     ):
         assert message in str(caught.value)
     same = dataclasses.replace(data, targets_length=30)
     with pytest.raises(
         InputError, match=r"other data: seed 0 \(now 1\), targets_length 24 \(now 30\)"
     ):
-        pipeline.train_batches(same, vocabulary, seed=1).restore(state)
+        data_batches.train_batches(same, vocabulary, seed=1).restore(state)
 
 
 @pytest.fixture
@@ -214,45 +224,52 @@ def line_numbers(batches, vocabulary):
 
 
 @pytest.mark.slow
-def test_a_stream_comes_from_all_of_a_file(pipeline, stream, vocabulary):
-    one = line_numbers(take(pipeline.train_batches(stream, vocabulary, seed=0), 240), vocabulary)
+def test_a_stream_comes_from_all_of_a_file(stream, vocabulary):
+    one = line_numbers(
+        take(data_batches.train_batches(stream, vocabulary, seed=0), 240), vocabulary
+    )
     assert len({number // 250 for number in one[:32]}) == 4
     assert len({*one}) > 0.9 * len(one)  # none comes twice before the file ends
-    other = line_numbers(take(pipeline.train_batches(stream, vocabulary, seed=1), 8), vocabulary)
+    other = line_numbers(
+        take(data_batches.train_batches(stream, vocabulary, seed=1), 8), vocabulary
+    )
     assert one[:32] != other
     ordered = dataclasses.replace(stream, shuffle=False)
-    found = line_numbers(take(pipeline.train_batches(ordered, vocabulary, seed=0), 2), vocabulary)
+    found = line_numbers(
+        take(data_batches.train_batches(ordered, vocabulary, seed=0), 2), vocabulary
+    )
     assert found == list(range(8))
 
 
 @pytest.mark.parametrize("before", [1, 260])
 @pytest.mark.gate("260")
 @pytest.mark.slow
-def test_a_stream_goes_on_where_it_was(pipeline, stream, vocabulary, before):
-    batches = pipeline.train_batches(stream, vocabulary, seed=3)
+def test_a_stream_goes_on_where_it_was(stream, vocabulary, before):
+    batches = data_batches.train_batches(stream, vocabulary, seed=3)
     take(batches, before)
     state = batches.state()
     expected = take(batches, 30)
-    again = pipeline.train_batches(stream, vocabulary, seed=3)
+    again = data_batches.train_batches(stream, vocabulary, seed=3)
     again.restore(state)
     assert_equal_batches(take(again, 30), expected)
 
 
-def test_the_position_in_files_that_changed_is_refused(pipeline, stream, vocabulary):
-    state = pipeline.train_batches(stream, vocabulary, seed=0).state()
+def test_the_position_in_files_that_changed_is_refused(stream, vocabulary):
+    state = data_batches.train_batches(stream, vocabulary, seed=0).state()
     with Path(stream.directory, "train.txt").open("a") as file:
         file.write("line 1000\n")
     with pytest.raises(InputError, match=r"other data: size '10000 bytes \(\w+\)' \(now '10010 b"):
-        pipeline.train_batches(stream, vocabulary, seed=0).restore(state)
+        data_batches.train_batches(stream, vocabulary, seed=0).restore(state)
 
 
-@pytest.mark.exhaustive
-def test_a_position_of_an_earlier_order_begins_anew_and_says_so(pipeline, data, vocabulary, caplog):
-    batches = pipeline.train_batches(data, vocabulary, seed=3)
+@pytest.mark.parametrize("kind", positions.FORMER)
+def test_a_position_of_an_earlier_order_begins_anew_and_says_so(data, vocabulary, caplog, kind):
+    batches = data_batches.train_batches(data, vocabulary, seed=3)
     expected = take(batches, 2)
-    body = positions.unseal(positions.ON_THE_FLY, batches.state())
-    earlier = positions.seal(positions.ON_THE_FLY_1, body)
-    again = pipeline.train_batches(data, vocabulary, seed=3)
+    saved = {"identity": {"layout": "seq2seq", "seed": 3, "size": 400, "process_count": 1}}
+    header = json.dumps({**saved, "epoch": 0, "files": {}}).encode() + b"\n"
+    earlier = positions.seal(kind, zlib.compress(header))
+    again = data_batches.train_batches(data, vocabulary, seed=3)
     again.restore(earlier)
     assert_equal_batches(take(again, 2), expected)
     [said] = [r.getMessage() for r in caplog.records if r.name.startswith("t5x_lite")]
@@ -260,7 +277,7 @@ def test_a_position_of_an_earlier_order_begins_anew_and_says_so(pipeline, data, 
         "the position in the data was saved by an earlier version, whose order is not made any "
         "more: the data start over, in the new order"
     )
-    other = pipeline.train_batches(data, vocabulary, seed=4)
+    other = data_batches.train_batches(data, vocabulary, seed=4)
     with pytest.raises(InputError, match="other data: seed 3"):
         other.restore(earlier)
 
@@ -284,9 +301,9 @@ def sorted_by_label(directory, data, count):
 
 
 @pytest.mark.slow
-def test_a_file_sorted_by_label_trains_on_both_labels(pipeline, data, vocabulary, tmp_path):
+def test_a_file_sorted_by_label_trains_on_both_labels(data, vocabulary, tmp_path):
     task = sorted_by_label(tmp_path, data, 2000)
-    batches = pipeline.train_batches(task, vocabulary, seed=0)
+    batches = data_batches.train_batches(task, vocabulary, seed=0)
     epochs = [take(batches, 100), take(batches, 100)]
     for epoch in epochs:
         # Each example once, and in each batch of twenty some of both: 2 * 0.5 ** 20 otherwise.
@@ -300,68 +317,86 @@ def test_a_file_sorted_by_label_trains_on_both_labels(pipeline, data, vocabulary
 @pytest.mark.gate("1")
 @pytest.mark.parametrize("before", [0, 1, 2, 4, 5])  # 2.5 batches are a pass
 @pytest.mark.slow
-def test_data_in_memory_go_on_where_they_were(pipeline, data, vocabulary, tmp_path, before):
+def test_data_in_memory_go_on_where_they_were(data, vocabulary, tmp_path, before):
     task = sorted_by_label(tmp_path, data, 50)
-    batches = pipeline.train_batches(task, vocabulary, seed=1)
+    batches = data_batches.train_batches(task, vocabulary, seed=1)
     take(batches, before)
     state = batches.state()
     expected = take(batches, 9)
-    again = pipeline.train_batches(task, vocabulary, seed=1)
+    again = data_batches.train_batches(task, vocabulary, seed=1)
     again.restore(state)
     assert_equal_batches(take(again, 9), expected)
-    other = pipeline.train_batches(sorted_by_label(tmp_path, data, 60), vocabulary, seed=1)
-    with pytest.raises(InputError, match=r"other data: size 50 \(now 60\)"):
+    other = data_batches.train_batches(sorted_by_label(tmp_path, data, 60), vocabulary, seed=1)
+    with pytest.raises(InputError, match=r"other data: size '50 examples \(\w+\)' \(now '60 e"):
         other.restore(state)
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-@pytest.mark.slow
-def test_processes_divide_each_pass(pipeline, stream, vocabulary, monkeypatch, in_memory):
+def test_the_batches_and_positions_are_the_same_on_1_2_and_4_processes(
+    stream, vocabulary, monkeypatch, in_memory
+):
     if in_memory:
         monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 1 << 20)
-    whole = dataclasses.replace(stream, shuffle_buffer=1)
-    shares = [
-        line_numbers(
-            take(
-                pipeline.train_batches(
-                    whole, vocabulary, seed=0, process_index=index, process_count=2
-                ),
-                240,  # of two rows: some of the 1000 lines are held out
-            ),
-            vocabulary,
-        )
-        for index in range(2)
-    ]
-    assert len({*shares[0], *shares[1]}) == len(shares[0]) + len(shares[1]) == 960
 
+    def of(count):
+        return [
+            data_batches.train_batches(
+                stream, vocabulary, seed=0, process_index=index, process_count=count
+            )
+            for index in range(count)
+        ]
 
-@pytest.mark.slow
-def test_processes_read_different_examples_in_their_share_of_the_batch(pipeline, data, vocabulary):
-    shares = [
-        pipeline.train_batches(data, vocabulary, seed=0, process_index=i, process_count=2)
-        for i in range(2)
-    ]
-    one, two = (next(share)["encoder_input_tokens"] for share in shares)
-    assert one.shape == two.shape == (2, 64)
-    assert one.tolist() != two.tolist()
+    def whole(processes, steps):
+        found = []
+        for _ in range(steps):
+            parts = [next(process) for process in processes]
+            found.append({name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
+        return found
+
+    [one] = of(1)
+    expected = take(one, 300)
+    epoch = line_numbers(expected[:240], vocabulary)
+    assert len({*epoch}) > 0.95 * len(epoch)
+    for count in (2, 4):
+        processes = of(count)
+        assert_equal_batches(whole(processes, 100), expected[:100])
+        state = processes[-1].state()
+        for process in (again := of(4 // count * 2)):
+            process.restore(state)
+        assert_equal_batches(whole(again, 200), expected[100:])
     with pytest.raises(InputError, match="batch_size 4 cannot be divided among 3 processes"):
-        pipeline.train_batches(data, vocabulary, seed=0, process_count=3)
+        data_batches.train_batches(stream, vocabulary, seed=0, process_count=3)
+
+
+def test_a_task_in_memory_gives_the_batches_of_its_cache(data, vocabulary, tmp_path):
+    from t5x_lite.data.cache.making import write_cache
+
+    write_cache(data, vocabulary, tmp_path / "cache")
+    cached = dataclasses.replace(data, cache=str(tmp_path / "cache"))
+    both = [data_batches.train_batches(one, vocabulary, seed=5) for one in (data, cached)]
+    assert_equal_batches(*(take(batches, 40) for batches in both))
+    assert both[0].epoch == both[1].epoch > 0.2
+    assert_equal_batches(
+        *(list(data_batches.eval_batches(one, vocabulary)) for one in (data, cached))
+    )
+    epochs = [data_batches.epoch_of(one, vocabulary, seed=5) for one in (data, cached)]
+    assert epochs[0] == epochs[1]
 
 
 @pytest.mark.slow
-def test_eval_batches_are_one_pass_always_the_same_and_filled_up(pipeline, data, vocabulary):
-    one, two = (list(pipeline.eval_batches(data, vocabulary)) for _ in range(2))
+def test_eval_batches_are_one_pass_always_the_same_and_filled_up(data, vocabulary):
+    one, two = (list(data_batches.eval_batches(data, vocabulary)) for _ in range(2))
     assert_equal_batches(one, two)
     assert all(value.shape[0] == 4 for batch in one for value in batch.values())
     count = sum((batch["decoder_loss_weights"].sum(1) > 0).sum() for batch in one)
     assert count < 4 * len(one)
     assert not one[-1]["decoder_loss_weights"][-1].any()
-    limited = list(pipeline.eval_batches(data, vocabulary, max_batches=1))
+    limited = list(data_batches.eval_batches(data, vocabulary, max_batches=1))
     assert_equal_batches(limited, one[:1])
 
 
-def test_eval_examples_have_text_tokens_and_raw_fields(pipeline, data, vocabulary):
-    examples = pipeline.eval_examples(data, vocabulary, max_examples=2)
+def test_eval_examples_have_text_tokens_and_raw_fields(reading, data, vocabulary):
+    examples = reading.eval_examples(data, vocabulary, max_examples=2)
     assert len(examples) == 2
     first = examples[0]
     assert first.inputs[-1] == vocabulary.eos_id
@@ -372,41 +407,37 @@ def test_eval_examples_have_text_tokens_and_raw_fields(pipeline, data, vocabular
     assert set(first.raw) == {"inputs", "targets"}
 
 
-def test_a_split_that_is_not_there_is_refused(pipeline, data, vocabulary):
-    for function in (pipeline.eval_batches, pipeline.eval_examples):
+def test_a_split_that_is_not_there_is_refused(reading, data, vocabulary):
+    for function in (data_batches.eval_batches, reading.eval_examples):
         with pytest.raises(InputError, match="has no split 'tset': there are train, validation"):
             function(data, vocabulary, split="tset")
 
 
 @pytest.mark.parametrize("content", ["", "\n\n  \n", "a"])
-def test_data_without_an_example_are_refused_and_not_repeated(
-    pipeline, data, vocabulary, tmp_path, content
-):
+def test_data_without_an_example_are_refused_and_not_repeated(data, vocabulary, tmp_path, content):
     for split in ("train", "validation"):
         (tmp_path / f"{split}.txt").write_text(content)
     assert len(vocabulary.encode("a")) == 1  # too short to corrupt
     empty = dataclasses.replace(data, directory=str(tmp_path))
     with pytest.raises(InputError, match=f"no example for split 'train' in {tmp_path}"):
-        pipeline.train_batches(empty, vocabulary, seed=0)
+        data_batches.train_batches(empty, vocabulary, seed=0)
     with pytest.raises(InputError, match="no example for split 'validation'"):
-        pipeline.eval_batches(empty, vocabulary)
+        data_batches.eval_batches(empty, vocabulary)
 
 
 @pytest.mark.slow
-def test_a_bad_line_that_training_comes_to_is_named(
-    pipeline, data, vocabulary, tmp_path, monkeypatch
-):
+def test_a_bad_line_that_training_comes_to_is_named(data, vocabulary, tmp_path, monkeypatch):
     lines = [b"this is a line of text that is long enough to be of use"] * 2000 + [b"caf\xe9"]
     (tmp_path / "train.txt").write_bytes(b"\n".join(lines))
     (tmp_path / "validation.txt").write_bytes(b"caf\xe9")
     bad = dataclasses.replace(data, directory=str(tmp_path))
     with pytest.raises(InputError, match=r"train\.txt:2001: not UTF-8"):
-        take(pipeline.train_batches(bad, vocabulary, seed=0), 10_000)
+        take(data_batches.train_batches(bad, vocabulary, seed=0), 10_000)
     monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
     with pytest.raises(InputError, match=r"train\.txt:2001: not UTF-8"):
-        take(pipeline.train_batches(bad, vocabulary, seed=0), 10_000)
+        take(data_batches.train_batches(bad, vocabulary, seed=0), 10_000)
     with pytest.raises(InputError, match=r"validation\.txt:1: not UTF-8"):
-        list(pipeline.eval_batches(bad, vocabulary))
+        list(data_batches.eval_batches(bad, vocabulary))
 
 
 MY_TASKS = """
@@ -457,21 +488,21 @@ def my_tasks(tmp_path, monkeypatch):
     ],
 )
 def test_a_function_that_gives_no_task_is_refused(
-    pipeline, data, vocabulary, my_tasks, name, message
+    loading, data, vocabulary, my_tasks, name, message
 ):
     wrong = dataclasses.replace(data, task=f"{my_tasks}:{name}")
     with pytest.raises(InputError) as caught:
-        pipeline.load_task(wrong, vocabulary)
+        loading.load_task(wrong, vocabulary)
     assert str(caught.value) == f"data.task '{my_tasks}:{name}' {message}"
 
 
-def test_a_language_models_task_has_targets_only(pipeline, data, vocabulary, my_tasks):
+def test_a_language_models_task_has_targets_only(reading, data, vocabulary, my_tasks):
     data = dataclasses.replace(
         data, task=f"{my_tasks}:targets_only", layout=layouts.LM(), pack=False
     )
     for batch in (
-        next(pipeline.train_batches(data, vocabulary, seed=0)),
-        next(pipeline.eval_batches(data, vocabulary)),
+        next(data_batches.train_batches(data, vocabulary, seed=0)),
+        next(data_batches.eval_batches(data, vocabulary)),
     ):
         assert {name: value.shape for name, value in batch.items()} == {
             "decoder_input_tokens": (4, 24),
@@ -479,22 +510,35 @@ def test_a_language_models_task_has_targets_only(pipeline, data, vocabulary, my_
             "decoder_loss_weights": (4, 24),
         }
     assert batch["decoder_loss_weights"].sum(1).tolist()[3] == 0
-    example = pipeline.eval_examples(data, vocabulary)[1]
+    example = reading.eval_examples(data, vocabulary)[1]
     assert (example.inputs_text, example.targets_text) == ("", "two words")
     assert (example.inputs.dtype, example.inputs.shape) == (np.int32, (0,))
     assert example.raw["targets"].tolist() == [*vocabulary.encode("two words"), 1]
 
 
-def test_a_bad_line_of_examples_is_named(pipeline, data, vocabulary, tmp_path):
+def test_a_bad_line_of_examples_is_named(reading, data, vocabulary, tmp_path):
     (tmp_path / "train.txt").write_text("good")
     (tmp_path / "validation.jsonl").write_text('{"text": "good"}\n{"text"\n')
     bad = dataclasses.replace(data, directory=str(tmp_path))
     with pytest.raises(InputError, match=r"validation\.jsonl:2: not JSON \(Expecting ':'"):
-        pipeline.eval_examples(bad, vocabulary)
+        reading.eval_examples(bad, vocabulary)
 
 
-def test_what_is_read_of_caches_alone_is_refused(pipeline):
+def test_what_is_read_of_caches_alone_is_refused(stream, vocabulary):
+    scheduled = dataclasses.replace(stream, batches=Scheduled({24: 4}))
     with pytest.raises(InputError, match="Scheduled knows the lengths of all examples"):
-        pipeline._check_needs_no_cache(Scheduled({8: 1}), Refresh())
+        data_batches.train_batches(scheduled, vocabulary, seed=0)
+    refreshed = dataclasses.replace(
+        stream, layout=layouts.Groups(), refresh=Refresh(period=2, directory="d")
+    )
     with pytest.raises(InputError, match="numbers the examples of a cache"):
-        pipeline._check_needs_no_cache(Fixed(), Refresh(period=2, directory="d"))
+        data_batches.train_batches(refreshed, vocabulary, seed=0)
+
+
+def test_a_mixing_needs_a_mixture(data, vocabulary):
+    mixed = dataclasses.replace(data, mixing=Mixing(by="equal"))
+    with pytest.raises(InputError, match="one task and no mixture"):
+        data_batches.train_batches(mixed, vocabulary, seed=0)
+    misspelt = dataclasses.replace(data, task="tasks.mixtures:gleu")
+    with pytest.raises(InputError, match="no task 'gleu'"):
+        data_batches.train_batches(misspelt, vocabulary, seed=0)

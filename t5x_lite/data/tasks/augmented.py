@@ -67,8 +67,12 @@ class _Source(stages.Source):
         """The examples of a split, as `seqio.DataSource` has it."""
         return self._join.add(self._inner.get_dataset(split, *arguments, **options), split)
 
+    def fits_in_memory(self, split: str) -> bool:
+        """See `stages.Source.fits_in_memory`."""
+        return isinstance(self._inner, stages.Source) and self._inner.fits_in_memory(split)
+
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
-        """As of `stages.Source`."""
+        """See `stages.Source.passes`."""
         inner, join = self._inner, self._join
         found = inner.passes(split, seed=seed) if isinstance(inner, stages.Source) else None
         if found is None:

@@ -11,15 +11,9 @@ import pytest
 
 from t5x_lite.core import object_store
 from t5x_lite.core.errors import InputError
+from t5x_lite.data import batches as data_batches
 from tests import fake_store
 from tests.fake_store import store  # noqa: F401 (a fixture)
-
-
-@pytest.fixture(scope="module")
-def pipeline():
-    from t5x_lite.data.live import pipeline
-
-    return pipeline
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +91,7 @@ def packed(lines):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fill", [plain, packed])
-def test_texts(pipeline, vocabulary, places, english_lines, monkeypatch, fill):
+def test_texts(vocabulary, places, english_lines, monkeypatch, fill):
     """By parts or from the front, in the same order; killed and resumed."""
     from t5x_lite.data.formats import line_blocks
     from t5x_lite.data.tasks import shuffling
@@ -105,20 +99,20 @@ def test_texts(pipeline, vocabulary, places, english_lines, monkeypatch, fill):
     monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
     monkeypatch.setattr(line_blocks, "PART_BYTES", 2000)
     here, there = places(fill(english_lines))
-    local = pipeline.train_batches(data(here), vocabulary, seed=3)
+    local = data_batches.train_batches(data(here), vocabulary, seed=3)
     expected = take(local, 12)
-    batches = pipeline.train_batches(data(there), vocabulary, seed=3)
+    batches = data_batches.train_batches(data(there), vocabulary, seed=3)
     assert_equal_batches(take(batches, 6), expected[:6])
-    again = pipeline.train_batches(data(there), vocabulary, seed=3)
+    again = data_batches.train_batches(data(there), vocabulary, seed=3)
     again.restore(batches.state())
     assert_equal_batches(take(again, 6), expected[6:])
     assert batches._identity == local._identity  # which does not say where the texts lie
-    held_out = [[*pipeline.eval_batches(data(place), vocabulary)] for place in (here, there)]
+    held_out = [[*data_batches.eval_batches(data(place), vocabulary)] for place in (here, there)]
     assert_equal_batches(held_out[1], held_out[0])
 
 
 @pytest.mark.exhaustive
-def test_a_few_batches_read_a_part_of_a_text(pipeline, vocabulary, places, monkeypatch):
+def test_a_few_batches_read_a_part_of_a_text(vocabulary, places, monkeypatch):
     """And list the directory only when the task begins."""
     from t5x_lite.data.tasks import shuffling
 
@@ -131,7 +125,7 @@ def test_a_few_batches_read_a_part_of_a_text(pipeline, vocabulary, places, monke
     here, there = places(fill)
     size = os.path.getsize(f"{here}/a.txt")
     assert size > 250 * 65_536
-    batches = pipeline.train_batches(data(there), vocabulary, seed=3)
+    batches = data_batches.train_batches(data(there), vocabulary, seed=3)
     found = take(batches, 5)
     listed = fake_store.counts["list"]
     assert listed <= 10
@@ -141,11 +135,13 @@ def test_a_few_batches_read_a_part_of_a_text(pipeline, vocabulary, places, monke
     assert 0 < read < size / 2
     assert fake_store.counts["range"] <= 2 * 64 + 10  # so many parts are read in turn
     assert fake_store.counts["get"] - fake_store.counts["range"] <= 1  # is it a directory?
-    assert_equal_batches(found, take(pipeline.train_batches(data(here), vocabulary, seed=3), 10))
+    assert_equal_batches(
+        found, take(data_batches.train_batches(data(here), vocabulary, seed=3), 10)
+    )
 
 
 @pytest.mark.exhaustive
-def test_c4s_shards(pipeline, vocabulary, places, english_lines):
+def test_c4s_shards(vocabulary, places, english_lines):
     def fill(directory):
         for split, count in (("train", 2), ("validation", 1)):
             for number in range(count):
@@ -155,12 +151,14 @@ def test_c4s_shards(pipeline, vocabulary, places, english_lines):
 
     here, there = places(fill)
     options = {"task": "tasks.c4:c4_v220_span_corruption"}
-    both = (pipeline.train_batches(data(d, **options), vocabulary, seed=1) for d in (here, there))
+    both = (
+        data_batches.train_batches(data(d, **options), vocabulary, seed=1) for d in (here, there)
+    )
     assert_equal_batches(*(take(batches, 8) for batches in both))
 
 
 @pytest.mark.exhaustive
-def test_ones_own_files_and_benchmarks(pipeline, vocabulary, places):
+def test_ones_own_files_and_benchmarks(vocabulary, places):
     from t5x_lite.data.columns import Columns
 
     def fill(directory):
@@ -177,14 +175,15 @@ def test_ones_own_files_and_benchmarks(pipeline, vocabulary, places):
         {"task": "tasks.glue:rte"},
     ):
         both = [
-            pipeline.train_batches(data(d, **options), vocabulary, seed=1) for d in (here, there)
+            data_batches.train_batches(data(d, **options), vocabulary, seed=1)
+            for d in (here, there)
         ]
         assert_equal_batches(*(take(batches, 6) for batches in both))
         assert fake_store.counts["list"] < 10
         both[0].restore(both[1].state())
     none = data("gs://bucket/none", task="tasks.files:classify", columns=columns)
     with pytest.raises(InputError, match=r"no train, validation or test file .*'gs://bucket/none'"):
-        pipeline.train_batches(none, vocabulary, seed=1)
+        data_batches.train_batches(none, vocabulary, seed=1)
 
 
 def test_a_mixtures_members_are_in_their_folders(tmp_path, store):  # noqa: F811
@@ -200,15 +199,13 @@ def test_a_mixtures_members_are_in_their_folders(tmp_path, store):  # noqa: F811
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.slow
-def test_a_bucket_that_stays_away_is_one_line(
-    pipeline, vocabulary, places, english_lines, monkeypatch
-):
+def test_a_bucket_that_stays_away_is_one_line(vocabulary, places, english_lines, monkeypatch):
     from t5x_lite.data.tasks import shuffling
 
     monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
     _, there = places(plain(english_lines))
     fake_store.trouble.errors = [OSError("502")] * 3
-    batches = pipeline.train_batches(data(there), vocabulary, seed=3)
+    batches = data_batches.train_batches(data(there), vocabulary, seed=3)
     assert fake_store.counts["failed"] == 3
     fake_store.trouble.always = OSError("503")
     with pytest.raises(object_store.BucketError) as raised:
@@ -220,17 +217,7 @@ def test_a_bucket_that_stays_away_is_one_line(
     )
     object_store._given_up.clear()
     with pytest.raises(object_store.BucketError, match="gs://bucket/there cannot be read"):
-        pipeline.train_batches(data(there), vocabulary, seed=3)
-
-
-def test_an_earlier_position_did_not_know_the_size_of_a_buckets_files():
-    from t5x_lite.data.live.pipeline import _with_size
-
-    current = {"size": "5 bytes (00000000)", "seed": 1}
-    assert _with_size({"size": None, "seed": 1}, current) == current
-    assert _with_size({"size": 7, "seed": 1}, current)["size"] == 7
-    assert _with_size({"size": None}, {"size": 7})["size"] is None
-    assert _with_size({"seed": 1}, current) == {"seed": 1}
+        data_batches.train_batches(data(there), vocabulary, seed=3)
 
 
 @pytest.mark.slow

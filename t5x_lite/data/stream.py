@@ -1,32 +1,32 @@
-"""The rows of a run over caches, at any position, by arithmetic.
-
-The rows of a run over offline caches, at any position, by arithmetic.
+"""The rows of a run, at any position: of caches and of tasks, in memory or streamed.
 
     stream = Stream(data, sources, seed=0, shuffle=True, repeat=True)
     spans = stream.spans(Position(), 4)
     stream.batch(spans, first=2, num_rows=2)     # the last two of the first four rows
     stream.spans(spans[-1].after, 4)             # the next four
 
-Example number g of the run comes from the cache, the epoch and the index that `mixing.Schedule` and
-`permutation.order` say; its corruption is a function of (seed, epoch, index), the same that the
-task has on the fly. 1024 examples are a window, which is packed into rows from the examples'
-lengths alone: what a row holds is known before any of its examples is read.
+Example number g of the run comes from the source that `mixing.Schedule` says. A cache, and a task
+whose tokens are in memory (`Held`), give any example: the epoch and the index follow by arithmetic
+from `permutation.order`. A task that is streamed (`Running`) gives its examples in their order; the
+ones between the position of the run and the last one that was read are kept, and are a part of a
+saved position. In all three cases, corruption is a function of (seed, epoch, index), and the same
+layout makes the rows.
 
-The first documents or tokens of a cache, to be repeated (Raffel et al. 2020, table 9).
-
-    data = Data(cache="caches/c4", first_tokens=2**23, ...)
-    (source,) = truncated(data, open_sources(data, vocabulary, split="train"))
-    source.size                                          # 16416 examples of 511 tokens
-
-The examples of a cache have the order of the task's, so these are the ones that the task has on the
-fly (`live.truncation`). Every epoch permutes them as a whole, by arithmetic.
+1024 examples are a window, which is packed into rows from the examples' lengths alone: what a row
+holds is known before any of its examples is corrupted.
 """
 
+import bisect
 import dataclasses
+import hashlib
+import io
 import logging
-from collections.abc import Mapping
+import math
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -64,31 +64,252 @@ _READ_AT_A_TIME = 64
 _NO_LIMIT = 1 << 62
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """One cache of a mixture.
+@runtime_checkable
+class Examples(Protocol):
+    """The stored features of examples, by their numbers."""
+
+    def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
+        """Tokens of each stored feature, int64."""
+        ...
+
+    def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
+        """The stored features, int32."""
+        ...
+
+
+class Held:
+    """Examples in memory, of which any can be read; the twin of `cache.files.Split`.
 
     Attributes:
-      cache: the cache.
-      split: its examples.
-      rate: its share of the examples.
-      first: how many of its examples are read, from the first on; None is all.
+      size: the number of examples.
+      digest: of the tokens and of the lengths, SHA-256.
     """
 
-    cache: Cache
-    split: Split
+    def __init__(self, features: Sequence[str], examples: Iterable[Sequence[np.ndarray]]):
+        """Takes the stored features of each example, int [_]."""
+        self._features = tuple(features)
+        parts, lengths = [np.zeros(0, np.int32)], []
+        for example in examples:
+            parts += [tokens.astype(np.int32, copy=False) for tokens in example]
+            lengths.append([len(tokens) for tokens in example])
+        self._tokens = np.concatenate(parts)
+        self._lengths = np.array(lengths, np.int64).reshape(len(lengths), len(self._features))
+        self._ends = self._lengths.sum(axis=1).cumsum()
+        self.size = len(lengths)
+        content = self._tokens.astype("<i4").tobytes() + self._lengths.astype("<i8").tobytes()
+        self.digest = hashlib.sha256(content).hexdigest()
+
+    def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
+        """See `Examples.counts`."""
+        return self._lengths[indices]
+
+    def longest(self) -> None:
+        """No lengths of texts are known beside `counts`."""
+
+    def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
+        """See `Examples.read`."""
+        found = []
+        for index in indices.tolist():
+            counts = self._lengths[index]
+            tokens = self._tokens[self._ends[index] - counts.sum() : self._ends[index]]
+            parts = np.split(tokens, counts.cumsum()[:-1])
+            found.append(dict(zip(self._features, parts, strict=True)))
+        return found
+
+
+@runtime_checkable
+class Feed(Protocol):
+    """A task that is read from the front, and whose place can be saved."""
+
+    def __next__(self) -> "tuple[list[list[np.ndarray]], Int[np.ndarray, ' n'] | None]":
+        """The stored features of the next examples, and how often each was read before or None."""
+        ...
+
+    def state(self) -> bytes:
+        """The place after the last `next`."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Goes to a place that `state` gave."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of what is read ahead."""
+        ...
+
+
+class Running:
+    """Examples that are read one after the other; those that a run may still need are kept.
+
+    The number of an example is its place in all that is read, over all epochs. A thread may read
+    while another saves.
+    """
+
+    def __init__(self, feed: Feed, features: Sequence[str], *, identity: str | None = None):
+        """Reads nothing yet.
+
+        Args:
+          feed: what is read.
+          features: the stored features of an example.
+          identity: what the data are, such as their files and sizes; None is not known.
+        """
+        self.identity = identity
+        self._feed, self._features = feed, tuple(features)
+        self._lock = threading.Lock()
+        self._kept: dict[int, list[np.ndarray]] = {}
+        self._epochs: dict[int, int] = {}
+        self._read, self._is_over = 0, False
+        self._passes = [(0, 0.0)]  # from which number on how many epochs were begun before
+
+    def available(self, count: int) -> int:
+        """How many of the first `count` examples there are; it reads up to them."""
+        with self._lock:
+            while self._read < count and not self._is_over:
+                try:
+                    examples, epochs = next(self._feed)
+                except StopIteration:
+                    self._is_over = True
+                    break
+                for place, example in enumerate(examples):
+                    self._kept[self._read] = example
+                    self._epochs[self._read] = 0 if epochs is None else int(epochs[place])
+                    told = math.nan if epochs is None else float(epochs[place])
+                    if not told <= self._passes[-1][1]:
+                        self._passes.append((self._read, told))
+                    self._read += 1
+            return min(count, self._read)
+
+    def epochs(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """How often the data were read before each example."""
+        self.available(int(numbers.max(initial=-1)) + 1)
+        return np.array([self._epochs[number] for number in numbers.tolist()], np.int64)
+
+    def epochs_before(self, count: int) -> float:
+        """How often the data were read before the last of `count` examples; NaN is not known."""
+        place = bisect.bisect_right(self._passes, (max(0, count - 1), math.inf)) - 1
+        return self._passes[place][1]
+
+    def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
+        """See `Examples.counts`."""
+        lengths = [[len(part) for part in self._kept[number]] for number in indices.tolist()]
+        return np.array(lengths, np.int64).reshape(len(indices), len(self._features))
+
+    def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
+        """See `Examples.read`."""
+        found = [self._kept[number] for number in indices.tolist()]
+        return [dict(zip(self._features, parts, strict=True)) for parts in found]
+
+    def forget(self, before: int, *, but: Collection[int] = ()) -> None:
+        """Lets go of the examples before a number, of some not."""
+        with self._lock:
+            for number in [n for n in self._kept if n < before and n not in but]:
+                del self._kept[number], self._epochs[number]
+            past = bisect.bisect_right(self._passes, (max(0, before - 1), math.inf)) - 1
+            del self._passes[:past]
+
+    def state(self) -> bytes:
+        """What `restore` needs: the kept examples, and the place behind them."""
+        with self._lock:
+            numbers = sorted(self._kept)
+            parts = [part for number in numbers for part in self._kept[number]]
+            buffer = io.BytesIO()
+            np.savez(
+                buffer,
+                numbers=np.array(numbers, np.int64),
+                epochs=np.array([self._epochs[number] for number in numbers], np.int64),
+                lengths=np.array([len(part) for part in parts], np.int64),
+                tokens=np.concatenate([np.zeros(0, np.int32), *parts]).astype(np.int32),
+                passes=np.array(self._passes, np.float64),
+                read=np.array(self._read),
+                feed=np.frombuffer(self._feed.state(), np.uint8),
+            )
+            return buffer.getvalue()
+
+    def restore(self, state: bytes) -> None:
+        """Goes to where `state` was called."""
+        with self._lock, np.load(io.BytesIO(state), allow_pickle=False) as saved:
+            numbers = saved["numbers"].tolist()
+            parts = np.split(saved["tokens"], saved["lengths"].cumsum()[:-1])
+            width = len(self._features)
+            self._kept = {
+                number: parts[place * width : (place + 1) * width]
+                for place, number in enumerate(numbers)
+            }
+            self._epochs = dict(zip(numbers, saved["epochs"].tolist(), strict=True))
+            self._passes = [(int(first), epoch) for first, epoch in saved["passes"].tolist()]
+            self._read, self._is_over = int(saved["read"]), False
+            self._feed.restore(saved["feed"].tobytes())
+
+    def close(self) -> None:
+        """Lets go of what is read ahead."""
+        self._feed.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One cache or one task of a mixture.
+
+    Attributes:
+      name: what messages call it: the cache's directory, or the task.
+      recipe: what is done to its examples.
+      split: its examples.
+      rate: its share of the examples.
+      size: the examples of an epoch; None of a task that is streamed.
+      cache: the cache, of one.
+    """
+
+    name: str
+    recipe: Recipe
+    split: Examples
     rate: Fraction
-    first: int | None = None
+    size: int | None
+    cache: Cache | None = None
+
+    @classmethod
+    def of_cache(cls, cache: Cache, split: str, *, rate: Fraction) -> "Source":
+        """A split of a cache."""
+        found = cache.split(split)
+        return cls(
+            name=str(cache.directory),
+            recipe=cache.index.recipe,
+            split=found,
+            rate=rate,
+            size=found.size,
+            cache=cache,
+        )
+
+    def examples(
+        self, counts: Int[np.ndarray, " n"], *, seed: int, shuffle: bool
+    ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """Epoch and index of some examples, by their number among all that the source gives."""
+        if isinstance(self.split, Running):
+            return self.split.epochs(counts), counts
+        assert self.size is not None
+        epochs, places = np.divmod(counts, self.size)
+        if not shuffle:
+            return epochs, places
+        return epochs, order(places, epochs, size=self.size, seed=seed)
 
     @property
-    def size(self) -> int:
-        """The examples that are read."""
-        return self.split.size if self.first is None else self.first
+    def identity(self) -> str | None:
+        """What its examples are, of a task; None is not known."""
+        if isinstance(self.split, Held):
+            return f"{self.split.size} examples ({self.split.digest[:16]})"
+        return self.split.identity if isinstance(self.split, Running) else None
 
-    @property
-    def recipe(self) -> Recipe:
-        """What is done to its examples."""
-        return self.cache.index.recipe
+    def available(self, count: int) -> int:
+        """How many of the first `count` examples there are in one pass."""
+        if isinstance(self.split, Running):
+            return self.split.available(count)
+        assert self.size is not None
+        return min(count, self.size)
+
+    def epochs_before(self, count: float | int) -> float:
+        """How often the data were read in the first `count` examples; NaN is not known."""
+        if isinstance(self.split, Running):
+            return self.split.epochs_before(math.ceil(count))
+        assert self.size is not None
+        return count / self.size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +398,7 @@ class Stream:
         self._trimmed = trimmed_lengths(data)
         self._layout = _layout_of(data, sources)
         self._schedule = Schedule([source.rate for source in sources])
-        sizes = [source.size for source in sources]
-        self._size = None if repeat else self._schedule.before_repeating(sizes)
+        self._repeat = repeat
         self._numbers = _numbers_of(data, sources)
         self._planned: Window | None = None
 
@@ -189,8 +409,9 @@ class Stream:
         return self._planned
 
     def _plan(self, number: int) -> Window:
-        end = (number + 1) * WINDOW
-        places = np.arange(number * WINDOW, end if self._size is None else min(end, self._size))
+        places = np.arange(number * WINDOW, (number + 1) * WINDOW)
+        if not self._repeat:
+            places = places[: self._before_the_end(places)]
         sources, epochs, indices = self._at(places)
         taken = np.arange(len(places))
         if self._data.pack:
@@ -210,6 +431,15 @@ class Stream:
             num_rows=int(taken.max()) + 1 if len(taken) else 0,
         )
 
+    def _before_the_end(self, places: Int[np.ndarray, " n"]) -> int:
+        """How many of some places come before a source would have to begin anew."""
+        sources, counts = self._schedule.at(places)
+        there = np.ones(len(places), bool)
+        for k, source in enumerate(self.sources):
+            of = sources == k
+            there[of] = counts[of] < source.available(int(counts[of].max(initial=-1)) + 1)
+        return len(places) if there.all() else int(there.argmin())
+
     def _at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
@@ -218,7 +448,9 @@ class Stream:
         epochs, indices = np.zeros_like(counts), np.zeros_like(counts)
         for k in range(len(self.sources)):
             of = sources == k
-            epochs[of], indices[of] = self._examples(counts[of], k)
+            epochs[of], indices[of] = self.sources[k].examples(
+                counts[of], seed=self.seed_of(k), shuffle=self._shuffle
+            )
         return sources, epochs, indices
 
     def _example_lengths(
@@ -234,16 +466,6 @@ class Stream:
             epochs=epochs,
             indices=indices,
         )
-
-    def _examples(
-        self, counts: Int[np.ndarray, " n"], k: int
-    ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Epoch and index of the examples of source k, by their number among its examples."""
-        size = self.sources[k].size
-        epochs, places = np.divmod(counts, size)
-        if not self._shuffle:
-            return epochs, places
-        return epochs, order(places, epochs, size=size, seed=self.seed_of(k))
 
     def seed_of(self, k: int) -> int:
         """The seed of source k: equal places of two caches have different random numbers."""
@@ -349,9 +571,11 @@ class Stream:
         source = self.sources[k]
         if source.recipe.corruption:
             raise InputError(
-                f"cache {source.cache.directory} is corrupted anew in each epoch, and so has no "
-                "lengths to make a schedule of: use data.batches Bucketed"
+                f"{source.name} is corrupted anew in each epoch, and so has no lengths to make a "
+                "schedule of: use data.batches Bucketed"
             )
+        assert source.size is not None
+        assert not isinstance(source.split, Running)
         indices = np.arange(source.size)
         if not self._layout.joined:
             column = [*source.recipe.outputs].index(self._layout.features[0])
@@ -360,7 +584,7 @@ class Stream:
         lengths = {name: counts[:, i] for i, name in enumerate(source.recipe.stored)}
         if (known := source.split.longest()) is not None:
             return self._layout.longest_stored(known[: source.size], lengths)
-        _logger.info("%s is read once for the lengths of its texts", source.cache.directory)
+        _logger.info("%s is read once for the lengths of its texts", source.name)
         found = np.zeros(source.size, np.int64)
         for start in range(0, source.size, _READ_AT_A_TIME):
             some = source.split.read(indices[start : start + _READ_AT_A_TIME])
@@ -415,27 +639,46 @@ class Stream:
         return examples
 
     def epochs(self, position: Position) -> list[float]:
-        """How often each cache was read before a position, to within a window."""
-        counts = self._schedule.counts(position.window * WINDOW)
+        """How often each source was read before a position, to within a window; NaN: not known."""
+        counts = self._counts(position)
+        return [s.epochs_before(count) for count, s in zip(counts, self.sources, strict=True)]
+
+    def _counts(self, position: Position) -> list[float]:
+        """The examples of each source before a position, to within a window."""
+        counts = [float(count) for count in self._schedule.counts(position.window * WINDOW)]
         if position.row:
             after = self._schedule.counts((position.window + 1) * WINDOW)
             share = position.row / self.window(position.window).num_rows
             counts = [a + share * (b - a) for a, b in zip(counts, after, strict=True)]
-        return [count / source.size for count, source in zip(counts, self.sources, strict=True)]
+        return counts
 
     def repeated(self, position: Position) -> set[int]:
-        """The caches of which examples were read again before a position."""
+        """The sources of which examples were read again before a position."""
         counts = self._schedule.counts(position.window * WINDOW)
-        sizes = [source.size for source in self.sources]
-        earlier = {k for k, count in enumerate(counts) if count > sizes[k]}
+        earlier = {
+            k
+            for k, (source, count) in enumerate(zip(self.sources, counts, strict=True))
+            if (source.epochs_before(count) > (0 if source.size is None else 1))
+        }
         if not position.row:
             return earlier
         return earlier | Span(self.window(position.window), 0, position.row).repeated
 
+    def forget(self, position: Position) -> None:
+        """Lets go of what comes before a position, of sources that are read from the front."""
+        if not any(isinstance(source.split, Running) for source in self.sources):
+            return
+        before = self._schedule.counts(position.window * WINDOW)
+        waiting = np.array([n for bucket in position.waiting for n in bucket], np.int64)
+        sources, counts = self._schedule.at(waiting)
+        for k, source in enumerate(self.sources):
+            if isinstance(source.split, Running):
+                source.split.forget(before[k], but={*counts[sources == k].tolist()})
+
 
 def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, " S"]]:
     """Features of rows that are a number of their cache: that of each cache."""
-    directories = [str(source.cache.directory) for source in sources]
+    directories = [source.name for source in sources]
     found: dict[str, Int[np.ndarray, " S"]] = {}
     if data.adapter_of:
         numbers = adapter_numbers(data)
@@ -468,8 +711,8 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
     for source in others:
         if data.layout.of_task(source.recipe.outputs) != layout:
             raise InputError(
-                f"the caches {first.cache.directory} and {source.cache.directory} have different "
-                "features, as one of an earlier version without scores: write it again"
+                f"the caches {first.name} and {source.name} have different features, as one of an "
+                "earlier version without scores: write it again"
             )
     return layout
 
@@ -484,27 +727,31 @@ def truncated(data: Data, sources: list[Source]) -> list[Source]:
             )
         (source,) = sources
         first = _documents(source, number) if name == "first_documents" else _tokens(source, number)
-        return [dataclasses.replace(source, first=first)]
+        return [dataclasses.replace(source, size=first)]
     return sources
 
 
 def _documents(source: Source, number: int) -> int:
+    assert source.cache is not None
+    assert source.size is not None
     index = source.cache.index
     if index.documents == number:
-        return source.split.size
+        return source.size
     if index.recipe.corruption or index.recipe.lengths is not None or index.baked is not None:
         raise InputError(
             f"cache {source.cache.directory} does not say which of its examples are of the first "
             f"{number} documents: write one of them with t5x-lite cache ... --data.first-documents "
             f"{number}, or set --data.first-tokens"
         )
-    there = source.split.size
+    there = source.size
     if number > there:
         _logger.warning("data.first_documents is %d, and there are %d", number, there)
     return min(number, there)
 
 
 def _tokens(source: Source, number: int) -> int:
+    assert source.cache is not None
+    assert isinstance(source.split, Split)
     first = source.split.first_with(number, floats=source.recipe.floats)
     if not first:
         raise InputError(
@@ -519,5 +766,5 @@ def _tokens(source: Source, number: int) -> int:
 
 def _longest(source: Source) -> int:
     """Tokens of the longest of some examples: a cache that was cut off lacks fewer."""
-    some = np.arange(min(source.split.size, 1000))
+    some = np.arange(min(source.size or 0, 1000))
     return int(source.split.counts(some).sum(1).max())

@@ -1,0 +1,451 @@
+"""Tasks as sources of batches: in memory, or streamed; and their examples as text.
+
+    sources = training_sources(data, vocabulary, seed=0)       # for `stream.Stream`
+    sources = held_out_sources(data, vocabulary, split="validation")
+
+tf.data and seqio read the files of a task, tokenize and shuffle; what they give is taken some
+examples at a time, and all that comes after it is the same as for a cache. A task is read up to its
+CacheDatasetPlaceholder, and what it does behind it is a `cache.recipe.Recipe`.
+
+- Training data of `shuffling.IN_MEMORY_BYTES` at most are tokenized at the start. Every epoch
+  permutes them as a whole, and the batches are those of a cache of the task.
+- More are streamed: parts of files in an order of their own at each pass (`stages.FileSource`), or
+  in the order of their source, then through a shuffle buffer of data.shuffle_buffer examples.
+- A task without the placeholder, or with steps of its own behind it, is streamed through all of its
+  steps; small data are permuted as a whole before them.
+
+Examples as text, for metrics and to be shown in front of questions (`data.few_shot`):
+
+    demonstrations(data, vocabulary, split="train", pool=None)
+    # [Demonstration(inputs="sst2 sentence: a gem", targets="positive"), ...]
+"""
+
+import copy
+import itertools
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import BucketError
+from t5x_lite.core.progress import counting
+from t5x_lite.data import elements
+from t5x_lite.data.cache.making import features_of
+from t5x_lite.data.cache.recipe import Recipe, recipe_of
+from t5x_lite.data.config import Data, truncation_of
+from t5x_lite.data.elements import as_numpy, closed_at_exit, deterministic, seqio, tf
+from t5x_lite.data.mixing import CACHE_PERIOD, UnknownSize, cache_rates
+from t5x_lite.data.preprocessors import UNKNOWN
+from t5x_lite.data.stream import Held, Running, Source
+from t5x_lite.data.tasks import shuffling, stages
+from t5x_lite.data.tasks.labelled import task_form
+from t5x_lite.data.tasks.loading import (
+    Present,
+    dataset_of,
+    examples_of,
+    held_out_members,
+    load_task,
+    no_example,
+    rates_of,
+    trained_members,
+)
+from t5x_lite.data.tasks.questions import questions
+from t5x_lite.data.vocabularies.loading import Vocabulary
+
+_logger = logging.getLogger(__name__)
+
+Dataset = tf.data.Dataset
+
+
+# Sources.
+
+
+def training_sources(
+    data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
+) -> list[Source]:
+    """The training examples of a task, or of the tasks of a mixture, for ever.
+
+    Args:
+      data: the data config.
+      vocabulary: of the tokens.
+      seed: of the orders of examples that are streamed.
+      tells: whether unknown tokens and constant rates are told.
+    """
+    trained = trained_members(data, vocabulary, seed=seed, tells=tells)
+    rates = rates_of(data, trained, anew=True, tells=tells)
+    return [
+        _training_source(one, vocabulary, rate=rate, seed=seed)
+        for one, rate in zip(trained, _fractions(trained, rates), strict=True)
+    ]
+
+
+def held_out_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[Source]:
+    """A split of a task, or of the tasks of a mixture that have it, once and in order."""
+    chosen, rates = held_out_members(data, vocabulary, split=split)
+    found = []
+    for one, rate in zip(chosen, _fractions(chosen, rates), strict=True):
+        recipe, is_whole = _recipe(one, vocabulary)
+        examples = (
+            dataset_of(one.data, one.task, split=split, shuffle=False)
+            if is_whole
+            else stages.stored(one.task, split, seed=0)
+        )
+        feed = Feed(examples, features_of(examples, recipe, one.member.task))
+        running = Running(feed, recipe.stored)
+        if not running.available(1):
+            raise no_example(data, split=split)
+        found.append(_source(one, recipe, running, rate=rate, size=None))
+    return found
+
+
+def num_examples(data: Data, vocabulary: Vocabulary, *, seed: int) -> int:
+    """The training examples of a task, or of the tasks of a mixture.
+
+    They are counted from the raw examples where a task makes one of each, else by tokenizing them.
+
+    Raises:
+      UnknownSize: a task is streamed, and makes several examples of one.
+    """
+    total = 0
+    for one in trained_members(data, vocabulary, seed=seed):
+        source = one.task.source
+        if isinstance(source, stages.Source) and source.one_to_one and not one.data.first_tokens:
+            raw = source.get_dataset("train", shuffle=False)
+            number = int(raw.cardinality())
+            if number < 0:
+                _logger.info("counting the training examples of %s", one.member.named_task)
+                number = sum(1 for _ in as_numpy(raw))
+            total += number
+            continue
+        found = _training_source(one, vocabulary, rate=Fraction(1), seed=seed).size
+        if found is None:
+            raise UnknownSize(
+                f"{one.member.task} is a stream of unknown size, so an epoch has no number of "
+                "steps; write a cache with `t5x-lite cache` and give --data.cache, or give --steps"
+            )
+        total += found
+    return total
+
+
+def _fractions(members: Sequence[Present], rates: Sequence[float]) -> list[Fraction]:
+    """Rates that `mixing.Schedule` takes, as of caches."""
+    if len(members) == 1:
+        return [Fraction(1)]
+    features = {tuple(one.task.output_features) for one in members}
+    if len(features) > 1:
+        raise InputError(
+            f"the tasks of the mixture {members[0].data.task!r} have different features: "
+            f"{' and '.join(sorted(map(str, features)))}"
+        )
+    return [Fraction(rate, CACHE_PERIOD) for rate in cache_rates(rates)]
+
+
+def _source(
+    one: Present, recipe: Recipe, split: Held | Running, *, rate: Fraction, size: int | None
+) -> Source:
+    return Source(name=one.member.named_task, recipe=recipe, split=split, rate=rate, size=size)
+
+
+def _training_source(one: Present, vocabulary: Vocabulary, *, rate: Fraction, seed: int) -> Source:
+    recipe, is_whole = _recipe(one, vocabulary)
+    if not is_whole and (held := _held(one, recipe, seed=seed)) is not None:
+        return _source(one, recipe, held, rate=rate, size=held.size)
+    examples = _whole(one, seed=seed) if is_whole else _stored(one, seed=seed)
+    names = features_of(examples, recipe, one.member.task)
+    running = Running(Feed(examples, names), recipe.stored, identity=_files(one, seed=seed))
+    return _source(one, recipe, running, rate=rate, size=None)
+
+
+def _recipe(one: Present, vocabulary: Vocabulary) -> tuple[Recipe, bool]:
+    """What is done with the tokens, and whether the task runs through all of its steps before."""
+    one.data.layout.of_task(tuple(one.task.output_features))  # whether it shows the task
+    try:
+        recipe = recipe_of(one.data, vocabulary, one.task, bake=False)
+        raw = one.task.source.get_dataset(one.task.splits[0], shuffle=False)
+        features_of(one.task.preprocess_precache(raw), recipe, one.member.task)
+    except InputError:
+        return recipe_of(one.data, vocabulary, one.task, bake=True), True
+    return recipe, False
+
+
+# In memory.
+
+
+def _held(one: Present, recipe: Recipe, *, seed: int) -> Held | None:
+    """The tokens of small training data; None of larger ones."""
+    source, cut_off = one.task.source, truncation_of(one.data)
+    if not cut_off and not (isinstance(source, stages.Source) and source.fits_in_memory("train")):
+        return None
+    examples = stages.stored(one.task, "train", seed=seed)
+    names = features_of(examples, recipe, one.member.task)
+    limit = shuffling.IN_MEMORY_BYTES if cut_off else None
+    found: list[list[np.ndarray]] = []
+    size = 0
+    feed = Feed(examples, names)
+    with counting(f"tokenizing {one.member.named_task}", unit="examples") as advance:
+        for block, _ in feed:
+            found += block
+            size += sum(part.nbytes for parts in block for part in parts)
+            if limit is not None and size > limit:
+                feed.close()
+                return None
+            advance(len(block))
+    if (number := one.data.first_documents) is not None:
+        there = int(source.get_dataset("train", shuffle=False).reduce(0, lambda n, _: n + 1))
+        if there < number:
+            _logger.warning("data.first_documents is %d, and there are %d", number, there)
+    return Held(recipe.stored, found)
+
+
+# Streamed.
+
+EPOCH = "epoch_of_example"
+"""The feature of examples that says how often the data were read before."""
+_AT_A_TIME = 64
+
+
+class Feed:
+    """What a task gives, some examples at a time; its place can be saved (`stream.Feed`)."""
+
+    def __init__(self, examples: Dataset, names: Sequence[str]):
+        """Starts at the first example.
+
+        Args:
+          examples: flat dicts, perhaps with `EPOCH`.
+          names: the features that are taken.
+        """
+        counted = (EPOCH,) if EPOCH in examples.element_spec else ()
+        self._names, self._counted = tuple(names), bool(counted)
+        self._iterator: Any = iter(
+            deterministic(
+                stages.in_blocks(examples, names, _AT_A_TIME, scalars=counted).prefetch(1)
+            )
+        )
+        self._checkpoint: Any = tf.train.Checkpoint(iterator=self._iterator)
+        closed_at_exit(self)
+
+    def __iter__(self) -> "Feed":
+        return self
+
+    def __next__(self) -> tuple[list[list[np.ndarray]], Int[np.ndarray, " n"] | None]:
+        """See `stream.Feed`."""
+        try:
+            block = next(self._iterator)
+        except tf.errors.OpError as error:
+            found = elements.let_go(error)
+            if isinstance(found, BucketError):
+                self.close()
+            raise found from error
+        values = {name: value.numpy() for name, value in block.items()}
+        epochs = values[EPOCH] if self._counted else None
+        return stages.examples_of_block(values, self._names), epochs
+
+    def state(self) -> bytes:
+        """See `stream.Feed`."""
+        with tempfile.TemporaryDirectory() as directory:
+            self._checkpoint.write(f"{directory}/position")
+            files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
+        sizes = {name: len(content) for name, content in files.items()}
+        return json.dumps(sizes).encode() + b"\n" + b"".join(files.values())
+
+    def restore(self, state: bytes) -> None:
+        """See `stream.Feed`."""
+        header, _, content = state.partition(b"\n")
+        with tempfile.TemporaryDirectory() as directory:
+            for name, size in json.loads(header).items():
+                Path(directory, name).write_bytes(content[:size])
+                content = content[size:]
+            try:
+                self._checkpoint.read(f"{directory}/position").assert_consumed()
+            except (tf.errors.OpError, AssertionError) as error:
+                raise InputError(
+                    f"the saved data position does not fit this task: {str(error).splitlines()[0]}"
+                ) from error
+
+    def close(self) -> None:
+        """Lets go of what is read ahead; no example comes after it."""
+        self._iterator, self._checkpoint = iter(()), None
+
+
+def _passes(one: Present, *, seed: int) -> shuffling.Passes | None:
+    """In which order the training examples come at each pass; None is that of the source."""
+    source = one.task.source
+    if not one.data.shuffle or not isinstance(source, stages.Source):
+        return None
+    return source.passes("train", seed=seed)
+
+
+def _files(one: Present, *, seed: int) -> str | None:
+    """The files that are streamed, and their sizes."""
+    found = _passes(one, seed=seed)
+    return None if found is None else found.size
+
+
+def _stored(one: Present, *, seed: int) -> Dataset:
+    """The training examples at the placeholder, with `EPOCH`, for ever."""
+    data, task = one.data, one.task
+    passes = _passes(one, seed=seed)
+    if passes is not None:
+        examples = shuffling.endless(passes, task.preprocess_precache, seed=seed, epoch=EPOCH)
+    else:
+        raw = task.source.get_dataset("train", shuffle=data.shuffle, seed=seed)
+        examples = _counted(_first_marked(task.preprocess_precache(raw, seed)).repeat())
+    return examples.shuffle(data.shuffle_buffer, seed=seed) if data.shuffle else examples
+
+
+def _whole(one: Present, *, seed: int) -> Dataset:
+    """The training examples behind all steps of the task, trimmed, for ever.
+
+    They are with `EPOCH` unless a preprocessor drops what it does not know, or the raw examples
+    have no names.
+    """
+    data, task = one.data, one.task
+    source = task.source
+    permuted = data.shuffle and isinstance(source, stages.Source) and source.fits_in_memory("train")
+
+    def precache(dataset: Any, seed: int | None = None) -> Any:
+        if permuted:
+            dataset = dataset.shuffle(max(1, int(dataset.cardinality())), seed=seed)
+        return _first_marked(task.preprocess_precache(dataset, seed))
+
+    def postcache(dataset: Any, sequence_length: Any, seed: int | None = None) -> Any:
+        return task.preprocess_postcache(_counted(dataset), sequence_length, seed)
+
+    # Steps of their own in the task's list would shift the seeds that seqio gives to the others.
+    counted = copy.copy(task)
+    counted.preprocess_precache, counted.preprocess_postcache = precache, postcache
+    return dataset_of(
+        data,
+        counted,
+        split="train",
+        shuffle=data.shuffle,
+        shuffle_buffer_size=data.shuffle_buffer,
+        seed=seed,
+        num_epochs=None,
+    )
+
+
+def _first_marked(dataset: Any) -> Any:
+    """Of one pass: `EPOCH` is 1 in the first example, 0 in the others."""
+    if not isinstance(dataset.element_spec, Mapping):
+        return dataset
+    return dataset.enumerate().map(
+        lambda index, example: {**example, EPOCH: tf.cast(tf.equal(index, 0), tf.int64)}
+    )
+
+
+def _counted(dataset: Any) -> Any:
+    """Of passes that were marked so, one after the other: `EPOCH` is the number of the pass."""
+    spec = dataset.element_spec
+    if not isinstance(spec, Mapping) or EPOCH not in spec:
+        return dataset
+
+    def step(epoch, example):
+        epoch += example[EPOCH]
+        return epoch, {**example, EPOCH: epoch}
+
+    return dataset.scan(tf.constant(-1, tf.int64), step)
+
+
+# Examples as text.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One example of a task, as its metrics see it.
+
+    Attributes:
+      inputs_text: the text that the model reads; "" where the task has targets only.
+      targets_text: the text that it should write.
+      inputs: int32 [_], the tokens of inputs_text, trimmed, EOS included; [0] where there are none.
+        Of a task of choices or of candidates all its texts, one behind the other, and of `Windows`
+        all windows.
+      target: the postprocessed target, what the metrics compare.
+      raw: all fields of the example; text as str.
+    """
+
+    inputs_text: str
+    targets_text: str
+    inputs: np.ndarray
+    target: Any
+    raw: dict[str, Any]
+
+
+def eval_examples(
+    data: Data,
+    vocabulary: Vocabulary,
+    *,
+    split: str = "validation",
+    max_examples: int | None = None,
+) -> list[Example]:
+    """A split's examples in order, for task metrics and samples; of candidates, their questions."""
+    task = load_task(data, vocabulary)
+    found = data.layout.whole(examples_of(data, task, split=split))
+    form = task_form(task)
+    if form is not None and form.candidates:
+        found = questions(found)
+    return [_example(task, vocabulary, fields) for fields in itertools.islice(found, max_examples)]
+
+
+def _example(task: seqio.Task, vocabulary: Vocabulary, fields: dict[str, Any]) -> Example:
+    raw: dict[str, Any] = {k: v.decode() if isinstance(v, bytes) else v for k, v in fields.items()}
+    targets_text = text_of("targets", raw, vocabulary)
+    return Example(
+        inputs_text=text_of("inputs", raw, vocabulary),
+        targets_text=targets_text,
+        inputs=raw.get("inputs", raw.get("choices", np.zeros(0, np.int32))),
+        target=task.postprocess_fn(targets_text, example=raw, is_target=True)
+        if task.postprocessor
+        else targets_text,
+        raw=raw,
+    )
+
+
+def text_of(name: str, raw: dict[str, Any], vocabulary: Vocabulary) -> str:
+    """A feature's text; "" of one that the task lacks, as a language model's has no inputs."""
+    if f"{name}_pretokenized" in raw:
+        return raw[f"{name}_pretokenized"]
+    return vocabulary.decode(raw[name].tolist()) if name in raw else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """An example with its answer, whole, as the task writes both."""
+
+    inputs: str
+    targets: str
+
+
+def demonstrations(
+    data: Data, vocabulary: Vocabulary, *, split: str, pool: int | None
+) -> list[Demonstration]:
+    """The examples of a split with different inputs and known answers, in the split's order."""
+    task = load_task(data, vocabulary)
+    examples = examples_of(data, task, split=split)
+    found: dict[str, Demonstration] = {}
+    for fields in itertools.islice(examples, pool):
+        raw: dict[str, Any] = {
+            k: v.decode() if isinstance(v, bytes) else v for k, v in fields.items()
+        }
+        inputs, targets = (text_of(name, raw, vocabulary) for name in ("inputs", "targets"))
+        if targets != UNKNOWN:
+            found.setdefault(inputs, Demonstration(inputs, targets))
+    if not found:
+        raise InputError(f"data.task {data.task!r} has no labels in split {split!r} to be shown")
+    if pool is not None and next(examples, None) is not None:
+        _logger.info(
+            "examples of %s are drawn from the first %s of its split %s; "
+            "--evaluation.few-shot.pool changes it",
+            task.name,
+            f"{pool:,}",
+            split,
+        )
+    return list(found.values())
