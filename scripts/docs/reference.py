@@ -14,7 +14,7 @@ from typing import Any
 import docstring_parser
 
 from t5x_lite.commands import COMMANDS, PROG
-from t5x_lite.core.options import is_positional
+from t5x_lite.core.options import bounds_of, is_positional
 
 SECTIONS = {
     "experiment": ("Experiment", ["t5x_lite.config", "t5x_lite.checkpoints.init",
@@ -82,12 +82,12 @@ def config_pages() -> dict[str, str]:
         parts = [f"# {title}\n"]
         for one in own:
             about, fields = _docstring(one)
-            hints = typing.get_type_hints(one)
+            hints, bounds = typing.get_type_hints(one), bounds_of(one)
             rows = [
                 (
                     _code(field.name),
                     _default(field),
-                    _type(hints[field.name]),
+                    ", ".join(filter(None, (_type(hints[field.name]), bounds.get(field.name)))),
                     fields.get(field.name, ""),
                 )
                 for field in dataclasses.fields(one)

@@ -187,6 +187,12 @@ def _rules_of(config: type) -> tuple[tuple[str, _Rule], ...]:
     return tuple(found)
 
 
+def bounds_of(config: type) -> dict[str, str]:
+    """The bounds of the fields of a dataclass that have some, such as "at least 1"."""
+    found = {name: rule.bounds for name, rule in _rules_of(config)}
+    return {name: " and ".join(map(str, bounds)) for name, bounds in found.items() if bounds}
+
+
 def refusal(hint: Any, value: Any) -> str | None:
     """What a value of an annotation must be and is not, such as "at least 1", or None."""
     return _Rule.of(hint).refusal(value)

@@ -16,6 +16,7 @@ from t5x_lite.core.options import (
     In,
     OptionError,
     Rate,
+    bounds_of,
     check_bounds,
     did_you_mean,
     nearest,
@@ -187,6 +188,18 @@ class Bounded:
 @dataclasses.dataclass(frozen=True)
 class OtherDefault(Bounded):
     count: int = 2
+
+
+@pytest.mark.parametrize("config", [Bounded, OtherDefault])
+def test_the_bounds_of_fields(config):
+    assert bounds_of(config) == {
+        "count": "at least 1",
+        "rate": "in [0, 1)",
+        "share": "in (0, 1]",
+        "above": "above 0",
+        "words": "at least 1",
+        "open": "in (0, 1)",
+    }
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,8 @@ def test_every_field_of_an_experiment_has_a_row(made):
     page = made["config/experiment.md"]
     for name in ("## Experiment", "## Checkpoints", "## Evaluation", "## MeshConfig", "## Init"):
         assert name in page
-    assert "<td><code>microbatches</code></td><td>1</td><td>int</td>" in page
+    assert "<td><code>microbatches</code></td><td>1</td><td>int, at least 1</td>" in page
+    assert "<td>float | None, above 0</td>" in page
     assert "## T5Config" in made["config/models.md"]
     assert "## RetroMAE" in made["config/objectives.md"]
     assert "## Groups" in made["config/data.md"]
