@@ -85,7 +85,8 @@ def former_identity(
     kind = next(kind for kind in FORMER if state.startswith(kind))
     header, _, _ = zlib.decompress(unseal(kind, state)).partition(b"\n")
     saved = json.loads(header)["identity"]
-    saved["layout"] = FORMER_LAYOUTS.get(saved.get("layout"), saved.get("layout"))
+    if "layout" in saved:
+        saved["layout"] = FORMER_LAYOUTS.get(saved["layout"], saved["layout"])
     both = [name for name in saved if name in current and name not in ("members", "size", "sizes")]
     return {name: saved[name] for name in both}, {name: current[name] for name in both}
 

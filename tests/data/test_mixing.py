@@ -67,15 +67,6 @@ def test_every_beginning_has_the_rates_to_less_than_one_example(weights):
         assert schedule.counts(len(places))[source] == of.sum()
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 50)), min_size=1, max_size=4))
-def test_one_pass_ends_before_a_source_begins_anew(sources):
-    sizes = [size for _, size in sources]
-    schedule = Schedule(rates(*(weight for weight, _ in sources)))
-    end = schedule.before_repeating(sizes)
-    assert all(np.array(schedule.counts(end)) <= sizes)
-    assert any(np.array(schedule.counts(end + 1)) > sizes)
-
-
 def test_places_far_off_are_arithmetic():
     schedule = Schedule(rates(7, 3))
     sources, numbers = schedule.at(np.array([10**15, 10**15 + 1]))

@@ -3,11 +3,16 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from t5x_lite.data.cache.files import Cache
+from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Data
-from t5x_lite.data.sources import Source
+from t5x_lite.data.mixing import Schedule
+from t5x_lite.data.sources import Held, Source
 from t5x_lite.data.stream import WINDOW, Position, Stream
+from t5x_lite.layouts import LM
 
 
 @pytest.fixture
@@ -42,6 +47,28 @@ def test_a_window_has_the_examples_of_the_schedule(stream):
     first = numbers[window.sources == 0]
     assert sorted(set(window.epochs[window.sources == 0])) == sorted({*(first // 30)})
     assert window.num_rows == window.rows.max() + 1 < WINDOW
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 50)), min_size=1, max_size=4))
+def test_one_pass_ends_before_a_source_begins_anew(drawn):
+    total = sum(weight for weight, _ in drawn)
+    recipe = Recipe(stored=("targets",), outputs={"targets": True}, eos="after_trim", eos_id=1)
+    sources = [
+        Source(
+            name=f"task {k}",
+            recipe=recipe,
+            split=Held(("targets",), [[np.array([7])]] * size),
+            rate=Fraction(weight, total),
+            size=size,
+        )
+        for k, (weight, size) in enumerate(drawn)
+    ]
+    data = Data(task="a:b", vocabulary="", layout=LM(), pack=False)
+    window = Stream(data, sources, seed=0, shuffle=False, repeat=False).window(0)
+    schedule = Schedule([source.rate for source in sources])
+    sizes, end = [size for _, size in drawn], len(window.sources)
+    assert all(np.array(schedule.counts(end)) <= sizes)
+    assert any(np.array(schedule.counts(end + 1)) > sizes)
 
 
 def test_in_every_epoch_each_example_comes_once(stream):

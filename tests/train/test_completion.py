@@ -12,6 +12,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.data.tasks import shuffling
+from t5x_lite.data.tasks.stages import Source
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5Config
@@ -73,21 +74,26 @@ def test_epochs_of_a_table(experiment):
     assert with_epochs(dataclasses.replace(experiment, epochs=0.01)).steps == 1
 
 
-def test_packed_rows_and_several_shapes_are_not_counted(experiment, caplog):
+def test_packed_rows_and_several_shapes_are_counted_in_memory_alone(
+    experiment, caplog, monkeypatch
+):
     caplog.set_level("INFO", "t5x_lite")
     packed = dataclasses.replace(experiment, data=dataclasses.replace(experiment.data, pack=True))
-    message = "data.pack True puts an unknown number of examples in a row; write a cache"
-    with pytest.raises(InputError, match=message):
-        with_epochs(packed, options=["--epochs", "3"])
-    stays = with_epochs(packed)
-    assert (stays.epochs, stays.steps) == (None, 1000)
-    assert "(the config's 1,000 steps count)" in caplog.text
     shapes = dataclasses.replace(
         experiment.data, layout=layouts.Labelled(), batches=Bucketed({8: 8, 16: 4})
     )
     encoder = BertConfig(**SIZES, num_layers=1, max_positions=16)
     grouped = dataclasses.replace(experiment, model=encoder, objective=Classify(), data=shapes)
-    with pytest.raises(InputError, match="batches of several shapes have no number without"):
+    steps = [with_epochs(one, options=["--epochs", "3"]).steps for one in (packed, grouped)]
+    assert all(0 < number < 1000 for number in steps)
+    monkeypatch.setattr(Source, "fits_in_memory", lambda source, split: False)
+    message = "data.pack True: a task that is streamed does not say how many rows it makes; write"
+    with pytest.raises(InputError, match=message):
+        with_epochs(packed, options=["--epochs", "3"])
+    stays = with_epochs(packed)
+    assert (stays.epochs, stays.steps) == (None, 1000)
+    assert "(the config's 1,000 steps count)" in caplog.text
+    with pytest.raises(InputError, match="batches of several shapes: a task that is streamed"):
         with_epochs(grouped, options=["--epochs", "3"])
 
 

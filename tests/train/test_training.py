@@ -105,7 +105,7 @@ def test_the_metrics(tiny_run):
     assert [line["step"] for line in lines if "validation/loss" in line] == [10]
     assert training[0]["num_parameters"] > 10_000
     assert "num_parameters" not in training[1]
-    assert training[1]["epoch"] == 0
+    assert 0 < training[1]["epoch"] < 0.01
     lost = {name for name in training[1] if name.startswith("lost_to_")}
     assert {"lost_to_start", "lost_to_compile"} <= lost <= set(FIELDS)
     assert set(training[1]) - lost == {
