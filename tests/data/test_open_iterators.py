@@ -15,7 +15,8 @@ def slow(example):
 
 numbers = tf.data.Dataset.range(1000).map(lambda number: {"number": number[None]})
 dataset = stages.map_numpy(numbers, slow, {"number": tf.TensorSpec([None], tf.int64)}).prefetch(4)
-feed, examples = Feed(dataset, ("number",)), as_numpy(dataset)
+feed = Feed(stages.in_blocks(dataset, ("number",), 4), ("number",))
+examples = as_numpy(dataset)
 print("number", next(feed), next(examples))
 """
 
