@@ -222,7 +222,8 @@ class Feed:
           examples: flat dicts, perhaps with `EPOCH`.
           names: the features that are taken.
         """
-        counted = (EPOCH,) if EPOCH in examples.element_spec else ()
+        there: Any = examples.element_spec
+        counted = (EPOCH,) if EPOCH in there else ()
         self._names, self._counted = tuple(names), bool(counted)
         self._iterator: Any = iter(
             deterministic(

@@ -51,6 +51,10 @@ class Examples(Protocol):
         """The stored features, int32."""
         ...
 
+    def longest(self) -> Int[np.ndarray, " n"] | None:
+        """Tokens of the longest text of each example, where they are known beside `counts`."""
+        ...
+
 
 class Held:
     """Examples in memory, of which any can be read; the twin of `cache.files.Split`.
@@ -79,7 +83,7 @@ class Held:
         return self._lengths[indices]
 
     def longest(self) -> None:
-        """No lengths of texts are known beside `counts`."""
+        """See `Examples.longest`."""
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
         """See `Examples.read`."""
@@ -173,6 +177,9 @@ class Running:
         """See `Examples.read`."""
         found = [self._kept[number] for number in indices.tolist()]
         return [dict(zip(self._features, parts, strict=True)) for parts in found]
+
+    def longest(self) -> None:
+        """See `Examples.longest`."""
 
     def forget(self, before: int, *, but: Collection[int] = ()) -> None:
         """Lets go of the examples before a number, of some not."""
