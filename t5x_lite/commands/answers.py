@@ -71,7 +71,7 @@ def predict(
 
     A model that writes text is greedy, unless --num-beams or --temperature say otherwise; it reads
     an empty input as the end-of-sequence token alone. The same command resumes after a kill; an
-    output that exists is replaced when the new one is whole.
+    output that exists is replaced when the new one is complete.
 
     Args:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
@@ -85,10 +85,10 @@ def predict(
       adapters: the modules in use.
       prompt: beginning of every prediction; a line's own "prompt" replaces it.
       batch_size: inputs decoded at once.
-      inputs_length: tokens of an input at most, and of a prompt, which is refused if it is longer;
+      inputs_length: tokens of an input at most, and of a prompt, which is rejected if it is longer;
         the config's data.inputs_length if not given.
-      long_inputs: whether longer inputs are cut, with a warning, or refused.
-      longest_line: bytes of a line at most; a longer one is refused before it is in memory.
+      long_inputs: whether longer inputs are cut, with a warning, or rejected.
+      longest_line: bytes of a line at most; a longer one is rejected before it is in memory.
       max_decode_length: tokens of a prediction at most, those of its prompt not counted.
       num_beams: width of the beam search; 1 is none.
       length_rule: rule that compares beams of different lengths: T5X's or transformers'.
@@ -223,7 +223,7 @@ def score(
 
     The log-likelihood is a sum over the targets' tokens and their end; "num_tokens" counts them. An
     empty string is encoded as the end-of-sequence token alone. The same command resumes after a
-    kill; an output that exists is replaced when the new one is whole.
+    kill; an output that exists is replaced when the new one is complete.
 
     Args:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
@@ -241,8 +241,8 @@ def score(
       inputs_length: tokens of an input at most; the config's data.inputs_length if not given.
       targets_length: tokens of a target at most, its end included; no limit if not given. The
         log-likelihood of one that is cut is that of its beginning.
-      long_inputs: whether longer inputs and targets are cut, with a warning, or refused.
-      longest_line: bytes of a line at most; a longer one is refused before it is in memory.
+      long_inputs: whether longer inputs and targets are cut, with a warning, or rejected.
+      longest_line: bytes of a line at most; a longer one is rejected before it is in memory.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
 

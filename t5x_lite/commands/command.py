@@ -126,7 +126,7 @@ def command(function: Callable[Parameters, Result]) -> Command[Parameters, Resul
 
 
 def _hints_of(declared: Any) -> dict[str, Any]:
-    """The annotations of a function's parameters, or of a dataclass's fields."""
+    """Return the annotations of a function's parameters, or of a dataclass's fields."""
     if isinstance(declared, type):
         return typing.get_type_hints(declared, include_extras=True)
     return {name: p.annotation for name, p in inspect.signature(declared).parameters.items()}
@@ -144,7 +144,7 @@ def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
 
 
 def _for_tyro(hint: Any) -> Any:
-    """An annotation as tyro reads it: a sequence is a tuple, and a path is a string."""
+    """Return an annotation as tyro reads it: a sequence is a tuple, and a path is a string."""
     if typing.get_origin(hint) is Annotated:
         inner, *marks = typing.get_args(hint)
         return Annotated[_for_tyro(inner), *marks]

@@ -1,7 +1,7 @@
 """Commands that combine, merge, measure and extend checkpoints.
 
 compose and merge are about deltas: adapters, task vectors and other changes of a base. The rest
-write beside a checkpoint:
+write next to a checkpoint:
 
     work/rte_fisher/params/fisher/model/...       fisher: the diagonal, float32, of each array
     work/rte_fisher/files/fisher.json             the checkpoint, the number of examples, the labels
@@ -66,7 +66,7 @@ def compose(
     """Add, subtract and merge adapters, task vectors and other deltas of one base.
 
     'ties(a, b, density=0.2) - 0.5 * c' is an expression; linear, average, svd, ties, dare, fisher,
-    sparsify, factor, materialise and without_heads are its functions.
+    sparsify, factor, materialize and without_heads are its functions.
 
     Args:
       expression: of names, numbers, + - * / and functions.
@@ -132,14 +132,14 @@ def _named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
 
 
 def _refuse_existing(destination: str | Path) -> None:
-    """Raises an InputError before deltas are read; `new_directory` is what decides."""
+    """Raise an InputError before deltas are read; `new_directory` is what decides."""
     target = Path(destination)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InputError(f"{destination} exists and is not empty; give another name")
 
 
 def _diagonal(where: str) -> Mapping[str, Any]:
-    """A Fisher diagonal by path."""
+    """Return a Fisher diagonal by path."""
     from t5x_lite.checkpoints import items, manifest
     from t5x_lite.core.remote import local_path
     from t5x_lite.inference.loading import find_step
@@ -162,7 +162,7 @@ def _contents(delta: "Delta") -> str:
 
 
 def _titled(module: "Module") -> str:
-    """An adapter's name, and its kind; the methods of a union."""
+    """Return an adapter's name, and its kind; the methods of a union."""
     from t5x_lite.adapters.merging import Union
 
     members = module.members if isinstance(module, Union) else ()
@@ -171,7 +171,7 @@ def _titled(module: "Module") -> str:
 
 
 def _in_bytes(number: int) -> str:
-    """A size with three digits, in the largest unit that leaves it at 1 or more."""
+    """Return a size with three digits, in the largest unit that leaves it at 1 or more."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -271,7 +271,7 @@ def fisher(
     from t5x_lite.evaluate.loss import classes_of, fisher_diagonal
     from t5x_lite.inference.loading import Loaded
 
-    # Examples are drawn as training draws them, with the run's seed.
+    # Examples are sampled as training draws them, with the run's seed.
     with trusting_checkpoints(trust_project), new_directory(destination) as directory:
         loaded = Loaded.from_checkpoint(str(source), step=step)
         learner, params = _merged_learner(loaded)
@@ -307,7 +307,7 @@ def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
 
 
 def _rows(loaded: "Loaded", *, examples: int) -> Any:
-    """Batches of one row of a checkpoint's training data, drawn by its seed as training does."""
+    """Batches of one row of a checkpoint's training data, sampled by its seed as training does."""
     from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Fixed
 
@@ -335,7 +335,7 @@ def heads(
       source: a work directory or a step directory, without modules.
       destination: the directory to write; it must not exist yet.
       examples: number of examples.
-      keep: the share of heads that stay, above 0; 1 only measures.
+      keep: the fraction of heads that stay, above 0; 1 only measures.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
@@ -405,7 +405,7 @@ def heads(
 
 
 def _importance(loaded: "Loaded", learner: "Learner", *, examples: int) -> "dict[str, np.ndarray]":
-    """The importance of each head on training data; the learner is the one with masks."""
+    """Return the importance of each head on training data; the learner is the one with masks."""
     import jax
     import jax.numpy as jnp
 
@@ -528,7 +528,7 @@ def extended(
     first: int,
     draw: "Callable[[tuple[int, int]], np.ndarray] | None" = None,
 ) -> "np.ndarray":
-    """A table of positions [R, D] with more rows.
+    """Return a table of positions [R, D] with more rows.
 
         table of 512 + 2 rows, 8,194 wanted:   row 2 + i of the new table = row 2 + (i mod 512)
 

@@ -1,8 +1,8 @@
 """embed: the texts of a file as vectors, without TensorFlow.
 
 A file of any size streams through in constant memory, a chunk of batches at a time, whose texts are
-sorted by length. All devices share a batch. The output appears when it is whole, and a killed
-command goes on behind the last whole chunk.
+sorted by length. All devices share a batch. The output appears when it is complete, and a killed
+command continues behind the last whole chunk.
 """
 
 import contextlib
@@ -90,8 +90,8 @@ def embed(
 ) -> Path:
     """Turn texts into vectors by an encoder: text, JSON lines or tables to .npy or .parquet.
 
-    All devices share a batch. The output appears when it is whole; a killed command goes on, but
-    with standard input or .parquet it begins again.
+    All devices share a batch. The output appears when it is complete; a killed command continues,
+    but with standard input or .parquet it begins again.
 
     Args:
       checkpoint: a work directory or a step directory.
@@ -117,8 +117,8 @@ def embed(
         passages.
       batch_size: texts encoded at once.
       inputs_length: tokens of a text at most; the model's training length if not given.
-      long_inputs: whether longer texts are cut, with a warning, or refused.
-      longest_line: bytes of a line at most; a longer one is refused before it is in memory.
+      long_inputs: whether longer texts are cut, with a warning, or rejected.
+      longest_line: bytes of a line at most; a longer one is rejected before it is in memory.
       bag_top: of DupMAE, so many largest entries of the bag of words, the highest logits of the
         masked language model over a text's tokens, stand behind the state of [CLS]; the vector has
         as many more numbers as the vocabulary tokens, the others 0. 0 is no bag.
@@ -256,7 +256,7 @@ def embed(
 
 
 def _identity_of_place(place: str) -> list[Any]:
-    """The files of a place: path, size and time of the last change of each."""
+    """Return the files of a place: path, size and time of the last change of each."""
     from t5x_lite.core.jobs import identity_of_file
     from t5x_lite.data.formats.documents import TFDS
     from t5x_lite.data.tasks.text_files import shards_of
@@ -294,7 +294,7 @@ def _read_place(
 
 
 def _num_lines(place: str) -> int | None:
-    """The lines of one plain file, for progress."""
+    """Return the lines of one plain file, for progress."""
     from t5x_lite.data.formats.documents import is_named, kind_of
     from t5x_lite.data.formats.lines import count_lines
 
@@ -345,7 +345,7 @@ class Cutter:
 
     Args:
       encoder: whose rows they are.
-      long_inputs: whether longer texts are cut or refused.
+      long_inputs: whether longer texts are cut or rejected.
       mcls: tokens behind each [CLS] of a row; None has one [CLS].
     """
 
@@ -355,10 +355,10 @@ class Cutter:
         self._num = 0
 
     def chunk(self, records: list["TextRecord"], *, prefix: str) -> Chunk:
-        """The tokens of some texts.
+        """Return the tokens of some texts.
 
         Raises:
-          InputError: one is too long, and such are refused.
+          InputError: one is too long, and such are rejected.
         """
         rows, longer = self._encoder.rows(
             [prefix + record.text for record in records], mcls=self._mcls
@@ -391,7 +391,7 @@ def _chunks(
 
 
 def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: "Role") -> None:
-    """Refuses, by an InputError, what does not go together."""
+    """Rejects, by an InputError, what does not go together."""
     if not heads or len(set(heads)) < len(heads):
         raise InputError(f"heads are one or more different names: got {', '.join(heads) or 'none'}")
     apart = tuple(heads) != ("dense",) or mcls is not None
@@ -400,7 +400,7 @@ def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: 
 
 
 def _check_files(input: str, output: str, *, is_directory: bool = False) -> None:
-    """Refuses what cannot be written, before the work and not after it."""
+    """Raise InputError for what cannot be written, before the work and not after it."""
     if is_directory:
         return  # the directory's job checks it
     from t5x_lite.data.formats.vectors import check_vector_file

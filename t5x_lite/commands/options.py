@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 
 def some_directory(directories: Sequence[str]) -> None:
-    """Raises OptionError where --checkpoint names no directory."""
+    """Raise OptionError where --checkpoint names no directory."""
     if not directories:
         raise OptionError("--checkpoint needs at least one directory")
 
@@ -72,7 +72,7 @@ def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
 def with_epochs_of(
     path: str, overrides: Sequence[str], *, command: type, may_lack_data: bool = False
 ) -> Any:
-    """The experiment of a command that trains, with the steps of its epochs."""
+    """Return the experiment of a command that trains, with the steps of its epochs."""
     experiment = load_config(path, overrides, command=command)
     if experiment.epochs is None:
         return experiment
@@ -82,7 +82,7 @@ def with_epochs_of(
 
 
 def refuse_output_as_input(command: Any) -> None:
-    """Raises OptionError if the file of --output is also a file that the command reads."""
+    """Raise OptionError if the file of --output is also a file that the command reads."""
     options = vars(command)
     output = options.get("output")
     if not isinstance(output, str) or not os.path.isfile(output):
@@ -96,7 +96,7 @@ def refuse_output_as_input(command: Any) -> None:
 
 
 def _paths(values: Sequence[Any]) -> Iterator[str]:
-    """Yields the paths that options name: PATH, PATTERN, NAME=PATH or PATH=WEIGHT."""
+    """Yield the paths that options name: PATH, PATTERN, NAME=PATH or PATH=WEIGHT."""
     for value in values:
         if isinstance(value, str):
             name, _, rest = value.partition("=")

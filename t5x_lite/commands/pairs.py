@@ -84,7 +84,7 @@ def pairs(
     """Make pairs of queries and passages from unlabelled text, by a rule and filters.
 
     OUTPUT.report.json says what each filter dropped. The same files give the same pairs; a killed
-    command goes on.
+    command continues.
 
     Args:
       input: WET or WARC files, directories or lists (*.paths) of them; JSON lines, Parquet, Arrow;

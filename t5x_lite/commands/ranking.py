@@ -1,6 +1,6 @@
 """Rank by slower scores: rerank and score-pairs, by a cross-encoder; hybrid, by a BGE-M3's heads.
 
-rerank scores queries one behind the other, several at a time; a killed command goes on after the
+rerank scores queries one behind the other, several at a time; a killed command continues after the
 last ones that are written (`data.formats.rankings`). The texts of the passages that are scored are
 in memory, and no others.
 
@@ -77,7 +77,7 @@ def rerank(
 ) -> None:
     """Put the first places of a run in the order of a cross-encoder: a run in, a run out.
 
-    The same command again goes on where it was killed.
+    The same command again continues where it was killed.
 
     Args:
       checkpoint: a work directory or a step directory of a cross-encoder.
@@ -85,11 +85,11 @@ def rerank(
         "documents", "scores"}; - is standard input.
       output: the new run; .tsv is MS MARCO's form, .jsonl JSON lines, and all else TREC's.
       beir: a directory with corpus.jsonl and queries.jsonl, whose texts are scored.
-      queries: in place of it, queries with ids: JSON lines {"_id", "text"}, or id TAB text.
-      passages: in place of it, passages with ids, and titles if they have them: JSON lines, MS
+      queries: instead of it, queries with ids: JSON lines {"_id", "text"}, or id TAB text.
+      passages: instead of it, passages with ids, and titles if they have them: JSON lines, MS
         MARCO's collection.tsv, DPR's psgs_w100.tsv.
       depth: documents of a query that are scored; the others keep their order below them.
-      sigmoid: writes probabilities in place of logits.
+      sigmoid: writes probabilities instead of logits.
       format: of the output, if its name does not say it.
       tag: TREC's name of the run.
       step: the step to take from a work directory, or best, the one that its run found best; the
@@ -185,7 +185,7 @@ def _texts(
     passages: str | None,
     run: str,
 ) -> _Texts:
-    """The texts that are to be scored."""
+    """Return the texts that are to be scored."""
     from t5x_lite.data.formats import retrieval_sets
 
     names = {one.document for ranking in rankings for one in ranking.documents[:depth]}
@@ -245,9 +245,9 @@ def score_pairs(
     weights: Three = (1.0, 1.0, 1.0),
     trust_project: bool = False,
 ) -> None:
-    """Write scores beside the passages of a file of pairs, to distil from.
+    """Write scores next to the passages of a file of pairs, to distil from.
 
-    They are a cross-encoder's, or those of the heads of a BGE-M3. The same command again goes on
+    They are a cross-encoder's, or those of the heads of a BGE-M3. The same command again continues
     where it was killed.
 
     Args:
@@ -322,7 +322,7 @@ def score_pairs(
 
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file and their places, checked."""
+    """Yield the objects of a file and their places, checked."""
     from t5x_lite.data.formats import pairs
     from t5x_lite.data.formats.lines import read_examples
 
@@ -334,7 +334,7 @@ def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _scored(
     some: list[tuple[str, dict[str, Any]]], scorer: "CrossEncoder | HeadScorer", top: int | None
 ) -> Iterator[Mapping[str, Any]]:
-    """The objects with scores."""
+    """Yield the objects with scores."""
     from t5x_lite.data.formats import pairs
 
     asked = []

@@ -108,7 +108,7 @@ def finetune(
 
     Sizes and vocabulary are the checkpoint's; lengths, labels and steps come from the table, and
     are printed. --FIELD VALUE changes a field of the config, as for train: --adapters.add 'reviews
-    = lora(r=8)' trains a module in place of the model.
+    = lora(r=8)' trains a module instead of the model.
 
     Args:
       init: what t5x-lite import wrote, or a work directory or step directory.
@@ -304,7 +304,7 @@ def plan(
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       topology: a TPU slice, such as v5e:4x4.
-      devices: cpu:N, N devices of this machine's CPU, in place of a topology.
+      devices: cpu:N, N devices of this machine's CPU, instead of a topology.
       attached: plans for the devices that are attached, of all hosts, and checks them against the
         topology if one is given.
       json: prints one line of JSON.
@@ -382,7 +382,7 @@ def report(
 
 
 def _seed_rows(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of a table: a metric of a group each; a star is what the page has in bold."""
+    """Yield the rows of a table: a metric of a group each; a star is what the page has in bold."""
     for group in groups:
         for metric, spreads in group["metrics"].items():
             row = {"group": group["group"], "metric": metric, "n": str(group["n"])}

@@ -86,7 +86,7 @@ def search(
     """Find the nearest vectors of a corpus for queries, exactly.
 
     All devices share the corpus, which may be larger than memory. Of equal scores the document that
-    stands first in the corpus is first. A killed command goes on.
+    stands first in the corpus is first. A killed command continues.
 
     Args:
       vectors: of the corpus: .npy or .parquet files that embed wrote, in order.
@@ -159,7 +159,7 @@ def index_build(
 ) -> None:
     """Index vectors for approximate search by faiss (extra index).
 
-    The directory appears when it is whole.
+    The directory appears when it is complete.
 
     Args:
       vectors: of the corpus: .npy or .parquet files that embed wrote, in order.
@@ -241,7 +241,7 @@ def index_search(
 
 
 def _without_own(best: "Best", names: Sequence[str], index: "FaissIndex", *, depth: int) -> "Best":
-    """The best without the document of each query's own name."""
+    """Return the best without the document of each query's own name."""
     import numpy as np
 
     rows, scores = best.rows.copy(), best.scores.copy()
@@ -265,7 +265,7 @@ def index_bench(
     threads: Positive = 1,
     output: OptionalFile = None,
 ) -> list[dict[str, Any]]:
-    """Measure indexes beside exact search: recall, bytes, time to build, queries a second.
+    """Measure indexes next to exact search: recall, bytes, time to build, queries a second.
 
     Prints a JSON line of each index and setting; the first is exact search by JAX.
 
@@ -273,7 +273,7 @@ def index_bench(
       indexes: directories that index build wrote, of the same vectors.
       vectors: of the corpus.
       queries: a file of vectors.
-      depth: recall@depth is the share of the exact results that are found.
+      depth: recall@depth is the fraction of the exact results that are found.
       nprobe: lists of IVF that are searched, a line each.
       ef_search: candidates of HNSW, a line each.
       threads: of faiss.
@@ -335,7 +335,7 @@ def index_bench(
 
 
 def recall(found: "Best", exact: "Best") -> float:
-    """The share of the exact results that are among those of an index."""
+    """Return the share of the exact results that are among those of an index."""
     hits = sum(
         len(set(ours.tolist()) & set(theirs[theirs >= 0].tolist()))
         for ours, theirs in zip(found.rows, exact.rows, strict=True)
@@ -359,8 +359,8 @@ def _timed(find: Any) -> tuple["Best", float]:
 def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -> None:
     """Index the terms of passages for BM25.
 
-    Memory holds the terms and one block of postings. The directory appears when it is whole; a
-    killed command goes on.
+    Memory holds the terms and one block of postings. The directory appears when it is complete; a
+    killed command continues.
 
     Args:
       input: files of passages: BEIR's corpus.jsonl, MS MARCO's collection.tsv, DPR's psgs_w100.tsv,
@@ -403,7 +403,7 @@ def bm25_search(
 ) -> None:
     """Find the best documents of an index for queries by BM25, with Lucene's formula.
 
-    Documents of equal scores stand in the order of their ids. A killed command goes on.
+    Documents of equal scores stand in the order of their ids. A killed command continues.
 
     Args:
       index: the directory that bm25 build wrote.
@@ -530,7 +530,7 @@ def evaluate_run(
     output: OptionalDirectory = None,
     seed: Count = 0,
 ) -> dict[str, Any]:
-    """Measure runs against judgements or answers, and compare them.
+    """Measure runs against judgments or answers, and compare them.
 
     Prints the means as JSON, and for several runs the p-values of the differences from the first,
     by a paired randomisation test.
@@ -540,8 +540,8 @@ def evaluate_run(
       qrels: TREC's four columns, MS MARCO's two, or BEIR's three with their header.
       metrics: such as ndcg@10, map, mrr@100, recall@1000, capped_recall@100, precision@5, hole@10,
         and mrr_marco, which goes by the rank column.
-      answers: in place of qrels: the share of questions that have an answer in the first passages.
-        JSON lines {"_id", "answers"}, or DPR's question TAB ['answer'].
+      answers: instead of qrels: the fraction of questions that have an answer in the first
+        passages. JSON lines {"_id", "answers"}, or DPR's question TAB ['answer'].
       corpus: the passages of the runs, for the answers.
       cuts: how many first passages may hold the answer.
       output: the directory that gets metrics.json, the values of each query and report.html;
@@ -590,7 +590,7 @@ def _rows(result: Mapping[str, Any]) -> list["Row"]:
 
 
 def run_names(runs: Sequence[str]) -> dict[str, str]:
-    """A name for each run: that of its file, or its path where two have one name."""
+    """Return a name for each run: that of its file, or its path where two have one name."""
     stems = [Path(path).name.removesuffix(".gz").rsplit(".", 1)[0] for path in runs]
     names = stems if len(set(stems)) == len(stems) else list(runs)
     if len(set(names)) < len(names):
@@ -599,7 +599,7 @@ def run_names(runs: Sequence[str]) -> dict[str, str]:
 
 
 def _compared(measured: Sequence["Measured"], *, seed: int = 0) -> dict[str, Any]:
-    """The means of each run, and how likely the differences from the first are by chance."""
+    """Return the means of each run, and how likely the differences from the first are by chance."""
     from t5x_lite.metrics.statistics import randomisation_test
 
     first, *others = measured
@@ -625,7 +625,7 @@ def _compared(measured: Sequence["Measured"], *, seed: int = 0) -> dict[str, Any
 def _write_results(
     output: str, measured: Sequence["Measured"], result: Mapping[str, Any], *, source: str
 ) -> None:
-    """Writes metrics.json, the values of each query, and the page."""
+    """Write metrics.json, the values of each query, and the page."""
     from t5x_lite.core.files import made_directory, write_atomically
     from t5x_lite.core.jobs import encode
     from t5x_lite.report.retrieval import write_page

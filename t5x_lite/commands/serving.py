@@ -101,12 +101,12 @@ def serve(
         writes text, predict of an encoder with a head that answers, rerank of a cross-encoder,
         embed of another encoder.
       batch_size: texts that go through the model at once at most.
-      lengths: tokens that inputs are padded to, each a power of two and a program of its own; if
+      lengths: tokens that inputs are padded to, each a power of two and its own program; if
         not given, the longest, a quarter of it, and so on.
       wait_ms: milliseconds that a text waits for others to share its batch at most.
       inputs_length: tokens of an input at most; what the model was trained with if not given.
       targets_length: tokens of a target or a candidate at most, its end included.
-      long_inputs: whether longer inputs are cut, which the answer says, or refused.
+      long_inputs: whether longer inputs are cut, which the answer says, or rejected.
       max_decode_length: tokens of a prediction at most.
       num_beams: width of the beam search; 1 is none.
       length_rule: how beams of different lengths are compared: as T5X does it, or as transformers.

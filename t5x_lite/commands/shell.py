@@ -43,7 +43,7 @@ def completion(
 
 
 def script(shell: Shell, commands: Mapping[str, Any], *, prog: str) -> str:
-    """The script for a shell.
+    """Return the script for a shell.
 
     Args:
       shell: which one.
@@ -63,7 +63,7 @@ def script(shell: Shell, commands: Mapping[str, Any], *, prog: str) -> str:
 
 
 def _config() -> "Experiment":
-    """A config with the fields that T5's have, and those of every config."""
+    """Return a config with the fields that T5's have, and those of every config."""
     from t5x_lite.config import Experiment
     from t5x_lite.data.config import Data
     from t5x_lite.models.t5 import T5Config
@@ -89,7 +89,7 @@ def _config() -> "Experiment":
 
 
 def options_of(target: Any, *, prefix: str = "--") -> dict[str, tuple[str, ...]]:
-    """The options of a dataclass, or of an instance with its parts, and their values.
+    """Return the options of a dataclass, or of an instance with its parts, and their values.
 
     Args:
       target: a class, whose nested dataclasses are followed, or an instance.

@@ -1,7 +1,7 @@
 """evaluate-suite and evaluate-sts: an encoder on all sets of a benchmark, and on pairs.
 
 For each set of a suite the corpus is encoded and searched, or its terms are indexed, or a run of
-yours is read; the run of a set is kept, so that a killed command goes on with the next set. The
+yours is read; the run of a set is kept, so that a killed command continues with the next set. The
 mean is over the sets that are there, and the missing ones are named; sets of one group, as
 CQADupStack's twelve, count as one.
 
@@ -95,16 +95,16 @@ def evaluate_suite(
     """Measure a retriever on all sets of BEIR, MIRACL or another suite that a directory has.
 
     Prints the metrics of each set and their mean, and names the sets that are missing. A killed
-    command goes on with the next set.
+    command continues with the next set.
 
     Args:
-      suite: whose layout, metrics and rules: BEIR leaves out documents of a query's own id, and the
+      suite: whose layout, metrics and rules: BEIR omits documents of a query's own id, and the
         others do not.
       directory: that holds the sets, as they are released.
       output: the directory that gets the runs, metrics.json and report.html.
       checkpoint: encodes queries and documents; or give --bm25 or --runs.
-      bm25: the analyzer of a BM25 index, in place of a checkpoint.
-      runs: a directory of runs, SET.trec, .tsv or .jsonl, in place of both.
+      bm25: the analyzer of a BM25 index, instead of a checkpoint.
+      runs: a directory of runs, SET.trec, .tsv or .jsonl, instead of both.
       step: the step to take from a work directory, or best; the newest if not given.
       base: where the base of a checkpoint is that holds its trained part alone.
       adapters: the modules in use.
@@ -202,7 +202,7 @@ def _missing(suite: "Suite", found: Sequence["Judged"]) -> list[str]:
 
 
 def _mean(found: Sequence["Judged"], sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The mean over groups of the mean over a group's sets."""
+    """Return the mean over groups of the mean over a group's sets."""
     from t5x_lite.metrics import runs as metrics_of_runs
 
     groups = [list(group) for _, group in itertools.groupby(found, key=lambda one: one.group)]
@@ -411,7 +411,7 @@ def evaluate_sts(
 def _correlated(
     examples: list[Pair] | list[Triplet], vectors: "np.ndarray"
 ) -> dict[str, float | int]:
-    """The metrics of a file."""
+    """Return the metrics of a file."""
     import numpy as np
 
     from t5x_lite.metrics.classification import pearson, spearman
@@ -461,7 +461,7 @@ def _sentence(row: "benchmark_files.Row", column: str) -> str:
 
 
 def _of_objects(path: str) -> Iterator[Pair | Triplet]:
-    """The objects of a file, whose first one tells whether they are pairs or triplets."""
+    """Yield the objects of a file, whose first one tells whether they are pairs or triplets."""
     from t5x_lite.data.formats.lines import read_examples
 
     first = next(read_examples(path, fields=()), None)

@@ -135,7 +135,8 @@ def import_t5x(
       source: a directory checkpoint_N, or the one above it.
       destination: the directory to write; it must not exist yet.
       vocabulary: a SentencePiece model, or "bytes" for ByT5; a checkpoint of T5X holds none.
-      extra_ids: sentinels besides the model's own pieces; if not given 100, or 0 where it has some.
+      extra_ids: sentinels in addition to the model's own pieces; if not given 100, or 0 where it
+        has some.
       step: number N of the checkpoint; the newest if not given.
       dtype: dtype of the stored weights.
       dropout_rate: dropout rate for further training; a checkpoint of T5X does not record it.
@@ -240,7 +241,7 @@ def export_adapter(
         written, too; or composable-sft's pytorch_diff.bin of a sparse module or delta.
       step: the step to take from a work directory, or best; the newest if not given.
       name: name of the module, where the checkpoint has several.
-      no_head: leaves out the head that trained with it.
+      no_head: omits the head that trained with it.
       base_name: name at the hub or directory of the base that the config names; if not given, where
         the base was imported from.
       rank: rank of the LoRA that PEFT gets of a delta or composition, by a singular value
@@ -338,7 +339,7 @@ def export_hf(
       head: head of an encoder with several that is written: mlm, rtd, classifier, choice,
         token or span; none leaves all out. If not given, the one that its objective reads.
       sentence_transformers: whether SentenceTransformer loads the directory, too, with the vectors
-        that embed gives; of an encoder, whose head is left out.
+        that embed gives; of an encoder, whose head is omitted.
       pooling: pooling of these vectors; if not given, the checkpoint's, or else mean.
       normalize: whether they have length 1; if not given, the checkpoint's choice, or else True.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
@@ -436,7 +437,7 @@ def push(
 
     Raises:
       InputError: the directory is no exported one, the name is none of the hub, the extra is not
-        installed, or the hub refuses.
+        installed, or the hub rejects.
     """
     from t5x_lite.interop.hf_export import CARD
     from t5x_lite.interop.hub import is_hub_id
@@ -470,7 +471,7 @@ def push(
 
 
 def exported_files(directory: Path) -> Mapping[str, int]:
-    """The files of an exported directory with their bytes, sorted; hidden ones are left out.
+    """Return the files of an exported directory with their bytes, sorted; hidden ones are omitted.
 
     Raises:
       InputError: it is missing, or not what `export` writes.

@@ -47,7 +47,7 @@ def check_given(where: str, config: Any) -> None:
 
 @functools.cache
 def _required(config: type) -> frozenset[str]:
-    """Names of the fields with an annotation that excludes None."""
+    """Return names of the fields with an annotation that excludes None."""
     try:
         hints = typing.get_type_hints(config)
     except NameError:  # a config of a user, with names that only a type checker reads
@@ -56,7 +56,7 @@ def _required(config: type) -> frozenset[str]:
 
 
 def _takes_none(hint: Any) -> bool:
-    """Whether an annotation admits None."""
+    """Return True if an annotation admits None."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return any(_takes_none(each) for each in typing.get_args(hint))
     return hint in (type(None), Any, object) or isinstance(hint, typing.TypeVar)
@@ -125,7 +125,7 @@ class Line:
     values: Mapping[str, Any]
 
     def matches(self, names: Sequence[str]) -> bool:
-        """Whether one of a task's names is meant."""
+        """Return True if one of a task's names is meant."""
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
 
 
@@ -167,7 +167,7 @@ def parse_line(text: str) -> Line:
 
 
 def _setting(keyword: ast.keyword, *, where: str) -> tuple[str, Any]:
-    """The name and the value of SETTING=VALUE."""
+    """Return the name and the value of SETTING=VALUE."""
     name = str(keyword.arg)
     if name not in FIELDS:
         raise InputError(

@@ -32,7 +32,7 @@ _CHOICES = (*STAND_IN, "JAX_PLATFORMS", "JAX_FORCE_TPU_INIT")
 
 
 def has_tpu(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Whether a TPU chip is plugged in, without starting JAX's backend."""
+    """Return True if a TPU chip is plugged in, without starting JAX's backend."""
     return any(
         (device / "vendor").read_text().strip() == _GOOGLE
         and not (device / "class").read_text().startswith(_DISK_OR_NETWORK)
@@ -119,7 +119,7 @@ def is_nvidia(device_kind: str) -> bool:
 
 
 def chip(device_kind: str) -> Chip:
-    """The chip of a jax.Device's kind; an empty one where nothing is known, as of a CPU."""
+    """Return the chip of a jax.Device's kind; an empty one where nothing is known, as of a CPU."""
     if device_kind.startswith("NVIDIA"):
         words = device_kind.replace("-", " ")  # "NVIDIA A100-SXM4-40GB"
         kinds = [kind for kind in _CHIPS if f"{words} ".startswith(f"{kind} ")]

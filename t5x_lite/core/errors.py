@@ -95,7 +95,7 @@ def system_reason(error: BaseException) -> str | None:
 
 
 def line_of_file(error: BaseException) -> str | None:
-    """One line about an error of the system's that names a file; None of any other error."""
+    """Return one line about an error of the system's that names a file; None of any other error."""
     if not isinstance(error, OSError) or error.filename is None or not error.strerror:
         return None
     return f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -105,7 +105,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def install_command(*extras: str, root: Path = _ROOT) -> str:
-    """The command that installs extras, such as "data" and "beam", where this package is."""
+    """Return the command that installs extras, such as "data" and "beam", where this package is."""
     wanted, constraints = f"[{','.join(extras)}]", root / "constraints.txt"
     if not ((root / "pyproject.toml").is_file() and constraints.is_file()):
         return f'pip install "t5x-lite{wanted}"'
@@ -132,7 +132,7 @@ def invoked_as(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def command() -> str:
-    """The command of this package that runs, or else how the process was started."""
+    """Return the command of this package that runs, or else how the process was started."""
     arguments = _arguments.get()
     return " ".join(map(quoted, sys.argv if arguments is None else (_PROG, *arguments)))
 

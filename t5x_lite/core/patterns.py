@@ -9,7 +9,7 @@ bits of one number, and each part is looked at once for each position:
     fullmatch(r"(.*)*x", "a" * 200)                False, by positions
 
 Both give the same result. Expressions that need another method (references to groups, atomic
-groups, possessive repeats) are refused if they have many ways.
+groups, possessive repeats) are rejected if they have many ways.
 """
 
 import functools

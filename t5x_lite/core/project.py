@@ -46,7 +46,7 @@ class Opened:
       directories: where modules are looked for, first to last.
       named: top-level modules that a config names.
       code: top-level modules that are the project's: what they import is looked for, too.
-      trusts_checkpoints: whether a checkpoint may name any module, as a config may.
+      trusts_checkpoints: True if a checkpoint may name any module, as a config may.
     """
 
     directories: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def opened() -> Opened:
 
 
 def open_again(there: Opened) -> None:
-    """Opens what is open in another process, or was open here; all else is closed."""
+    """Open what is open in another process, or was open here; all else is closed."""
     _change(**vars(there))
     for finder in (_FIRST, _LAST):
         if finder in sys.meta_path:
@@ -90,7 +90,7 @@ def shipped() -> Path | None:
 
 
 def root_above(file: Path) -> Path | None:
-    """The nearest parent directory with a pyproject.toml, a .git or a folder tasks."""
+    """Return the nearest parent directory with a pyproject.toml, a .git or a folder tasks."""
     for parent in file.resolve().parents:
         project, git, tasks = (parent / mark for mark in _MARKS)
         if project.is_file() or git.exists() or tasks.is_dir():
@@ -141,25 +141,25 @@ def trusts(module: str) -> bool:
 
 
 def name(modules: Iterable[str]) -> None:
-    """Notes modules that a config names."""
+    """Note modules that a config names."""
     tops = {module.partition(".")[0] for module in modules}
     _change(named=_opened.named | tops)
 
 
 def name_code(module: str) -> None:
-    """Notes a module that is code of the project: what it imports is looked for in the project."""
+    """Note a module that is code of the project: what it imports is looked for in the project."""
     _change(code=_opened.code | {module.partition(".")[0]})
 
 
 def import_module(module: str) -> ModuleType:
-    """Imports a module that a config names, from the project or from what is installed."""
+    """Import a module that a config names, from the project or from what is installed."""
     name([module])
     open_again(_opened)
     return importlib.import_module(module)
 
 
 def module_names() -> list[str]:
-    """Names of all modules that could be imported, for suggestions."""
+    """Return names of all modules that could be imported, for suggestions."""
     places = [*_opened.directories, *sys.path, *filter(None, [shipped()])]
     return [module.name for module in pkgutil.iter_modules(map(os.fspath, places))]
 
@@ -187,7 +187,7 @@ class _Finder:
         self._own = own
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The module, if it is the project's and the one that imports it may have it."""
+        """Return the module, if it is the project's and the one that imports it may have it."""
         del target
         if path is not None or (fullname in _OWN) != self._own:
             return None
@@ -205,7 +205,7 @@ _FIRST, _LAST = _Finder(own=True), _Finder(own=False)
 
 
 def _importer() -> str:
-    """The top-level name of the module that runs the import that a finder was asked for."""
+    """Return the top-level name of the module that runs the import that a finder was asked for."""
     names = _names_of_frames()
     for name in itertools.dropwhile(lambda name: name not in _MACHINERY, names):
         if name not in _MACHINERY:
@@ -214,7 +214,7 @@ def _importer() -> str:
 
 
 def _names_of_frames() -> Iterator[str]:
-    """The top-level names of the modules whose code is running, the innermost first."""
+    """Yield the top-level names of the modules whose code is running, the innermost first."""
     frame = sys._getframe()
     while frame is not None:
         yield str(frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -484,11 +484,11 @@ def current_fields(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _module_line(node: Any) -> str:
-    """The line of `adapters.add` that a config of a module has become."""
+    """Return the line of `adapters.add` that a config of a module has become."""
     options = dict(node) if isinstance(node, dict) else {}
     method = _ADAPTERS.get(str(options.pop("type", None)))
     if method is None:
-        return str(node)  # refused where it is parsed
+        return str(node)  # rejected where it is parsed
     name = options.pop("name", method[1])
     values = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
     words = ", ".join(f"{key}={value!r}" for key, value in values.items())
@@ -508,7 +508,7 @@ def _current_data(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def hint(error: BaseException) -> str:
-    """What an import error of a module that was renamed should say besides; or nothing."""
+    """What an import error of a module that was renamed should say as well; or nothing."""
     if not isinstance(error, ImportError) or error.name is None:
         return ""
     inner = _NO_NAME.match(str(error))  # from t5x_lite.data import stages

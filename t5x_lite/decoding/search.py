@@ -37,7 +37,7 @@ class Generative(Protocol):
     def prefill(
         self, inputs: Array, *, max_length: int, prompt: Array | None = None
     ) -> tuple[Array, Any]:
-        """Runs all that is before the first new token.
+        """Run all that is before the first new token.
 
         Args:
           inputs: int [B, S], padded with 0 on the right.
@@ -54,11 +54,11 @@ class Generative(Protocol):
         ...
 
     def repeat(self, cache: Any, num: int) -> Any:
-        """A cache with `num` rows for each row, row-major."""
+        """Return a cache with `num` rows for each row, row-major."""
         ...
 
     def select(self, cache: Any, rows: Array) -> Any:
-        """A cache that goes on from the given rows; each stays among those of its own input."""
+        """A cache that continues from the given rows; each stays among those of its own input."""
         ...
 
 
@@ -86,7 +86,7 @@ def begin(
     num: int,
     max_length: int,
 ) -> Start:
-    """Runs the model up to the first new token.
+    """Run the model up to the first new token.
 
     Args:
       model: to be searched.
@@ -128,12 +128,12 @@ class Preparable(Generative, Protocol):
     """A model that decodes faster in another layout than its own."""
 
     def prepared(self) -> Generative:
-        """The same model laid out for decoding; a pytree."""
+        """Return the same model laid out for decoding; a pytree."""
         ...
 
 
 def prepared(model: Generative) -> Any:
-    """The model laid out for decoding, if it has such a layout, else as it is."""
+    """Return the model laid out for decoding, if it has such a layout, else as it is."""
     return model.prepared() if isinstance(model, Preparable) else model
 
 
@@ -150,7 +150,7 @@ class Preparation:
         self._model: Any = None
 
     def __call__(self, params: Params) -> Any:
-        """The model with these parameters, which are kept for comparison."""
+        """Return the model with these parameters, which are kept for comparison."""
         leaves = jax.tree.leaves(params)
         if self._model is None or [*map(id, leaves)] != [*map(id, self._leaves)]:
             self._model = None  # its arrays go before new ones come

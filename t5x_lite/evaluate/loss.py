@@ -61,7 +61,7 @@ class LossEvaluator:
         self._mesh = mesh
 
     def over(self, batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]) -> "LossEvaluator":
-        """The same loss, compiled once, over other batches."""
+        """Return the same loss, compiled once, over other batches."""
         other = copy.copy(self)
         other._batches = batches
         return other
@@ -98,7 +98,7 @@ def fisher_diagonal(
     part: str = "model",
     classes: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """The diagonal for one part of the parameters."""
+    """Return the diagonal for one part of the parameters."""
 
     def surprise(own: Any, batch: Batch) -> Array:
         given = loss({**params, part: own}, batch)
@@ -136,7 +136,7 @@ def mean_over_examples(
     *,
     what: str,
 ) -> dict[str, np.ndarray]:
-    """The mean of what each example adds to a total that begins as 0."""
+    """Return the mean of what each example adds to a total that begins as 0."""
     total, number = jax.tree.map(jnp.zeros_like, like), 0
     for row in rows:
         between_batches()
@@ -172,7 +172,7 @@ def head_importance(
     *,
     name: str = "heads",
 ) -> dict[str, np.ndarray]:
-    """The importance of each head."""
+    """Return the importance of each head."""
 
     def value(masks: Any, batch: Batch) -> Array:
         given = loss({**params, _ADAPTERS: {**params[_ADAPTERS], name: masks}}, batch)
@@ -190,7 +190,7 @@ def head_importance(
 
 
 def divided(importance: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N H"]:
-    """The importances of each layer by their length."""
+    """Return the importances of each layer by their length."""
     length = np.linalg.norm(importance, axis=-1, keepdims=True)
     return importance / np.where(length == 0, 1, length)
 

@@ -11,7 +11,7 @@ Zero-shot retrieval: how well an encoder's vectors find what answers a query.
     evaluator.run(params)       # {"ndcg_at_10": 0.6, "mrr_at_10": 0.5, "recall_at_100": 0.9}
 
 The directory is in BEIR's format. All of its documents are candidates for every query that has
-judgements, and they are compared exactly. Documents are read, encoded and forgotten a chunk at a
+judgments, and they are compared exactly. Documents are read, encoded and forgotten a chunk at a
 time: a corpus may be larger than memory. Of equal scores the document that stands first in the
 corpus is first in the ranking.
 
@@ -110,7 +110,7 @@ class HeadCorpus:
         self.dense: np.ndarray | None = np.concatenate(dense) if dense else None
 
     def has(self, way: str) -> bool:
-        """Whether a head was asked."""
+        """Return True if a head was asked."""
         made = {"dense": self.dense, "lexical": self._terms, "multi_vector": self._vectors}
         return made[way] is not None
 
@@ -127,7 +127,7 @@ class HeadCorpus:
 def rank_all(
     corpus: HeadCorpus, queries: Several, ways: Ways, *, num: int
 ) -> dict[str, list[list[tuple[str, float]]]]:
-    """The rankings of all queries, by way: documents with their scores, best first."""
+    """Return the rankings of all queries, by way: documents with their scores, best first."""
     finder = Finder(corpus, ways)
     made: dict[str, list[list[tuple[str, float]]]] = {name: [] for name in ways.names}
     for number in range(num):
@@ -179,7 +179,7 @@ class RetrievalEvaluator:
         whole: Bind | None = None,
         heads: HeadEmbedder | None = None,
     ):
-        """Reads queries and judgements, and goes through the corpus once to check it."""
+        """Read queries and judgments, and go through the corpus once to check it."""
         ranking.check_installed()
         self._settings, self._rows = settings, rows
         self._lengths = {
@@ -207,11 +207,11 @@ class RetrievalEvaluator:
         self.per_query: dict[str, dict[str, dict[str, float]]] = {}
 
     def names(self) -> list[str]:
-        """The names of the metrics."""
+        """Return the names of the metrics."""
         return [_named(way, name) for way in self._settings.ways or ("",) for name in ranking.NAMES]
 
     def run(self, params: Params) -> dict[str, float]:
-        """The means of nDCG@10, MRR@10 and Recall@100 over the queries, of each way."""
+        """Return the means of nDCG@10, MRR@10 and Recall@100 over the queries, of each way."""
         names = list(self._judged.queries)
         texts = [
             (self._settings.query_prefix or "") + text for text in self._judged.queries.values()
@@ -240,7 +240,7 @@ class RetrievalEvaluator:
     def _by_vector(
         self, params: Params, names: Sequence[str], queries: Sequence[np.ndarray]
     ) -> tuple[dict[str, list[Any]], int]:
-        """The rankings by the vector, and how many documents were cut."""
+        """Return the rankings by the vector, and how many documents were cut."""
         search = ExactSearch(
             self._embedder.run(params, queries),
             depth=DEPTH,
@@ -256,7 +256,7 @@ class RetrievalEvaluator:
     def _by_heads(
         self, params: Params, names: Sequence[str], queries: Sequence[np.ndarray]
     ) -> tuple[dict[str, list[Any]], int]:
-        """The rankings by heads, and how many documents were cut."""
+        """Yield the rankings by heads, and how many documents were cut."""
         assert self._heads is not None
         cut = 0
 
@@ -290,7 +290,7 @@ class RetrievalEvaluator:
                     advance(len(documents))
 
     def _drops(self, query: str) -> bool:
-        """Whether a document of the query's id is left out of the query's ranking."""
+        """Return True if a document of the query's id is omitted of the query's ranking."""
         same_ids = self._settings.same_ids
         return same_ids == "drop" or (same_ids == "auto" and query in self._judged.twins)
 
@@ -327,7 +327,7 @@ class RetrievalEvaluator:
             )
 
     def _documents(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
-        """Names and rows of documents, a chunk at a time, and how many of them were cut."""
+        """Yield names and rows of documents, a chunk at a time, and how many of them were cut."""
         records = retrieval_sets.read_corpus(self._settings.directory)
         while some := list(itertools.islice(records, self._chunk)):
             texts = [(self._settings.document_prefix or "") + record.text for record in some]
@@ -360,7 +360,7 @@ class RetrievalEvaluator:
 
 
 def _named(way: str, metric: str) -> str:
-    """A metric's name."""
+    """Return a metric's name."""
     return f"{way}/{metric}" if way else metric
 
 

@@ -75,10 +75,10 @@ class Span(NamedTuple):
 
 
 def best_answer(windows: Sequence[Window], *, stride: int, longest: int) -> Span | None:
-    """The likeliest span of a context; of equal ones that of the first window.
+    """Return the likeliest span of a context; of equal ones that of the first window.
 
     Args:
-      windows: of the context, in order; all but the last have the same number of tokens.
+      windows: windows of the context, in order; all but the last have the same number of tokens.
       stride: tokens from one window to the next; the tokens of a window, if these are fewer.
       longest: tokens of a span at most.
 
@@ -123,7 +123,7 @@ def in_most_context(
 
 
 def best_span(first: np.ndarray, last: np.ndarray, *, longest: int) -> Span:
-    """The span with the largest sum of the logits of its ends; of equal ones the earliest.
+    """Return the span with the largest sum of the logits of its ends; of equal ones the earliest.
 
     Args:
       first: logits of the first token, [n].
@@ -214,10 +214,10 @@ class HeadAnswers(Generator):
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
-        """Answers to each input, the best first, in the inputs' order.
+        """Yield the answers to each input, best first, in the order of the inputs.
 
         Args:
-          params: of the learner.
+          params: parameters of the learner.
           inputs: int32 tokens of each row, [CLS] and [SEP] included.
           prompts: means nothing here, like seeds and offset: nothing is decoded.
           seeds: see prompts.
@@ -270,7 +270,7 @@ class HeadAnswers(Generator):
 
     @abstractmethod
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        """The answers to a row, the best first."""
+        """Return the answers to a row, the best first."""
 
 
 class ClassAnswers(HeadAnswers):
@@ -388,7 +388,7 @@ class SpanAnswers(HeadAnswers):
 
 
 def _window(logits: np.ndarray, second: np.ndarray) -> Window:
-    """A row's logits [2, n] of its second text, and of [CLS]."""
+    """Return a row's logits [2, n] of its second text, and of [CLS]."""
     null = float(np.sum(logits[:, 0], dtype=np.float64))
     return Window(logits[0, second], logits[1, second], null)
 
@@ -469,7 +469,7 @@ def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
 
 
 def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:
-    """The head that is called as a task is: "mnli" of glue_mnli_matched; None is none.
+    """Return the head that is called as a task is: "mnli" of glue_mnli_matched; None is none.
 
     Args:
       heads: by name.
@@ -498,9 +498,9 @@ def check_head(
     """The name of the head that answers a task: one that is called so, or the one of its form.
 
     Args:
-      heads: of the checkpoint, by name.
+      heads: heads of the checkpoint, by name.
       form: the one that the task's form asks for; None where it does not say.
-      labels: of the task; None where it has no closed set of them.
+      labels: labels of the task; None where it has no closed set of them.
       where: the task, for messages.
       task: its name.
 
@@ -529,7 +529,7 @@ def check_head(
 
 
 def _check_classes(head: Head, labels: Sequence[str] | None, *, where: str, remedy: str) -> None:
-    """Refuses a head with another number of classes than a task has labels."""
+    """Raise InputError for a head with another number of classes than a task has labels."""
     wanted = 1 if labels is None else len(labels)
     if isinstance(head, ClassHead) and head.num_classes != wanted:
         said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"
@@ -552,13 +552,13 @@ def head_answers(
     """What answers a task's examples by a head that `check_head` has seen.
 
     Args:
-      bind: of the learner.
+      bind: bind of the learner.
       head: the one that answers.
-      labels: of the task; None where it has no closed set of them.
+      labels: labels of the task; None where it has no closed set of them.
       where: the task, for messages.
-      layout: of the task's examples.
-      null_threshold: of a task of spans that may be missing, see `SpanAnswers`.
-      candidates: whether an input has a row for each candidate, of which one is the answer.
+      layout: layout of the task's examples.
+      null_threshold: null threshold of a task of spans that may be missing, see `SpanAnswers`.
+      candidates: True if an input has a row for each candidate, of which one is the answer.
       **options: of `HeadAnswers`.
     """
     options |= {"head": head.name}
@@ -580,14 +580,14 @@ def head_answers(
 
 
 def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
-    """Whether class i of a head is label i of a task, as the loss takes it to be."""
+    """Return True if class i of a head is label i of a task, as the loss takes it to be."""
     if labels is None or not isinstance(head, ClassHead):
         return True
     return head.order_of(labels) in (None, tuple(labels))
 
 
 def _in_order(head: ClassHead, labels: Sequence[str], *, where: str) -> tuple[str, ...]:
-    """A task's labels in the order of a head's classes, which may be another one.
+    """Return a task's labels in the order of a head's classes, which may be another one.
 
     A head that does not know the names of its classes has the task's order. One that was imported
     with other names, such as LABEL_0, is taken to have it too, with a warning.

@@ -54,11 +54,11 @@ Step: TypeAlias = int | Literal["best"] | None
 
 
 def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
-    """The step directory that `--checkpoint DIR --step STEP` means.
+    """Return the step directory that `--checkpoint DIR --step STEP` means.
 
     Args:
       checkpoint: a work directory, its checkpoints/ or one step directory.
-      step: of a work directory.
+      step: step of a work directory.
 
     Raises:
       InputError: there is no such directory or step; or, of "best", nothing was measured by which
@@ -104,7 +104,7 @@ class Measured:
     Attributes:
       metric: what they are values of.
       mode: whether the highest or the lowest is best.
-      is_configured: whether checkpoints.best names this metric, so that the best step stays.
+      is_configured: True if checkpoints.best names this metric, so that the best step stays.
       values: the value of each step up to the newest checkpoint; at least one is finite.
     """
 
@@ -115,7 +115,7 @@ class Measured:
 
     @classmethod
     def of(cls, directory: AnyPath) -> "Measured | None":
-        """Reads what was measured of a run; None where that is nothing by which to choose.
+        """Read what was measured of a run; None where that is nothing by which to choose.
 
         Args:
           directory: checkpoints/ of a work directory, with at least one checkpoint.
@@ -144,7 +144,7 @@ class Measured:
         )
 
     def check_mode(self, checkpoint: object) -> None:
-        """Refuses to take the highest loss: "max" was once the default of all metrics.
+        """Reject the highest loss as the best: "max" was once the default of all metrics.
 
         Raises:
           InputError: the config says "max" of what is best where lowest by its name.
@@ -158,7 +158,7 @@ class Measured:
             )
 
     def best(self, steps: Sequence[int] | None = None) -> int | None:
-        """The best step; of some of them, if any of those was measured."""
+        """Return the best step; of some of them, if any of those was measured."""
         chosen = self.values if steps is None else {s: self.values.get(s, math.nan) for s in steps}
         return best_step(chosen, mode=self.mode)
 
@@ -223,7 +223,7 @@ def _metric(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None
 
 
 def _config(directory: AnyPath, newest: int) -> Mapping[str, Any]:
-    """The config of a run, or where that is gone, of its newest checkpoint."""
+    """Return the config of a run, or where that is gone, of its newest checkpoint."""
     step = directory / str(newest) / "files"
     places = [directory.parent] if directory.name == checkpointing.DIRECTORY else []
     for place in (*places, step):
@@ -248,7 +248,7 @@ def _lack(directory: AnyPath, step: int | None) -> str:
 
 
 def learner_of(experiment: Experiment) -> Learner:
-    """The learner of a config; nothing is allocated.
+    """Return the learner of a config; nothing is allocated.
 
     Raises:
       InputError: the objective cannot train the model.
@@ -267,7 +267,7 @@ def learner_of(experiment: Experiment) -> Learner:
 
 
 def with_float32_base(experiment: Experiment) -> Experiment:
-    """The same run, whose base is read as it is: what a checkpoint is used by."""
+    """Return the same run, whose base is read as it is: what a checkpoint is used by."""
     adapters = dataclasses.replace(experiment.adapters, base_dtype="float32")
     return dataclasses.replace(experiment, adapters=adapters)
 
@@ -289,7 +289,7 @@ def _on_mesh(learner: Learner, mesh: Mesh) -> Any:
 
 
 def read_experiment(step_directory: AnyPath, files: Mapping[str, bytes]) -> Experiment:
-    """The config of a step directory.
+    """Return the config of a step directory.
 
     Args:
       step_directory: for the messages.
@@ -323,7 +323,7 @@ class Loaded:
         """Raise InputError if the model cannot read so many tokens.
 
         Args:
-          length: of a row; None is what the model was trained with.
+          length: length of a row; None is what the model was trained with.
           what: has them, such as "rows".
         """
         most = self.experiment.model.longest_document
@@ -334,7 +334,7 @@ class Loaded:
             )
 
     def computing_in(self, dtype: ComputeDtype | None) -> "Loaded":
-        """The same with activations of another dtype; None changes nothing."""
+        """Return the same with activations of another dtype; None changes nothing."""
         if dtype is None:
             return self
         return dataclasses.replace(self, learner=dataclasses.replace(self.learner, dtype=dtype))
@@ -346,11 +346,11 @@ class Loaded:
 
     @classmethod
     def from_checkpoint(cls, checkpoint: str, *, step: Step, mesh: Mesh | None = None) -> "Loaded":
-        """Reads config, vocabulary and parameters of a step directory.
+        """Read config, vocabulary and parameters of a step directory.
 
         Args:
           checkpoint: a work directory or a step directory.
-          step: of a work directory: its number, "best", or None for the newest.
+          step: step of a work directory: its number, "best", or None for the newest.
           mesh: where the parameters go; None is the first device.
 
         Raises:

@@ -50,7 +50,7 @@ class TrainedModule:
       theirs: its name in the step.
       directory: the step.
       base: what the step says of the base that it was trained with; None where it holds it.
-      towers: names of the encoders besides the model that it has parameters for.
+      towers: names of the encoders in addition to the model that it has parameters for.
     """
 
     adapter: Adapter
@@ -61,7 +61,7 @@ class TrainedModule:
 
     @classmethod
     def find(cls, name: str, directory: str) -> "TrainedModule":
-        """The module of a checkpoint: the one of that name, or the only one.
+        """Return the module of a checkpoint: the one of that name, or the only one.
 
         Args:
           name: that it has here.
@@ -106,7 +106,7 @@ class TrainedModule:
         )
 
     def check_base(self, params: Params) -> None:
-        """Refuses a model that is not the one that the module was trained with.
+        """Raise InputError for a model that is not the one that the module was trained with.
 
         Args:
           params: nested; its model, in float32.
@@ -154,10 +154,10 @@ class TrainedModule:
         return digests(reading.restore_arrays(self.directory, shapes))
 
     def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
-        """The module's arrays by their paths here.
+        """Return the module's arrays by their paths here.
 
         Args:
-          shapes: of all parameters by path, with shardings.
+          shapes: shapes of all parameters by path, with shardings.
 
         Raises:
           InputError: they are damaged, or of other shapes.
@@ -193,7 +193,7 @@ class ModulesOf:
 
     @classmethod
     def of(cls, loaded: Loaded) -> "ModulesOf":
-        """Those of a checkpoint."""
+        """Return those of a checkpoint."""
         adapters = {each.name: each for each in loaded.learner.adapters}
         return cls(loaded, adapters, loaded.params.get("adapters", {}))
 
@@ -228,7 +228,7 @@ class ModulesOf:
         return learner_of(self._experiment(use))
 
     def using(self, use: Sequence[str | Block]) -> Loaded:
-        """The checkpoint as if it had these modules; arrays are shared, and none is copied.
+        """Return the checkpoint as if it had these modules; arrays are shared, and none is copied.
 
         Args:
           use: names of modules, or trees of them.
@@ -260,7 +260,7 @@ class ModulesOf:
         )
 
     def _of_block(self, part: str, title: str) -> Params:
-        """The arrays of a fusion or a router."""
+        """Return the arrays of a fusion or a router."""
         known = self.arrays.get(part, {})
         if title not in known:
             names = [each for each in known if each != "towers"]
@@ -272,7 +272,7 @@ class ModulesOf:
         return known[title]
 
     def _check_own_base(self, names: Sequence[str]) -> None:
-        """Refuses other modules than the checkpoint's own where its base trained with these."""
+        """Reject other modules than the checkpoint's own where its base trained with these."""
         learner = self.loaded.learner
         own = [each.name for each in learner.adapters]
         if not own or set(names) == set(own):
@@ -300,11 +300,11 @@ class ModulesOf:
 def load_using(
     checkpoint: str, *, step: Step = None, use: str | None = None, mesh: Mesh | None = None
 ) -> Loaded:
-    """A checkpoint whose model has some of its modules, as `--adapters.use` says.
+    """Return a checkpoint whose model has some of its modules, as `--adapters.use` says.
 
     Args:
       checkpoint: a work directory or a step directory.
-      step: of a work directory: its number, "best", or None for the newest.
+      step: step of a work directory: its number, "best", or None for the newest.
       use: names of modules, with commas between, or blocks of them; "" is the base alone, None what
         its own run used.
       mesh: where the parameters go; None is the first device.
@@ -324,10 +324,10 @@ def load_using(
 
 
 def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
-    """The experiment of a checkpoint with some of its modules.
+    """Return the experiment of a checkpoint with some of its modules.
 
     Args:
-      experiment: of the checkpoint.
+      experiment: experiment of the checkpoint.
       use: names of modules, with commas between, or blocks of them.
       where: the checkpoint, for messages.
 
@@ -341,7 +341,7 @@ def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
 
 
 def _chosen(experiment: Experiment, use: str, *, where: object) -> tuple[str | Block, ...]:
-    """The trees of `use`, of modules that a checkpoint has."""
+    """Return the trees of `use`, of modules that a checkpoint has."""
     try:
         chosen = parse_trees(use)
         for name in names_of(chosen):
@@ -352,7 +352,7 @@ def _chosen(experiment: Experiment, use: str, *, where: object) -> tuple[str | B
 
 
 def _check_there(name: str, names: Collection[str]) -> None:
-    """Refuses, by an InputError, a module that is not among those of some names."""
+    """Rejects, by an InputError, a module that is not among those of some names."""
     if name not in names:
         has = f"there are {', '.join(names)}" if names else "there is none"
         raise InputError(f"no module is called {name!r}{did_you_mean(name, names)}; {has}")
@@ -369,11 +369,11 @@ __all__ = [
 
 
 def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """An experiment that states the methods of the modules that it loads.
+    """Return an experiment that states the methods of the modules that it loads.
 
     Args:
-      experiment: of the config.
-      earlier: the config of the work directory, where the run goes on: it states them already.
+      experiment: experiment of the config.
+      earlier: the config of the work directory, where the run continues: it states them already.
 
     Raises:
       InputError: a checkpoint has no such module, or `add` has another one of that name.
@@ -402,7 +402,7 @@ def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experi
 
 
 def check_init(experiment: Experiment) -> None:
-    """Refuses, by an InputError, modules that are damaged, or loaded into one that begins anew."""
+    """Rejects, by an InputError, modules that are damaged, or loaded into one that begins again."""
     if experiment.adapters.loaded and not experiment.init.checkpoint:
         raise InputError("adapters.load needs the base that its modules are of: --init DIR")
     for directory in experiment.adapters.loaded.values():
@@ -410,7 +410,7 @@ def check_init(experiment: Experiment) -> None:
 
 
 def check_children(experiment: Experiment) -> None:
-    """Refuses, by an InputError, rows that do not say which module of a MultiTask is theirs."""
+    """Rejects, by an InputError, rows that do not say which module of a MultiTask is theirs."""
     use = experiment.adapters.composition
     blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
     numbers = adapter_numbers(experiment.data)
@@ -452,12 +452,12 @@ def check_children(experiment: Experiment) -> None:
 
 
 def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> Params:
-    """Parameters with those of the modules that an experiment loads and uses.
+    """Return parameters with those of the modules that an experiment loads and uses.
 
     Args:
       params: whose model is the base, in float32.
       experiment: that `with_loaded` gave.
-      shapes: of the parameters, with shardings.
+      shapes: shapes of the parameters, with shardings.
 
     Raises:
       InputError: a module is damaged, or was trained with another base.
@@ -472,14 +472,14 @@ def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> P
 
 
 def in_float32(shapes: Any) -> Any:
-    """Shapes and shardings of arrays in float32, to read a base as its digests are of it."""
+    """Return shapes and shardings of arrays in float32, to read a base as its digests are of it."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, "float32", sharding=leaf.sharding), shapes
     )
 
 
 def in_dtypes_of(params: Params, shapes: Any) -> Params:
-    """Arrays in the dtypes of shapes; the same arrays where they have them."""
+    """Return arrays in the dtypes of shapes; the same arrays where they have them."""
     return jax.tree.map(
         lambda array, leaf: array if array.dtype == leaf.dtype else array.astype(leaf.dtype),
         params,

@@ -52,10 +52,10 @@ class PairScores(HeadAnswers):
     def of(
         self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
     ) -> Float[np.ndarray, " n"]:
-        """The logit of each row, in order.
+        """Return the logit of each row, in order.
 
         Args:
-          params: of the learner.
+          params: parameters of the learner.
           rows: int32 tokens of each.
           static_length: tokens that rows are padded to; None is a power of two that holds them.
         """
@@ -65,7 +65,7 @@ class PairScores(HeadAnswers):
         return np.array(found, np.float32)
 
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        """The score as a text."""
+        """Return the score as a text."""
         del second
         return [Prediction(text=f"{logits[0]:g}", ids=(), score=float(logits[0]))]
 
@@ -103,7 +103,7 @@ class CrossEncoder:
         query_length: int | None = None,
         mesh: Mesh | None = None,
     ) -> "CrossEncoder":
-        """The cross-encoder of a checkpoint.
+        """Return the cross-encoder of a checkpoint.
 
         Args:
           loaded: the checkpoint.
@@ -141,7 +141,7 @@ class CrossEncoder:
         )
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
-        """The raw logit of each (query, passage).
+        """Return the raw logit of each (query, passage).
 
         Raises:
           InputError: a score is not finite.
@@ -155,11 +155,11 @@ class CrossEncoder:
         return found
 
     def rows(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
-        """The tokens of each (query, passage): [CLS] query [SEP] passage [SEP]."""
+        """Return the tokens of each (query, passage): [CLS] query [SEP] passage [SEP]."""
         return [row for row, _ in self.rows_and_cuts(pairs)]
 
     def rows_and_cuts(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, bool]]:
-        """The tokens of each (query, passage), and whether one of its texts was cut."""
+        """Return the tokens of each (query, passage), and whether one of its texts was cut."""
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         encoded = self.loaded.vocabulary.encode_batch(texts)
         ids = {
@@ -183,18 +183,18 @@ class CrossEncoder:
 
 
 def scores_texts(loaded: Loaded) -> bool:
-    """Whether a checkpoint has the head of one class that scores a query with a passage."""
+    """Return True if a checkpoint has the head of one class that scores a query with a passage."""
     head = loaded.learner.heads.get(_HEAD)
     return head is not None and head.scores_texts
 
 
 def trains_ranking(experiment: Experiment) -> bool:
-    """Whether a checkpoint was trained to rank passages."""
+    """Return True if a checkpoint was trained to rank passages."""
     return isinstance(experiment.objective, Ranker)
 
 
 def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tuple[int, int]:
-    """Tokens of a row and of a query: asked for, or trained with."""
+    """Return tokens of a row and of a query: asked for, or trained with."""
     experiment = loaded.experiment
     most, data = experiment.model.longest_document, experiment.data
     trained = {"inputs": data.inputs_length, "targets": data.targets_length}
@@ -245,12 +245,12 @@ class HeadScorer:
         batch_size: int = 32,
         query_length: int | None = None,
     ) -> "HeadScorer":
-        """The heads of an encoder.
+        """Return the heads of an encoder.
 
         Args:
-          encoder: of the checkpoint; its length is that of a passage.
+          encoder: encoder of the checkpoint; its length is that of a passage.
           heads: some of `HEADS`.
-          weights: of all three.
+          weights: weights of all three.
           batch_size: texts encoded at once.
           query_length: maximum tokens of a query; None is as of passages.
 
@@ -276,7 +276,7 @@ class HeadScorer:
         )
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
-        """The weighted mean of each (query, passage).
+        """Return the weighted mean of each (query, passage).
 
         Raises:
           InputError: a vector or a score is not finite.

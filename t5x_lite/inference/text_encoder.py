@@ -43,7 +43,7 @@ class Vectors:
 
     Attributes:
       pooling: of the states.
-      normalize: whether it has length 1.
+      normalize: True if it has length 1.
     """
 
     pooling: Pooling
@@ -93,12 +93,12 @@ def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
 
 
 def most_tokens(experiment: Experiment) -> int | None:
-    """Tokens that a row can have at most; None is no limit."""
+    """Return tokens that a row can have at most; None is no limit."""
     return experiment.model.longest_document
 
 
 def trained_length(experiment: Experiment) -> int:
-    """Tokens of the longest rows that the model was trained with, or that its head names."""
+    """Return tokens of the longest rows that the model was trained with, or that its head names."""
     head, data = dense_head(experiment), experiment.data
     longest = max(data.inputs_length, *text_lengths(data).values(), 0)
     if head is not None and head.max_length is not None:
@@ -107,7 +107,7 @@ def trained_length(experiment: Experiment) -> int:
 
 
 def check_encodes(learner: Learner, where: object) -> None:
-    """Refuses a model that gives no vectors.
+    """Raise InputError for a model that gives no vectors.
 
     Args:
       learner: the one that holds it.
@@ -146,7 +146,7 @@ class TextEncoder:
         pooling: Pooling | None = None,
         normalize: bool | None = None,
     ) -> "TextEncoder":
-        """The encoder of a checkpoint that has been read.
+        """Return the encoder of a checkpoint that has been read.
 
         Args:
           loaded: the checkpoint.
@@ -197,12 +197,12 @@ class TextEncoder:
         return head.prompt(*([] if prompt is None else [prompt]))
 
     def known_prompt(self, name: str) -> str | None:
-        """The name of a prompt, if the checkpoint has it."""
+        """Return the name of a prompt, if the checkpoint has it."""
         head = dense_head(self.loaded.experiment) or Dense()
         return name if name in [each.name for each in head.prompts] else None
 
     def rows(self, texts: Sequence[str], *, mcls: int | None = None) -> Cut:
-        """The tokens of each text, and the numbers of the texts that were cut.
+        """Return the tokens of each text, and the numbers of the texts that were cut.
 
         Args:
           texts: any strings.
@@ -243,8 +243,8 @@ class TextEncoder:
         Args:
           batch_size: rows encoded at once.
           lengths: as for `Embedder`.
-          bag_top: of DupMAE, entries of the bag of words that stand behind the pooled state; 0 is
-            no bag.
+          bag_top: number of DupMAE's entries of the bag of words that stand behind the pooled
+            state; 0 is no bag.
 
         Raises:
           InputError: a bag is asked for of a checkpoint without a masked language model's head.
@@ -298,9 +298,9 @@ def head_embedder(
     """What several heads make of rows in one pass.
 
     Args:
-      experiment: of the learner.
+      experiment: experiment of the learner.
       learner: whose heads are asked.
-      vocabulary: of the model.
+      vocabulary: vocabulary of the model.
       ways: names of the heads.
       vectors: how the dense one is made.
       batch_size: rows encoded at once.

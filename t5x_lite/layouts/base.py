@@ -58,7 +58,7 @@ _own = _Generator()
 
 
 def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np.random.Generator:
-    """The random numbers of one example in one epoch.
+    """Return the random numbers of one example in one epoch.
 
     Philox is counter based: the seed is its key, and (index, epoch) are the high words of its
     counter, so that no two examples share numbers.
@@ -105,7 +105,7 @@ class EncoderTokens:
       mask_id: stands where a piece is to be predicted.
       pad_id: padding.
       unk_id: what has no piece.
-      kinds: of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
+      kinds: kind of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
       separators: how many [SEP] stand between two texts; RoBERTa and XLM-R have two.
     """
 
@@ -185,7 +185,7 @@ class Layout:
         return "labels" in self.features
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Tokens at most of each feature; of one that is joined, of each of its texts.
+        """Return tokens at most of each feature; of one that is joined, of each of its texts.
 
         Args:
           inputs: data.inputs_length.
@@ -194,20 +194,20 @@ class Layout:
         return {"inputs": inputs, "targets": targets}
 
     def ending(self, vocabulary: Vocabulary, *, length: int | None = None) -> tuple[int, ...]:
-        """Tokens that end the inputs of a task of text to text: EOS as a rule.
+        """Return tokens that end the inputs of a task of text to text: EOS as a rule.
 
         Args:
-          vocabulary: of the tokens.
+          vocabulary: vocabulary of the tokens.
           length: tokens of inputs at most, these included; None is not known.
 
         Raises:
-          InputError: `length` leaves no room for a text beside words that stand in EOS's place.
+          InputError: `length` leaves no room for a text next to words that stand in EOS's place.
         """
         del length
         return (vocabulary.eos_id,) if self.ends else ()
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Tokens at most of a "query" and of a "document"; {} where all texts are alike.
+        """Return tokens at most of a "query" and of a "document"; {} where all texts are alike.
 
         Args:
           inputs: data.inputs_length.
@@ -227,15 +227,15 @@ class Layout:
         return inputs, None
 
     def check_model(self, *, begins_with_cls: bool) -> None:
-        """Refuses, by an InputError, a model whose rows are others.
+        """Rejects, by an InputError, a model whose rows are others.
 
         Args:
-          begins_with_cls: whether the model's rows begin with [CLS].
+          begins_with_cls: True if the model's rows begin with [CLS].
         """
         del begins_with_cls
 
     def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
-        """Tokens of a row, of each side that is packed.
+        """Return tokens of a row, of each side that is packed.
 
         Args:
           lengths: see `lengths`.
@@ -243,7 +243,7 @@ class Layout:
         return tuple(lengths[name] for name in self.features)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """Tokens that each example takes of `capacity`, from the lengths of its features."""
+        """Return tokens that each example takes of `capacity`, from the lengths of its features."""
         return lengths
 
     def longest(self, example: Example) -> int:
@@ -257,7 +257,7 @@ class Layout:
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """As `longest`, whatever is drawn of an example: what `shapes.Scheduled` goes by.
+        """As `longest`, whatever is sampled of an example: what `shapes.Scheduled` goes by.
 
         Args:
           joined: tokens of the longest text in the features of each example that are joined.
@@ -276,14 +276,14 @@ class Layout:
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """Puts examples in rows, those of a row in their order.
+        """Put examples in rows, those of a row in their order.
 
         Args:
           examples: features by name: int32 token ids, trimmed, EOS included, or other numbers.
           rows: the row of each, in [0, num_rows).
           num_rows: rows in all; those without an example are padding.
           lengths: see `lengths`.
-          pack: whether rows say which example and which position a token is of.
+          pack: True if rows say which example and which position a token is of.
           tokens: the vocabulary's, of a layout of an encoder; None where only shapes are asked for.
 
         Returns:
@@ -299,10 +299,10 @@ class Layout:
         return {"layout": self.name, **dataclasses.asdict(self)}
 
     def check(self, there: Collection[str]) -> None:
-        """Refuses a task without the features that the layout shows, or with some that it does not.
+        """Reject a task without the features that the layout shows, or with some that it does not.
 
         Args:
-          there: the task's features, and others, which are passed over.
+          there: the task's features, and others, which are skipped.
 
         Raises:
           InputError: naming both, and the layouts that fit.
@@ -318,7 +318,7 @@ class Layout:
         )
 
     def of_task(self, there: Collection[str]) -> "Layout":
-        """The layout of one task's examples, after `check`.
+        """Return the layout of one task's examples, after `check`.
 
         Args:
           there: the task's features, and others.
@@ -327,7 +327,7 @@ class Layout:
         return self
 
     def shown(self, there: Collection[str]) -> tuple[str, ...]:
-        """Those of a task's features that rows are made of."""
+        """Return those of a task's features that rows are made of."""
         return (*self.features, *(name for name in self.optional if name in there))
 
     @classmethod
@@ -343,7 +343,7 @@ class Layout:
         return {}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
-        """Refuses a cache that was made with other values of `fixed`.
+        """Raise InputError for a cache that was made with other values of `fixed`.
 
         Args:
           fixed: those of the cache.
@@ -377,14 +377,14 @@ class Layout:
 
 
 def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
-    """The texts of a feature that is joined, each of which begins with [CLS]."""
+    """Return the texts of a feature that is joined, each of which begins with [CLS]."""
     if not len(joined):
         return []
     return np.split(joined, np.flatnonzero(joined == joined[0])[1:])
 
 
 def longest_joined(layout: Layout, example: Example) -> int:
-    """Tokens of the longest text in the features of an example that are joined."""
+    """Return tokens of the longest text in the features of an example that are joined."""
     texts = [text for name in layout.joined for text in separate(example[name])]
     return max(map(len, texts), default=0)
 
@@ -394,7 +394,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _layouts(base: type[Layout] = Layout) -> Iterator[type[Layout]]:
-    """The library's own layouts, as far as they were imported."""
+    """Yield the library's own layouts, as far as they were imported."""
     for layout in base.__subclasses__():
         if layout.__module__.startswith("t5x_lite.") and layout.features:
             yield layout
@@ -428,7 +428,7 @@ class Rows:
         num_rows: int,
         pack: bool,
     ) -> "tuple[Rows, list[Mapping[str, np.ndarray]]]":
-        """The rows of examples in any order, and the examples in the order of their rows."""
+        """Return the rows of examples in any order, and the examples in the order of their rows."""
         order = np.argsort(rows, kind="stable")
         return cls(rows[order], num_rows=num_rows, pack=pack), [examples[i] for i in order]
 
@@ -508,10 +508,10 @@ class Rows:
 
 
 def first_fit(lengths: Int[np.ndarray, "n F"], *, capacity: Sequence[int]) -> Int[np.ndarray, " n"]:
-    """The row of each example.
+    """Return the row of each example.
 
     Args:
-      lengths: of the features that are packed, each at most its capacity.
+      lengths: lengths of the features that are packed, each at most its capacity.
       capacity: tokens of a row, for each feature.
 
     Returns:

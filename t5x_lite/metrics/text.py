@@ -14,7 +14,7 @@ SQuAD 2.0: questions some of which have no answer (Rajpurkar et al. 2018, arXiv:
     squad_v2(targets, predictions)["best_exact_thresh"]     # -3.0: "" where the odds are above it
 
 Names and values are those of the official evaluate-v2.0.py with --na-prob-file, divided by 100.
-Without questions of a kind, HasAns_* or NoAns_* are 0, which the script leaves out.
+Without questions of a kind, HasAns_* or NoAns_* are 0, which the script omits.
 
 Whether a passage holds an answer: the recall of open question answering.
 
@@ -22,7 +22,7 @@ Whether a passage holds an answer: the recall of open question answering.
     top_k({"q": ["Rome"]}, {"q": ["Oslo", "In Rome"]}, [1, 2])      # {"top@1": 0.0, "top@2": 1.0}
 
 Text is divided into runs of letters, digits and marks, and single other characters that are no
-white space and no control character, after normalisation to NFD, in lower case. An answer is there
+white space and no control character, after normalization to NFD, in lower case. An answer is there
 where its tokens stand one after another. An answer without a token is in no passage.
 
 Quotation marks, dashes, primes, slashes and the ellipsis are first made the plain ones.
@@ -72,7 +72,7 @@ _TRIVIA = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
 
 
 def exact_match(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"exact_match": the fraction of predictions that are their target, to the letter}.
+    """Return {"exact_match": the fraction of predictions that are their target, to the letter}.
 
     Raises:
       ValueError: there are no targets, or not as many predictions.
@@ -83,7 +83,7 @@ def exact_match(targets: Sequence[str], predictions: Sequence[str]) -> dict[str,
 
 
 def sequence_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"sequence_accuracy"}: `exact_match` under the name that T5 has for whole sequences.
+    """Return {"sequence_accuracy"}: `exact_match` under the name that T5 has for whole sequences.
 
     Raises:
       ValueError: there are no targets, or not as many predictions.
@@ -92,7 +92,7 @@ def sequence_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dic
 
 
 def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns SQuAD v1.1's {"exact_match", "f1"} after normalisation, the best over the answers.
+    """Return SQuAD v1.1's {"exact_match", "f1"} after normalization, the best over the answers.
 
     F1 is of the words that prediction and answer share, counted with repetition (Rajpurkar et al.
     2016, arXiv:1606.05250, and its evaluation script).
@@ -108,7 +108,7 @@ def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
 
 
 def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"exact_match", "f1"} as `squad`, after TriviaQA's normalization.
+    """Return {"exact_match", "f1"} as `squad`, after TriviaQA's normalization.
 
     Punctuation, curly quotation marks among it, becomes a space (Joshi et al. 2017,
     arXiv:1705.03551, and its evaluation script).
@@ -153,7 +153,7 @@ def normalize_trivia_answer(text: str) -> str:
 
 
 def word_f1(wanted: Sequence[str], got: Sequence[str]) -> float:
-    """Returns 2 * shared / (wanted + got) words, of words with repetition; 0 if none is shared."""
+    """Return 2 * shared / (wanted + got) words, of words with repetition; 0 if none is shared."""
     shared = (Counter(wanted) & Counter(got)).total()
     return 2 * shared / (len(wanted) + len(got)) if shared else 0.0
 
@@ -161,7 +161,7 @@ def word_f1(wanted: Sequence[str], got: Sequence[str]) -> float:
 def squad_v2(
     targets: Sequence[Sequence[str]], predictions: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Returns exact match and F1: of all questions, of those with and without answer, at the best.
+    """Return exact match and F1: of all questions, of those with and without answer, at the best.
 
     Args:
       targets: the accepted answers of each question; [""] where it has none.
@@ -205,8 +205,8 @@ def best_threshold(
     Answers are taken one after the other, those with the least odds first; of equal odds the first.
 
     Args:
-      gains: what each answer adds to the sum of scores, if it is taken in place of none.
-      odds: of each.
+      gains: what each answer adds to the sum of scores, if it is taken instead of none.
+      odds: odds of each answer.
       num_without: questions without an answer, which all count 1 while no answer is taken.
     """
     order = np.argsort(odds, kind="stable")
@@ -216,7 +216,7 @@ def best_threshold(
 
 
 def _accepted(answers: Sequence[str]) -> list[str]:
-    """The answers as they are compared; [""] where none has a word that counts."""
+    """Return the answers as they are compared; [""] where none has a word that counts."""
     return [text for answer in answers if (text := normalize_answer(answer))] or [""]
 
 
@@ -246,13 +246,13 @@ _PLAIN = str.maketrans(
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a text."""
+    """Return the tokens of a text."""
     plain = unicodedata.normalize("NFD", text.translate(_PLAIN)).lower()
     return _pattern().findall(plain)
 
 
 def has_answer(answers: Iterable[str], text: str) -> bool:
-    """Whether one of the answers is in a text."""
+    """Return True if one of the answers is in a text."""
     found = tokens(text)
     return any(_is_part(tokens(answer), found) for answer in answers)
 
@@ -270,7 +270,7 @@ def top_k(
     passages: Mapping[str, Sequence[str]],
     cuts: Sequence[int],
 ) -> dict[str, float]:
-    """The share of questions of which one of the first k passages holds an answer.
+    """Return the fraction of questions of which one of the first k passages holds an answer.
 
     Args:
       answers: question -> its answers; at least one question.
@@ -291,7 +291,7 @@ def top_k(
 
 
 def first_answer(answers: Sequence[str], passages: Iterable[str]) -> int:
-    """The rank, from 1, of the first passage that holds an answer; 0 where none does."""
+    """Return the rank, from 1, of the first passage that holds an answer; 0 where none does."""
     wanted = [found for answer in answers if (found := tokens(answer))]
     for rank, passage in enumerate(passages, start=1):
         whole = tokens(passage)
@@ -319,7 +319,7 @@ ROUGE_TYPES = ("rouge1", "rouge2", "rougeLsum")
 
 
 def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"bleu": in [0, 1]}: sacreBLEU's corpus score with the international tokenisation.
+    """Return {"bleu": in [0, 1]}: sacreBLEU's corpus score with the international tokenisation.
 
     As t5/evaluation/metrics.py (bleu): exponential smoothing, case kept, tokenize "intl" (Papineni
     et al. 2002; Post 2018, arXiv:1804.08771).
@@ -351,7 +351,7 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> 
 
 
 def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"rouge1", "rouge2", "rougeLsum"}: means of the F-measures of all examples.
+    """Return {"rouge1", "rouge2", "rougeLsum"}: means of the F-measures of all examples.
 
     As T5 reckons an example: no stemming, and " . " ends a sentence for ROUGE-Lsum, as do newlines
     (Lin 2004; t5/evaluation/metrics.py).
@@ -393,7 +393,7 @@ Member = Mapping[str, Any]
 
 
 def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str, float]:
-    """Returns {"f1": F1 over all answers of all questions}, MultiRC's F1a.
+    """Return {"f1": F1 over all answers of all questions}, MultiRC's F1a.
 
     Args:
       targets: values 0 or 1, the answer's label; groups are questions.
@@ -409,7 +409,7 @@ def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict
 def multirc_exact_match(
     targets: Sequence[Member], predictions: Sequence[Member]
 ) -> dict[str, float]:
-    """Returns {"exact_match": the fraction of questions all of whose answers are labelled right}.
+    """Return {"exact_match": the fraction of questions all of whose answers are labelled right}.
 
     Args:
       targets: values 0 or 1, the answer's label; groups are questions.
@@ -427,7 +427,7 @@ def multirc_exact_match(
 
 
 def record(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str, float]:
-    """Returns ReCoRD's {"exact_match", "f1"}, the best over the answers, once for each question.
+    """Return ReCoRD's {"exact_match", "f1"}, the best over the answers, once for each question.
 
     A training example is made for each answer; a question counts once, by its first example.
 

@@ -31,7 +31,7 @@ class Mlm(Head):
     name: str = "mlm"
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MaskedLMHead":
-        """Makes the module."""
+        """Make the module."""
         encoder = encoder_of(self, model)
         return MaskedLMHead(
             encoder.d_model,
@@ -120,7 +120,7 @@ class Rtd(Head):
     kind: RtdKind = "electra"
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ElectraRtdHead | DebertaRtdHead":
-        """Makes the module."""
+        """Make the module."""
         encoder = encoder_of(self, model)
         activation, stddev = encoder.activation, encoder.initializer_stddev
         if self.kind == "electra":
@@ -169,7 +169,7 @@ class ElectraRtdHead(nnx.Module):
         self.activation: Activation = activation
 
     def __call__(self, hidden: Float[Array, "B S D"]) -> Float[Array, "B S"]:
-        """The logit of "replaced" at each position."""
+        """Return the logit of "replaced" at each position."""
         x = activate(self.dense.product(hidden), self.activation).astype(hidden.dtype)
         return self.out.product(x)[..., 0]
 
@@ -216,7 +216,7 @@ class DebertaRtdHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], *, positions: Int[Array, "B S"] | None = None
     ) -> Float[Array, "B S"]:
-        """The logit of "replaced" at each position.
+        """Return the logit of "replaced" at each position.
 
         Args:
           hidden: the encoder's states.

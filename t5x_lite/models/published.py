@@ -365,7 +365,7 @@ def _deberta(d_model: int, num_layers: int, /, **fields: Any) -> DebertaConfig:
     return DebertaConfig(**{**defaults, **fields})
 
 
-# v2 (2021): with a convolution beside the first layer
+# v2 (2021): with a convolution next to the first layer
 
 
 def _deberta_v2(num_layers: int, /, **fields: Any) -> DebertaConfig:
@@ -424,7 +424,7 @@ def _lm(d_model: int, num_heads: int, num_layers: int, d_ff: int, /, **fields: A
 
 
 def lm_v1(**fields: Any) -> LMConfig:
-    """The paper's language model (table 2), 110M parameters: one stack of T5 1.0 base.
+    """Return the paper's language model (table 2), 110M parameters: one stack of T5 1.0 base.
 
     Source: t5/models/gin/models/lm_v1.gin in google-research/text-to-text-transfer-transformer; its
     prefix language model, lm_v1_ifa.gin, is `lm_v1(prefix=True)`. Its relative bias has buckets for

@@ -88,10 +88,10 @@ class StackConfig(ModelConfig):
         "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", whose
         memory is linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
         "cudnn", cuDNN's for NVIDIA GPUs and bfloat16 (`t5x_lite.nn.cudnn_attention`), elsewhere
-        plain, and refused in training. Decoding is plain.
+        plain, and rejected in training. Decoding is plain.
       attention_block: keys that blocked attention takes at a time, and queries too if the kernel
         does it: 256 is good there; where that does not fit the chip, the half is taken.
-      one_text_rows: whether each row holds one text with its padding behind it: then cuDNN's
+      one_text_rows: True if each row holds one text with its padding behind it: then cuDNN's
         attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
     """
 
@@ -134,12 +134,12 @@ class StackConfig(ModelConfig):
         return self.num_heads
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Refuses devices or a dtype that cuDNN's attention, if chosen, does not run on."""
+        """Reject devices or a dtype that cuDNN's attention, if chosen, does not run on."""
         if self.attention == "cudnn":
             cudnn_attention.check(kind=kind, dtype=dtype)
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Refuses a precision that the kernel for TPUs, if chosen, does not have."""
+        """Reject a precision that the kernel for TPUs, if chosen, does not have."""
         check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ class StackConfig(ModelConfig):
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool
     ) -> tuple["StackConfig", str]:
-        """The config with what "auto" is on such devices; see `ModelConfig.with_choices`."""
+        """Return the config with what "auto" is on such devices; see `ModelConfig.with_choices`."""
         counts = [f.name for f in dataclasses.fields(self) if f.name.endswith("_layers")]
         return chosen(
             self,
@@ -163,7 +163,7 @@ class StackConfig(ModelConfig):
         )
 
     def unrolled(self) -> "StackConfig":
-        """The same model with its layers as straight-line code."""
+        """Return the same model with its layers as straight-line code."""
         return self.replace(unroll=True)
 
     def on_cpu(self, *, dtype: str) -> "StackConfig":
@@ -176,7 +176,7 @@ class StackConfig(ModelConfig):
         """FLOPs of one layer's forward pass for one row; see `ModelConfig.forward_flops`.
 
         Args:
-          length: of the row.
+          length: length of the row.
           across: length of the inputs that cross-attention reads; 0 where there is none.
         """
         d, joined = self.d_model, self.num_heads * self.d_kv
@@ -204,7 +204,7 @@ class T5Config(StackConfig):
     Attributes:
       num_encoder_layers: layers of the encoder.
       num_decoder_layers: layers of the decoder; 6 and 6 is the paper's half of base.
-      tie_embeddings: whether the output shares the embedding (1.0).
+      tie_embeddings: True if the output shares the embedding (1.0).
       share_layers: encoder and decoder share one set of parameters (paper section 3.2, "shared"),
         stored at encoder/; the decoder stores its cross-attention and that one's norms alone. As in
         the paper's own code (t5's bi_v1_shared.gin gives both stacks one variable scope), the
@@ -232,7 +232,7 @@ class T5Config(StackConfig):
             )
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """The decoder's arrays read from the encoder, where layers are shared."""
+        """Return the decoder's arrays read from the encoder, where layers are shared."""
         if not self.share_layers:
             return ()
         pairs = {f"layers/{name}": f"layers/{of}" for name, of in _SHARED.items()}
@@ -260,7 +260,7 @@ class T5Config(StackConfig):
         return encoder + decoder + 2 * targets * self.d_model * self.vocab_size
 
     def build(self, *, rngs: nnx.Rngs) -> "T5":
-        """Makes the module with fresh parameters."""
+        """Make the module with fresh parameters."""
         return T5(self, rngs=rngs)
 
 
@@ -287,7 +287,7 @@ class T5(TokenModel):
         self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
 
     def stacks(self) -> dict[str, Any]:
-        """The stacked layers, which have slots, by the names of their stacks."""
+        """Return the stacked layers, which have slots, by the names of their stacks."""
         return {"encoder": self.encoder.layers, "decoder": self.decoder.layers}
 
     def encode(
@@ -297,11 +297,11 @@ class T5(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B _ D"]:
-        """The encoder's output, of a prompt's rows, too.
+        """Return the encoder's output, of a prompt's rows, too.
 
         Args:
           tokens: padded with 0.
-          segment_ids: of packed examples, from 1; 0 is padding.
+          segment_ids: segment ids of packed examples, from 1; 0 is padding.
           key: turns dropout on.
         """
         x = self.embed(tokens)
@@ -328,8 +328,8 @@ class T5(TokenModel):
         Args:
           encoder_input_tokens: padded with 0.
           decoder_input_tokens: the targets shifted right, 0 first.
-          encoder_segment_ids: of packed examples; both or neither.
-          decoder_segment_ids: of packed examples.
+          encoder_segment_ids: encoder segment ids of packed examples; both or neither.
+          decoder_segment_ids: decoder segment ids of packed examples.
           key: turns dropout on; None is deterministic.
 
         Returns:
@@ -388,7 +388,7 @@ class T5(TokenModel):
         max_length: int,
         prompt: Int[Array, "B P"] | None = None,
     ) -> tuple[Float[Array, "B V"], Cache]:
-        """Encodes the inputs, reads the prompts and makes the cache: one pass.
+        """Encode the inputs, read the prompts and make the cache: one pass.
 
         Args:
           inputs: padded with 0 on the right.
@@ -449,7 +449,7 @@ class T5EncoderConfig(StackConfig):
         return self.num_layers * self.layer_flops(length)
 
     def build(self, *, rngs: nnx.Rngs) -> "T5Encoder":
-        """Makes the module with fresh parameters."""
+        """Make the module with fresh parameters."""
         return T5Encoder(self, rngs=rngs)
 
 
@@ -471,7 +471,7 @@ class T5Encoder(TokenModel):
         )
 
     def stacks(self) -> dict[str, Any]:
-        """The stacked layers, which have slots, by the names of their stacks."""
+        """Return the stacked layers, which have slots, by the names of their stacks."""
         return {"encoder": self.encoder.layers}
 
     def __call__(
@@ -481,11 +481,11 @@ class T5Encoder(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """The encoder's output.
+        """Return the encoder's output.
 
         Args:
           tokens: padded with 0.
-          segment_ids: of packed examples, from 1; 0 is padding.
+          segment_ids: segment ids of packed examples, from 1; 0 is padding.
           key: turns dropout on.
         """
         x = self.embed(tokens)
@@ -504,5 +504,5 @@ class T5Encoder(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """The call under the name that it has in T5."""
+        """Return the call under the name that it has in T5."""
         return self(tokens, segment_ids=segment_ids, key=key)

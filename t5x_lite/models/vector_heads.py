@@ -80,14 +80,14 @@ class Dense(Head):
 
     Attributes:
       pooling: "cls" or "mean"; `models.towers`.
-      normalize: whether vectors have length 1.
+      normalize: True if vectors have length 1.
       max_length: tokens of a text at most, [CLS] and [SEP] included; None is not known.
       prompts: that texts of some kinds begin with.
       default_prompt: the name of the one that a text without a kind begins with; "" is none.
       projection: numbers of a vector, by a linear layer behind the pooling; None has no such layer.
-      tied: whether queries and passages have the same.
-      activation: of the projection's result, before the length is 1; LaBSE has "tanh".
-      projection_bias: whether the projection has a bias; Sentence-T5's has none.
+      tied: True if queries and passages have the same.
+      activation: activation of the projection's result, before the length is 1; LaBSE has "tanh".
+      projection_bias: True if the projection has a bias; Sentence-T5's has none.
     """
 
     name: str = "dense"
@@ -120,7 +120,7 @@ class Dense(Head):
         return self.projection is not None
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "DenseHead":
-        """Makes the module.
+        """Make the module.
 
         Raises:
           InputError: the pooling is "cls", and rows do not begin with [CLS].
@@ -145,7 +145,7 @@ def dense_of(heads: Mapping[str, Head]) -> Dense | None:
 
 
 def check_cls(pooling: Pooling, model: ModelConfig) -> None:
-    """Refuses, by an InputError, the pooling "cls" of a model whose rows have no [CLS]."""
+    """Rejects, by an InputError, the pooling "cls" of a model whose rows have no [CLS]."""
     if pooling == "cls" and not model.begins_with_cls:
         raise InputError(
             f"pooling 'cls': the rows of a {type(model).__name__} do not begin with [CLS]; use "
@@ -194,7 +194,7 @@ class DenseHead(nnx.Module):
         Args:
           hidden: the encoder's states.
           mask: what is no padding: true, or above 0.
-          role: of the texts.
+          role: role of the texts.
         """
         vectors = self.project(pool(hidden, mask, self.config.pooling), role=role)
         return unit(vectors) if self.config.normalize else vectors
@@ -204,7 +204,7 @@ class DenseHead(nnx.Module):
 
         Args:
           pooled: float32.
-          role: of the texts.
+          role: role of the texts.
         """
         if self.config.projection is not None:
             layer = getattr(self, "query" if self.config.tied else role)
@@ -214,7 +214,7 @@ class DenseHead(nnx.Module):
 
 
 def _sizes(model: ModelConfig | None) -> tuple[int, float]:
-    """The size of a model's states, and the deviation of a fresh kernel that reads them."""
+    """Return the size of a model's states, and the deviation of a fresh kernel that reads them."""
     d_model = getattr(model, "d_model", None)
     if not isinstance(d_model, int):
         raise InputError(f"a projection reads the states of an encoder, not of a {type(model)}")
@@ -243,7 +243,7 @@ class Lexical(Head):
     specials: Annotated[tuple[int, ...], AtLeast(0)] = XLM_R
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LexicalHead":
-        """Makes the module."""
+        """Make the module."""
         return LexicalHead(self, encoder_of(self, model).d_model, rngs=rngs)
 
 
@@ -282,7 +282,7 @@ class LexicalHead(nnx.Module):
 
 
 def linear(d_in: int, d_out: int, *, rngs: nnx.Rngs) -> dense_Dense:
-    """A dense layer as PyTorch begins one: kernel and bias uniform below 1 / sqrt(d_in)."""
+    """Return a dense layer as PyTorch begins one: kernel and bias uniform below 1 / sqrt(d_in)."""
     bound = 1 / math.sqrt(d_in)
 
     def uniform(key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -298,14 +298,14 @@ def linear(d_in: int, d_out: int, *, rngs: nnx.Rngs) -> dense_Dense:
 def term_weights(
     weights: Float[Array, "B S"], tokens: Int[Array, "B S"], is_term: Bool[Array, "B S"]
 ) -> Float[Array, "B S"]:
-    """The largest weight of each term at its place, and 0 at all other places.
+    """Return the largest weight of each term at its place, and 0 at all other places.
 
     It is the maximum over the places of one token, without an array of the vocabulary: places are
     sorted by token and weight, and the last of each token stays. Of equal weights one place stays,
     and has the gradient alone.
 
     Args:
-      weights: of all places, from 0 on.
+      weights: weights of all places, from 0 on.
       tokens: ids.
       is_term: what is no padding and no special token.
     """
@@ -323,7 +323,7 @@ def scores(
     queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
     passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
 ) -> Float[Array, "G N"]:
-    """Sums over common terms of the products of weights, of each query and each passage.
+    """Sum over common terms of the products of weights, of each query and each passage.
 
     Two ways give the same numbers, and the one with the smaller arrays is taken: an equality of all
     pairs of places [G, c, Lq, Lp], c passages at a time; or passages as vectors [N, U] of the
@@ -383,7 +383,7 @@ def scores_by_pairs(
 
 
 def in_chunks(num: int, *, at_most: int) -> int:
-    """The size of equal chunks: the largest divisor of a number up to a limit."""
+    """Return the size of equal chunks: the largest divisor of a number up to a limit."""
     return max(size for size in range(1, min(num, at_most) + 1) if num % size == 0)
 
 
@@ -399,7 +399,7 @@ class MultiVector(Head):
 
     Attributes:
       size: numbers of a vector; None is as many as the states have.
-      normalize: whether vectors have length 1.
+      normalize: True if vectors have length 1.
     """
 
     name: str = "multi_vector"
@@ -407,7 +407,7 @@ class MultiVector(Head):
     normalize: bool = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MultiVectorHead":
-        """Makes the module."""
+        """Make the module."""
         return MultiVectorHead(self, encoder_of(self, model).d_model, rngs=rngs)
 
 

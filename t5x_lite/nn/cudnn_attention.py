@@ -4,7 +4,7 @@
 
 What `t5x_lite.nn.attention.softmax_attention` computes, by `jax.nn.dot_product_attention`: logits
 and weights are never in the GPU's memory. The bias and the mask are: together one array of the
-compute dtype, [1, H, T, S], or [B, H, T, S] where rows differ in what they see, made anew in each
+compute dtype, [1, H, T, S], or [B, H, T, S] where rows differ in what they see, made again in each
 layer and in its backward pass, and the bias's gradient is as large. Rows that are known to hold one
 text each (`Visibility.one_text`) need no mask: cuDNN reads how many keys a row has, and knows the
 causal order. The bias is [1, H, T, S] then. A row of padding alone attends to its first position;
@@ -13,7 +13,7 @@ padding that stands before a token gives NaN, so that it is seen.
 cuDNN takes bfloat16 and float16, and heads of a multiple of 8. Dropout that all queries of a head
 share, as T5's, is a scaling of the values and outside of this; a draw for each query and key has no
 implementation. The program is chosen when it is traced: where the devices are no NVIDIA GPUs, or
-the numbers float32, plain attention runs in its place (`check` refuses both before training).
+the numbers float32, plain attention runs in its place (`check` rejects both before training).
 """
 
 from typing import Any, Literal
@@ -36,7 +36,7 @@ _LARGEST_HEAD = 256
 
 
 def check_sizes(*, d_kv: int) -> None:
-    """Refuses, by an InputError, heads that cuDNN's attention does not take."""
+    """Rejects, by an InputError, heads that cuDNN's attention does not take."""
     if d_kv % 8 or d_kv > _LARGEST_HEAD:
         raise InputError(
             "model.attention 'cudnn' needs heads of a multiple of 8 and at most "
@@ -45,10 +45,10 @@ def check_sizes(*, d_kv: int) -> None:
 
 
 def check(*, kind: str, dtype: str) -> None:
-    """Refuses devices and dtypes for which plain attention would run in its place.
+    """Raise InputError for devices and dtypes for which plain attention would run in its place.
 
     Args:
-      kind: of the devices, as JAX names it.
+      kind: kind of the devices, as JAX names it.
       dtype: the compute dtype.
 
     Raises:
@@ -67,7 +67,7 @@ def check(*, kind: str, dtype: str) -> None:
 
 
 def is_taken(kind: str, dtype: Any) -> bool:
-    """Whether cuDNN takes numbers of this dtype on devices of this kind."""
+    """Return True if cuDNN takes numbers of this dtype on devices of this kind."""
     return is_nvidia(kind) and jnp.dtype(dtype).name in _LEAST
 
 
@@ -203,7 +203,7 @@ def _added(
 def on_mesh(
     function: Any, query: Array, key: Array, value: Array, mask: Any, lengths: Any, bias: Any
 ) -> Array:
-    """Calls a function on each device's rows and heads; as it is without a mesh."""
+    """Call a function on each device's rows and heads; as it is without a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return function(query, key, value, mask, lengths, bias)

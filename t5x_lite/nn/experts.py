@@ -17,7 +17,7 @@ Tokens in the order of what runs them: what no token chose is not run.
     blocks.put_back(made)                               # [N, S, O] -> [M, O]
 
 A block has S tokens of one number; at most one block of each number is not full, and blocks without
-tokens are passed over. No token is dropped. (Gale et al. 2022, MegaBlocks, arXiv:2211.15841, has
+tokens are skipped. No token is dropped. (Gale et al. 2022, MegaBlocks, arXiv:2211.15841, has
 blocks of this kind.)
 
 Numbers that a layer says on the side, added up over the layers that say them.
@@ -55,7 +55,7 @@ class Blocks:
 
     Attributes:
       token: the token in each slot; M, behind the last, in one that is empty.
-      number: of each block.
+      number: number of each block.
       is_used: whether a block has tokens.
       total: M.
     """
@@ -78,7 +78,7 @@ class Blocks:
 
 
 def in_blocks(chosen: Int[Array, " M"], num: int) -> Blocks:
-    """The blocks of tokens.
+    """Return the blocks of tokens.
 
     Args:
       chosen: the number of each token; one below 0, or of `num` and more, is in no block.
@@ -108,7 +108,7 @@ def over_blocks(blocks: Blocks, rows: Any, call: Callable[[Any, Array], Array]) 
     """What a function makes of each block that has tokens; zeros of the others.
 
     Args:
-      blocks: of the tokens.
+      blocks: blocks of the tokens.
       rows: [N, S, ...], or a tree of such.
       call: (rows of a block, its number) -> [S, ...].
     """
@@ -165,7 +165,7 @@ def through_experts(
       chosen: numbers of the experts of each token, no two alike.
       weights: float32.
       experts: their arrays; on a mesh axis `tensor` must divide E.
-      activation: of the hidden layer, or of its gate.
+      activation: activation of the hidden layer, or of its gate.
     """
     run = functools.partial(_here, activation=activation)
     mesh = jax.sharding.get_abstract_mesh()
@@ -185,7 +185,7 @@ def through_experts(
 def _on_device(
     x: Array, chosen: Array, weights: Array, experts: ExpertWeights, *, run: Callable[..., Array]
 ) -> Array:
-    """The sum over all devices of what each device's experts make of the tokens."""
+    """Return the sum over all devices of what each device's experts make of the tokens."""
     first = jax.lax.axis_index(_AXIS) * len(experts.wi)
     return jax.lax.psum(run(x, chosen, weights, experts, first=first), _AXIS)
 
@@ -219,7 +219,7 @@ def _here(
 
 
 def _feed_forward(x: Array, mine: ExpertWeights, activation: Activation) -> Array:
-    """One expert's block of rows, as `nn.dense.MLP` computes it."""
+    """Return one expert's block of rows, as `nn.dense.MLP` computes it."""
     hidden = einsum("nd,df->nf", x, mine.wi)
     hidden = hidden if mine.bi is None else hidden + mine.bi.astype(jnp.float32)
     if mine.gate is None:
@@ -285,16 +285,16 @@ def collecting() -> Iterator[dict[str, Array]]:
 
 
 def is_collected() -> bool:
-    """Whether something collects."""
+    """Return True if something collects."""
     return _OPEN.get(None) is not None
 
 
 def add(name: str, value: Array) -> None:
-    """Adds an array to those of its name.
+    """Add an array to those of its name.
 
     Args:
-      name: of the sum.
-      value: of the same shape at every call.
+      name: name of the sum.
+      value: value of the same shape at every call.
     """
     found = _OPEN.get(None)
     if found is not None:

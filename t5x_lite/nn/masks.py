@@ -22,17 +22,17 @@ MASKED = -1e10
 
 
 def padding(keys: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
-    """Every query sees the keys that are not padding (token 0)."""
+    """Let every query attend to the keys that are not padding (token 0)."""
     return (keys > 0)[:, None, None, :]
 
 
 def causal(length: int) -> Bool[Array, "1 1 T T"]:
-    """A query sees itself and the keys before it."""
+    """Return a query sees itself and the keys before it."""
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
 def segments(queries: Int[Array, "B T"], keys: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
-    """A query sees the keys of its own segment (packed example); segment 0 is padding.
+    """Return a query sees the keys of its own segment (packed example); segment 0 is padding.
 
     Args:
       queries: segment id of each query.
@@ -43,7 +43,7 @@ def segments(queries: Int[Array, "B T"], keys: Int[Array, "B S"]) -> Bool[Array,
 
 
 def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
-    """The masks' conjunction, broadcast together; None where all of them are."""
+    """Return the masks' conjunction, broadcast together; None where all of them are."""
     given = [mask for mask in masks if mask is not None]
     if not given:
         return None
@@ -67,11 +67,11 @@ class Visibility:
       hidden: masks of keys, True where a key is hidden; a query does not see what its own mask
         hides. None: there are none.
       picked: the number of each query's mask.
-      itself: whether a query may see its own position; T is S where it may not.
+      itself: True if a query may see its own position; T is S where it may not.
       block_size: keys that attention takes at a time; of disentangled attention queries.
-      kernel: whether it is to take them by the kernel for TPUs.
-      fused: whether it is to take all of them at once, by cuDNN's fused attention.
-      one_text: whether each row is known to hold one text, with its padding behind it; cuDNN's
+      kernel: True if it is to take them by the kernel for TPUs.
+      fused: True if it is to take all of them at once, by cuDNN's fused attention.
+      one_text: True if each row is known to hold one text, with its padding behind it; cuDNN's
         attention then reads lengths instead of a mask.
     """
 
@@ -100,7 +100,7 @@ class Visibility:
         return self.one_text and self.itself and all(ids is None for ids in others)
 
     def dense(self, num_queries: int) -> Bool[Array, "#B 1 #T S"] | None:
-        """The whole mask of `num_queries` queries; None where all is seen."""
+        """Return the whole mask of `num_queries` queries; None where all is seen."""
         order = causal(num_queries) if self.causal else None
         if order is not None and self.both_ways is not None:
             order = order | segments(self.both_ways, self.both_ways)
@@ -165,7 +165,7 @@ def of_decoder(
     """What a decoder position may see: itself and what is before it, in its own segment.
 
     Args:
-      segment_ids: of packed examples; None is one segment without padding.
+      segment_ids: segment ids of packed examples; None is one segment without padding.
       prefix: above 0 where positions of one segment see each other both ways (a prefix LM's
         inputs).
     """

@@ -2,7 +2,7 @@
 
     Dense.slot                 DenseSlot    x W -> x W + branch(x), and the bias
     Attention.slot, MLP.slot   HiddenSlot   what the last layer of the block reads
-    Attention.prefix           KeySlot      keys and values besides those of the source
+    Attention.prefix           KeySlot      keys and values in addition to those of the source
     model.prompt               TokenSlot    rows before those of the tokens, in an encoder
     model.invertible           InvertibleSlot    after an encoder's embeddings
     layer.after_attention      BlockSlot    in place of x + f, or norm(x + f)
@@ -43,21 +43,21 @@ class DenseSlot(Protocol):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """The layer's result without its bias, in float32.
+        """Return the layer's result without its bias, in float32.
 
         Args:
           x: what went into the layer.
           y: its product, without the bias, in float32.
-          kernel: of the layer.
+          kernel: kernel of the layer.
         """
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """The kernel with which the layer gives the same result without the slot."""
+        """Return the kernel with which the layer gives the same result without the slot."""
         ...
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """The bias that is added to the slot's result; None is none."""
+        """Return the bias added to the result of the slot, or None."""
         ...
 
 
@@ -78,13 +78,13 @@ class WholeSlot(Protocol):
         bias: Float[Array, " O"] | None,
         seen: Any,
     ) -> Float[Array, "*batch O"]:
-        """The layer's result, in float32.
+        """Return the layer's result, in float32.
 
         Args:
           x: what went into the layer.
           y: its product, without the bias, in float32.
-          kernel: of the layer.
-          bias: of the layer.
+          kernel: kernel of the layer.
+          bias: bias of the layer.
           seen: as of `GatedSlot`.
         """
         ...
@@ -101,12 +101,12 @@ class GatedSlot(Protocol):
         kernel: Float[Array, "I O"],
         seen: Any,
     ) -> Float[Array, "*B T O"]:
-        """The layer's result without its bias, in float32.
+        """Return the layer's result without its bias, in float32.
 
         Args:
           x: what went into the layer.
           y: its product, without the bias, in float32.
-          kernel: of the layer.
+          kernel: kernel of the layer.
           seen: which positions of the row a position sees, as of `Around.mask`.
         """
         ...
@@ -125,13 +125,13 @@ class HiddenSlot(Protocol):
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """The layer's kernel that gives the same result without the slot."""
+        """Return the layer's kernel that gives the same result without the slot."""
         ...
 
 
 @runtime_checkable
 class KeySlot(Protocol):
-    """Keys and values that every query of an attention sees, besides those of its source."""
+    """Keys and values that every query of an attention sees, in addition to those of its source."""
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
         """Keys and values; no mask and no bias is theirs."""
@@ -187,11 +187,11 @@ class TokenSlot(Protocol):
     def __call__(
         self, x: Float[Array, "B S D"], table: Float[Array, "V _"]
     ) -> Float[Array, "B L D"]:
-        """The rows and the tokens: [B, P + S, D].
+        """Return the rows and the tokens: [B, P + S, D].
 
         Args:
           x: embedded tokens.
-          table: of the tokens.
+          table: table of the tokens.
         """
         ...
 
@@ -204,16 +204,16 @@ class TokenHost(Protocol):
     invertible: Any
 
     def stacks(self) -> dict[str, Any]:
-        """Its stacked layers by name."""
+        """Return its stacked layers by name."""
         ...
 
     def token_table(self) -> Any:
-        """The table of tokens [V, E]; its shape is enough."""
+        """Return the table of tokens [V, E]; its shape is enough."""
         ...
 
 
 def after_prompt(rows: Int[Array, "B S"], prompt: TokenSlot | None) -> Int[Array, "B _"]:
-    """Tokens or segment ids with a 1 for each row of a prompt before them, for masks."""
+    """Return tokens or segment ids with a 1 for each row of a prompt before them, for masks."""
     if prompt is None:
         return rows
     return jnp.pad(rows, ((0, 0), (prompt.length, 0)), constant_values=1)
@@ -263,7 +263,7 @@ class BlockSlot(Protocol):
         Args:
           f: the block's output, after its dropout.
           x: what went into the block, for the residual.
-          norm: of a post-norm block; None in a pre-norm one.
+          norm: norm of a post-norm block; None in a pre-norm one.
           around: the rest of what the layer knows.
         """
         ...
@@ -271,7 +271,7 @@ class BlockSlot(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Around:
-    """What a layer knows besides the states of a block.
+    """What a layer knows in addition to the states of a block.
 
     Attributes:
       source: what the block read: x, or in a pre-norm layer the norm of it.
@@ -302,7 +302,7 @@ class Host(Protocol):
         ...
 
     def block_sites(self) -> tuple[str, ...]:
-        """The names of its `BlockSlot` attributes."""
+        """Return the names of its `BlockSlot` attributes."""
         ...
 
 
@@ -317,7 +317,7 @@ class PerRow(Protocol):
 
 
 def is_per_row(slot: Any) -> bool:
-    """Whether what stands in a slot, None too, treats rows differently."""
+    """Return True if what stands in a slot, None too, treats rows differently."""
     return isinstance(slot, PerRow) and slot.per_row
 
 

@@ -20,12 +20,12 @@ A step runs the first stage in microbatches all the same: it keeps the rows, tak
 `joint` at them, and passes it back through each microbatch (Gao et al. 2021, arXiv:2101.06983).
 
 An objective may have several phases: the step then minimises one loss after the other on one batch,
-each over its own paths with an optimizer of its own, and the later ones read what the earlier ones
+each over its own paths with its own optimizer, and the later ones read what the earlier ones
 have left in `Loss.features`.
 
 The area under the ROC curve as sums: of a metric that is no quotient of two of them.
 
-The area is the share of pairs of a positive and a negative in which the positive has the larger
+The area is the fraction of pairs of a positive and a negative in which the positive has the larger
 logit, equal ones counting half. It needs all logits at once; what can be added up over batches,
 devices and hosts is their histogram, in bins that are fixed beforehand:
 
@@ -84,12 +84,12 @@ class Roc(NamedTuple):
         labels: Bool[Array, "*batch"],
         weights: Float[Array, "*batch"],
     ) -> "Roc":
-        """The histograms of logits.
+        """Return the histograms of logits.
 
         Args:
           logits: larger where a positive is likelier.
           labels: whether each is a positive.
-          weights: of each; 0 leaves it out. Counts below 2**24 in a bin are exact.
+          weights: weights of each; 0 leaves it out. Counts below 2**24 in a bin are exact.
         """
         place = (logits.astype(jnp.float32) + LARGEST) * (BINS / (2 * LARGEST))
         bins = jnp.clip(jnp.floor(place), 0, BINS - 1).astype(jnp.int32)
@@ -98,7 +98,7 @@ class Roc(NamedTuple):
         return cls(*found)
 
     def area(self) -> Any:
-        """The area, in [0, 1]; 0.5 where there are no positives or no negatives."""
+        """Return the area, in [0, 1]; 0.5 where there are no positives or no negatives."""
         positives, negatives = _shares(self.positives), _shares(self.negatives)
         below = negatives.cumsum() - 0.5 * negatives
         there = (self.positives.sum() > 0) & (self.negatives.sum() > 0)
@@ -120,7 +120,7 @@ class Term(NamedTuple):
     Attributes:
       total: float32 scalar, a sum over positions.
       weight: float32 scalar, the sum of their weights.
-      scale: of the term in the loss.
+      scale: scale of the term in the loss.
     """
 
     total: Array
@@ -155,7 +155,7 @@ class Loss(NamedTuple):
         return sum(parts[1:], start=parts[0])
 
     def joined(self, other: "Loss") -> "Loss":
-        """With the terms and metrics that were made of the rows, in place of the rows.
+        """With the terms and metrics that were made of the rows, instead of the rows.
 
         Raises:
           ValueError: both have a term or a metric of one name.
@@ -179,7 +179,7 @@ class Loss(NamedTuple):
         return self._replace(metrics={**self.metrics, **metrics}) if metrics else self
 
     def plus(self, other: "Loss") -> "Loss":
-        """The sums of two batches together; the scales stay."""
+        """Return the sums of two batches together; the scales stay."""
         return Loss(
             terms={
                 name: Term(
@@ -197,7 +197,7 @@ class Loss(NamedTuple):
 
 
 def metric_value(sums: Any) -> Any:
-    """The value of a metric: total / weight, or the area under its curve.
+    """Return the value of a metric: total / weight, or the area under its curve.
 
     Args:
       sums: (total, weight) or a `Roc`, of JAX's arrays or of NumPy's numbers.
@@ -215,7 +215,7 @@ class Phase:
     Attributes:
       name: given to the objective's module, and the name of the optimizer's state.
       trains: a regular expression that matches the whole paths of what it trains.
-      optimizer: None is the experiment's, with a state of its own.
+      optimizer: None is the experiment's, with its own state.
     """
 
     name: str
@@ -244,7 +244,7 @@ class Objective:
         return 0
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
-        """Makes the module `(model, heads, batch, key) -> Loss`, with parameters or none.
+        """Make the module `(model, heads, batch, key) -> Loss`, with parameters or none.
 
         Where there are phases the module takes `phase`, too: its name, or None for the loss of all
         of them together, which is what is measured.
@@ -268,19 +268,19 @@ class Objective:
         return ()
 
     def with_one_tower(self) -> "Objective":
-        """The same objective without further encoders."""
+        """Return the same objective without further encoders."""
         return self
 
     def with_two_towers(self) -> "Objective":
-        """The same objective with an encoder for passages, if it has vectors of texts."""
+        """Return the same objective with an encoder for passages, if it has vectors of texts."""
         return self
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Objective":
-        """The same objective with what the model's family and the task decide.
+        """Return the same objective with what the model's family and the task decide.
 
         Args:
-          kind: of the classification head.
-          num_classes: of the task; 1 is a score.
+          kind: kind of the classification head.
+          num_classes: number of classes of the task; 1 is a score.
         """
         return self
 
@@ -302,11 +302,11 @@ class Objective:
         """Floating-point operations of the loss of one row; None: they are not counted.
 
         The model's, unless the objective has other products; a head that reads one vector of a text
-        is left out.
+        is omitted.
 
         Args:
-          model: of the architecture.
-          shapes: of a row's features, as for `ModelConfig.forward_flops`.
+          model: model of the architecture.
+          shapes: shapes of a row's features, as for `ModelConfig.forward_flops`.
         """
         return model.forward_flops(shapes)
 
@@ -315,7 +315,7 @@ class Objective:
         return ()
 
     def resolved(self, kept: Mapping[str, Head]) -> "Objective":
-        """The same objective with a value in place of each None that stands for one.
+        """Return the same objective with a value instead of each None that stands for one.
 
         Args:
           kept: as for `heads`.
@@ -323,7 +323,7 @@ class Objective:
         return self
 
     def anew(self, earlier: "Objective") -> str:
-        """A warning where its own parameters begin anew on what another one trained; "" is none.
+        """A warning where its own parameters begin again on what another one trained; "" is none.
 
         Args:
           earlier: the objective of the checkpoint.
@@ -332,7 +332,7 @@ class Objective:
         return ""
 
     def masks_with(self) -> int | None:
-        """The vocabulary's [MASK] that it needs; None where it needs none."""
+        """Return the vocabulary's [MASK] that it needs; None where it needs none."""
         return None
 
     def no_terms(self) -> tuple[int, ...] | None:
@@ -348,7 +348,7 @@ class Objective:
         return {}
 
     def check_model(self, model: nnx.Module) -> None:
-        """Refuses, by an InputError, a model that the objective cannot train."""
+        """Rejects, by an InputError, a model that the objective cannot train."""
         if self.of_encoder and not isinstance(model, EncoderModel):
             raise InputError(
                 f"objective {type(self).__name__} trains an encoder, but the model is a "
@@ -375,7 +375,7 @@ class NoLoss(Objective):
     """Nothing to train by: of an imported model whose heads have no loss of their own."""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "NoLossModule":
-        """Makes a module that refuses."""
+        """Make a module that refuses."""
         del model, rngs
         return NoLossModule()
 

@@ -63,7 +63,7 @@ class Bound(nnx.Module):
     Args:
       model: config of the architecture.
       objective: config of the objective.
-      heads: configs of heads that are kept besides the objective's own.
+      heads: configs of heads that are kept in addition to the objective's own.
       adapters: configs of adapters; `Learner.bind` puts them into the model's slots.
       use: how they are composed; () is each by itself.
       rngs: the stream "params" is used.
@@ -94,7 +94,7 @@ class Bound(nnx.Module):
         self.routers = tuple(routers_of(adapters, use).items())
 
     def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
-        """The loss of a batch, or of one of its phases; a key turns dropout on."""
+        """Return the loss of a batch, or of one of its phases; a key turns dropout on."""
         more: dict[str, Any] = {} if phase is None else {"phase": phase}
         if self.towers.names:
             more["towers"] = self.towers
@@ -111,7 +111,7 @@ class Bound(nnx.Module):
         return self.objective(self.model, self.heads, batch, key=key, **more)
 
     def encoder(self, role: Role) -> Any:
-        """The encoder of texts of a role: a tower of its own, or the model."""
+        """Return the encoder of texts of a role: its own tower, or the model."""
         return self.towers[role] if role in self.towers.names else self.model
 
 
@@ -179,17 +179,17 @@ class Learner:
         dtype: str = "float32",
         base_dtype: str = "float32",
     ) -> "Learner":
-        """Traces the module; nothing is allocated.
+        """Trace the module; nothing is allocated.
 
         Args:
           model: as the attributes of the class, and so all others but one.
-          objective: of the same.
-          heads: those that are kept besides the objective's own.
+          objective: objective of the experiment.
+          heads: those that are kept in addition to the objective's own.
           adapters: in the model's slots.
           use: their composition.
           train: what is trained.
-          optimizer: of it.
-          dtype: of what is computed.
+          optimizer: its optimizer.
+          dtype: dtype of what is computed.
           base_dtype: dtype in which the model's frozen parameters are stored.
 
         Raises:
@@ -220,14 +220,14 @@ class Learner:
         )
         _check_adapter_sizes(stored)
         made.check_train()
-        if adapters:  # two modules at one site are refused here
+        if adapters:  # two modules at one site are rejected here
             modules: AdapterModules = made._module.adapters
             modules.check()
             _check_copied(modules, its_views)
         return made if base_dtype == "float32" else made._with_base_in(base_dtype)
 
     def _with_base_in(self, dtype: str) -> "Learner":
-        """The same, whose frozen parameters of the model are stored in another dtype."""
+        """Return the same, whose frozen parameters of the model are stored in another dtype."""
         stored = {
             path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype))
             if path.startswith(("model/", TOWERS)) and not self.trains(path)
@@ -239,10 +239,10 @@ class Learner:
         )
 
     def check_train(self) -> None:
-        """Refuses, by an InputError, a pattern of `train` that means no parameter to be trained.
+        """Rejects, by an InputError, a pattern of `train` that means no parameter to be trained.
 
-        A pattern of an adapter is refused in the same way. The path of an adapter means all that it
-        trains, one of which is enough.
+        A pattern of an adapter is rejected in the same way. The path of an adapter means all that
+        it trains, one of which is enough.
         """
         _ = self._adapted
         paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
@@ -276,14 +276,14 @@ class Learner:
         return trees.overlaid(fresh, trees.unflatten(narrow)) if narrow else fresh
 
     def read(self, params: Params) -> Params:
-        """The parameters that the module has, in the dtype of the stored ones.
+        """Return the parameters that the module has, in the dtype of the stored ones.
 
         {"model": ...} is what is exported: an ordinary model, whatever its training shared.
         """
         return tied_parameters.read(self.views, params)
 
     def write(self, seen: Params) -> Params:
-        """The stored parameters of which `read` makes these."""
+        """Return the stored parameters of which `read` makes these."""
         return tied_parameters.write(self.views, seen)
 
     def bind(
@@ -293,7 +293,7 @@ class Learner:
 
         Args:
           params: as they are stored.
-          key: of what adapters draw in training.
+          key: key of what adapters draw in training.
           adapter_ids: [B], the rows' children in MultiTask, where no loss hands on a batch.
         """
         changed = cast(self.changed(params, key=key), jnp.dtype(self.dtype))
@@ -312,7 +312,7 @@ class Learner:
         return bound
 
     def changed(self, params: Params, *, key: Key | None = None) -> Params:
-        """The parameters that the module has, with what adapters have in place of the model's."""
+        """The parameters that the module has, with what adapters have instead of the model's."""
         seen = self.read(params)
         if not self._has_copies:
             return seen
@@ -326,7 +326,7 @@ class Learner:
         return changed
 
     def merged(self, params: Params, *, tower: str = "") -> Params:
-        """The parameters of the model that does without adapters what it does with them.
+        """Return the parameters of the model that does without adapters what it does with them.
 
         Args:
           params: as they are stored.
@@ -363,11 +363,11 @@ class Learner:
         return found, rest
 
     def bind_model(self, params: Params, *, adapter_ids: Array | None = None) -> Any:
-        """The model alone of `bind`; adapter_ids [B] are the rows' children in MultiTask."""
+        """Return the model alone of `bind`; adapter_ids [B] are the rows' children in MultiTask."""
         return self.bind(params, adapter_ids=adapter_ids).model
 
     def check_mesh(self, mesh: Mesh) -> None:
-        """Refuses, by an InputError, a mesh that does not divide the parameters or the heads."""
+        """Rejects, by an InputError, a mesh that does not divide the parameters or the heads."""
         heads = self.model.divided_heads
         sharding.check_divisible(mesh, self.axes, self.shapes, num_heads=heads)
 
@@ -379,7 +379,7 @@ class Learner:
     def loss(
         self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
     ) -> Loss:
-        """The first stage: sums over a batch or a part of it, or those of one of its phases.
+        """Return the first stage: sums over a batch or a part of it, or those of one of its phases.
 
         With a key, which is in training, the penalties of adapters are among its terms.
         """
@@ -394,7 +394,7 @@ class Learner:
         return loss
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None = None) -> Loss:
-        """The second stage: terms of the rows of a whole batch."""
+        """Return the second stage: terms of the rows of a whole batch."""
         return self.objective.joint(rows, batch, step=step)
 
     def whole_loss(self, params: Params, batch: Batch, key: Key | None = None) -> Loss:
@@ -403,7 +403,7 @@ class Learner:
         return loss.joined(self.joint(loss.rows, batch)) if loss.rows else loss
 
     def updates(self) -> tuple[Update, ...]:
-        """The updates of a train step: one, or one for each phase of the objective.
+        """Return the updates of a train step: one, or one for each phase of the objective.
 
         Raises:
           InputError: everything is frozen.
@@ -462,7 +462,7 @@ class Learner:
         }
 
     def head(self, name: str) -> list[str]:
-        """The paths of a head's parameters; none where it has none."""
+        """Return the paths of a head's parameters; none where it has none."""
         return [path for path in trees.flatten(self.seen) if path.startswith(f"{HEADS}{name}/")]
 
     @property
@@ -472,7 +472,7 @@ class Learner:
         return tuple(name for name in self.heads if name not in read)
 
     def trains(self, path: str) -> bool:
-        """Whether the parameter at a path is trained."""
+        """Return True if the parameter at a path is trained."""
         if self._unread(path):
             return False
         if self.train:
@@ -482,10 +482,10 @@ class Learner:
         return True
 
     def num_unused(self, *, trained: bool = False) -> int:
-        """Numbers of adapters that nothing reads, in layers that are narrower or left out.
+        """Return numbers of adapters that nothing reads, in layers that are narrower or omitted.
 
         Args:
-          trained: whether those of adapters that train are counted alone.
+          trained: True if those of adapters that train are counted alone.
         """
         if not self.adapters:
             return 0
@@ -504,12 +504,12 @@ class Learner:
         return bool(self.train or self.adapters) and not self.trains(path)
 
     def _unread(self, path: str) -> bool:
-        """Whether a path is of a head that the loss does not read."""
+        """Return True if a path is of a head that the loss does not read."""
         return path.startswith(tuple(f"{HEADS}{name}/" for name in self.frozen_heads))
 
     @functools.cached_property
     def _has_copies(self) -> bool:
-        """Whether an adapter has arrays in place of some of the model's."""
+        """Whether an adapter has arrays instead of some of the model's."""
         return bool(self.adapters) and bool(self._module.adapters.copied())
 
     @functools.cached_property
@@ -552,7 +552,7 @@ class Learner:
         return self._bound(self.seen)
 
     def _bound(self, seen: Params, tower: str = "") -> Bound:
-        """The module of the parameters that it has, with a tower in place of the model."""
+        """Return the module of the parameters that it has, with a tower instead of the model."""
         if not (self.adapters and self._towers):
             return bind(self.graphdef, seen)
         flat = trees.flatten(seen)
@@ -632,7 +632,7 @@ _SMALLEST_BOUND = 100_000
 
 
 def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
-    """Refuses, by an InputError, a copy of an array that a view makes of others, or reads."""
+    """Rejects, by an InputError, a copy of an array that a view makes of others, or reads."""
     for path in modules.copied():
         if any(view.mentions(f"model/{path}") for view in its_views):
             raise InputError(
@@ -641,6 +641,6 @@ def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
 
 
 def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
-    """The views of a learner, without tracing it."""
+    """Return the views of a learner, without tracing it."""
     towers = [view for name in objective.more_towers() for view in model.views(f"{TOWERS}{name}/")]
     return (*model.views("model/"), *towers, *objective.views(model, "objective/"))

@@ -1,6 +1,6 @@
 """Losses of heads for tasks: choose, classify, find spans, label tokens; one task or several.
 
-Several tasks on one encoder, each with a head of its own.
+Several tasks on one encoder, each with its own head.
 
     TaskHeads(tasks=("mnli=3", "stsb=1", "squad=span"))    # heads/mnli, heads/stsb, heads/squad
 
@@ -108,12 +108,12 @@ class Classify(Objective):
         return dataclasses.replace(self, head=head, num_classes=self.num_classes or num_classes)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ClassifyLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return ClassifyLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "classifier", with what is known of its classes."""
+        """Return the head "classifier", with what is known of its classes."""
         known = kept.get("classifier")
         if isinstance(known, Classifier) and known.num_classes == self.num_classes:
             return (self._head(known.labels, known.problem_type),)
@@ -136,7 +136,7 @@ class ClassifyLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Labelled(); rows without a label count 0.
+        """Return the loss of a batch of the layout Labelled(); rows without a label count 0.
 
         Raises:
           InputError: the features are those of another layout.
@@ -154,7 +154,7 @@ def loss_of_classes(logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Lo
     """Cross-entropy and accuracy of the rows, or the tokens, that have a label.
 
     Args:
-      logits: of the classes.
+      logits: logits of the classes.
       label: the class + 1; 0 is none.
     """
     weights = (label > 0).astype(jnp.float32)
@@ -169,7 +169,7 @@ def loss_of_classes(logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Lo
 
 
 def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
-    """The squared error of the rows that have a score.
+    """Return the squared error of the rows that have a score.
 
     Args:
       predicted: the scores of a head.
@@ -180,7 +180,7 @@ def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
     given = jnp.where(label > 0, (label - 1).astype(jnp.float32) / PARTS_OF_SCORE, jnp.nan)
     scores = batch.get("scores", given)
     weights = (~jnp.isnan(scores)).astype(jnp.float32)
-    # Zeros in place of NaN before the square: a gradient of NaN times 0 is NaN.
+    # Zeros instead of NaN before the square: a gradient of NaN times 0 is NaN.
     errors = jnp.where(jnp.isnan(scores), 0.0, predicted - jnp.nan_to_num(scores))
     total, weight = jnp.sum(jnp.square(errors)), jnp.sum(weights)
     return Loss(
@@ -190,7 +190,7 @@ def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
 
 
 def check_labelled(objective: Objective, batch: Batch) -> None:
-    """Refuses a batch that has no labels."""
+    """Raise InputError for a batch that has no labels."""
     missing = {"encoder_input_tokens", "encoder_segment_ids", "labels"} - set(batch)
     if missing:
         raise InputError(
@@ -219,12 +219,12 @@ class Choose(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ChooseLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return ChooseLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "choice"."""
+        """Return the head "choice"."""
         return (Choice(kind=self.head, dropout_rate=self.dropout_rate),)
 
 
@@ -234,7 +234,7 @@ class ChooseLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Choices(); rows without a label count 0.
+        """Return the loss of a batch of the layout Choices(); rows without a label count 0.
 
         Raises:
           InputError: the features are those of another layout.
@@ -269,12 +269,12 @@ class Spans(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpansLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return SpansLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "span"."""
+        """Return the head "span"."""
         return (Span(longest=self.longest),)
 
 
@@ -284,7 +284,7 @@ class SpansLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of Windows() or Labelled(); rows without a label count 0.
+        """Return the loss of a batch of Windows() or Labelled(); rows without a label count 0.
 
         Raises:
           InputError: the features are those of another layout.
@@ -295,7 +295,7 @@ class SpansLoss(LossModule):
 
 
 def loss_of_spans(head: SpanHead, hidden: Float[Array, "B S D"], batch: Batch) -> Loss:
-    """Cross-entropy of both ends, and the share of answers that are right.
+    """Cross-entropy of both ends, and the fraction of answers that are right.
 
     Args:
       head: gives the logits of all positions.
@@ -339,7 +339,7 @@ class TaskHeads(Objective):
     Attributes:
       tasks: NAME=CLASSES, in the order of their numbers in `data.adapter_of`; one class is a score,
         and "span" the ends of an answer. The head is called NAME.
-      scales: of the terms in the loss; () is 1 for each.
+      scales: scales of the terms in the loss; () is 1 for each.
       head: "bert", "roberta", "electra" or "deberta", of classes and scores.
       dropout_rate: dropout rate of those heads; None is the model's.
       longest: tokens of an answer at most, where one is looked for.
@@ -382,7 +382,7 @@ class TaskHeads(Objective):
         return len(self.tasks)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TaskHeadsLoss":
-        """Makes the loss module, which has no parameters.
+        """Make the loss module, which has no parameters.
 
         Raises:
           InputError: there are no tasks.
@@ -393,7 +393,7 @@ class TaskHeads(Objective):
         return TaskHeadsLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """A head for each task, with the names of its classes where they are known."""
+        """Return a head for each task, with the names of its classes where they are known."""
         return tuple(self._head(line, kept) for line in self.tasks)
 
     def _head(self, line: str, kept: Mapping[str, Head]) -> Head:
@@ -417,7 +417,7 @@ class TaskHeadsLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Labelled(); rows of no task count 0.
+        """Return the loss of a batch of the layout Labelled(); rows of no task count 0.
 
         Raises:
           InputError: the features are those of another layout, or rows have no number.
@@ -455,7 +455,7 @@ class TaskHeadsLoss(LossModule):
 
 
 def _only(batch: Batch, mine: Array) -> Batch:
-    """The batch whose other rows have neither a label nor a score."""
+    """Return the batch whose other rows have neither a label nor a score."""
     rows = {**batch, "labels": jnp.where(mine[:, None], batch["labels"], 0)}
     if "scores" in batch:
         rows["scores"] = jnp.where(mine, batch["scores"], jnp.nan)
@@ -478,12 +478,12 @@ class TagTokens(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TagTokensLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return TagTokensLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "token", with the names of its classes where they are known."""
+        """Return the head "token", with the names of its classes where they are known."""
         known = kept.get("token")
         if isinstance(known, Token) and known.num_classes == self.num_classes:
             return (self._head(known.labels),)
@@ -499,7 +499,7 @@ class TagTokensLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Tokens(); tokens without a label count 0.
+        """Return the loss of a batch of the layout Tokens(); tokens without a label count 0.
 
         Raises:
           InputError: the features are those of another layout.
@@ -523,7 +523,7 @@ def objective_for(head: Head | None, *, mask_id: int) -> tuple[Objective, str]:
     """The objective that trains a head, and a task of its kind; `NoLoss` where there is none.
 
     Args:
-      head: of the checkpoint; None is an encoder alone.
+      head: head of the checkpoint; None is an encoder alone.
       mask_id: the [MASK] of its vocabulary.
     """
     if isinstance(head, Mlm):

@@ -29,7 +29,7 @@ sends B * (n - 1) / n, of B that are reduced for all twice as many.
 
 That is a bound from below. All links of a chip are taken to be busy at once and in both directions,
 which a group of devices along one side of the slice cannot do, nor any group of a slice that is no
-closed torus; the time of a first byte is left out, and slices are taken to be joined by such links
+closed torus; the time of a first byte is omitted, and slices are taken to be joined by such links
 too.
 """
 
@@ -102,13 +102,13 @@ class Collective:
     """A collective in one place of the program, on one device.
 
     Attributes:
-      kind: of `COLLECTIVES`; an all-reduce of which a device keeps its shard alone is a
+      kind: kind of `COLLECTIVES`; an all-reduce of which a device keeps its shard alone is a
         reduce-scatter.
       count: how often it runs.
-      bytes: of one run, as in `Traffic`.
+      bytes: bytes of one run, as in `Traffic`.
       devices: how many take part in it.
-      asynchronous: whether other work runs between its start and its end.
-      looped: whether it is in the body of a loop.
+      asynchronous: True if other work runs between its start and its end.
+      looped: True if it is in the body of a loop.
       gathered: of the bytes of an all-reduce, those of shards among zeros, which gathers them.
       source: JAX's name of it; "" where the compiler made it.
     """
@@ -129,7 +129,7 @@ class Kernel:
 
     Attributes:
       count: how often it runs.
-      flops: of one run, as its code says; 0 where it says nothing.
+      flops: FLOPs of one run, as its code says; 0 where it says nothing.
       bytes: from and to HBM in one run; likewise.
     """
 
@@ -146,7 +146,7 @@ class Operation:
       source: JAX's name of it, "jit(step)/jvp()/while/body/dot_general"; of a fusion that of its
         last operation, and the opcode where the compiler made it.
       count: how often it runs.
-      cycles: of all its runs.
+      cycles: cycles of all its runs.
     """
 
     source: str
@@ -184,12 +184,12 @@ class _Instruction:
 
 
 def read(text: str) -> Reading:
-    """Reads the text of a compiled program."""
+    """Read the text of a compiled program."""
     return _Program(text).reading()
 
 
 def array_bytes(shape: str) -> int:
-    """Bytes of a shape's text, such as "(f32[8,128]{1,0:T(8,128)}, bf16[4])"."""
+    """Return bytes of a shape's text, such as "(f32[8,128]{1,0:T(8,128)}, bf16[4])"."""
     total = 0
     for dtype, dims in _ARRAY.findall(shape):
         width = re.search(r"\d+", dtype)
@@ -238,7 +238,7 @@ class _Program:
         )
 
     def _collectives(self, name: str, *, runs: int, looped: bool) -> list[Collective]:
-        """The collectives of a computation that runs so often, and of all that it runs."""
+        """Return the collectives of a computation that runs so often, and of all that it runs."""
         collectives: list[Collective] = []
         channels: dict[str, int] = {}
         for within, instruction in self._straight(name):
@@ -272,14 +272,14 @@ class _Program:
         return collectives
 
     def _is_scattered(self, name: str, reduction: _Instruction) -> bool:
-        """Whether the computation around an all-reduce gives a slice of its result alone."""
+        """Return True if the computation around an all-reduce gives a slice of its result alone."""
         if name not in self._fused or reduction.opcode != "all-reduce":
             return False
         users = [one for one in self._lines[name] if reduction.name in self._operands(one)]
         return bool(users) and all(one.opcode == "dynamic-slice" for one in users)
 
     def _padded(self, name: str) -> int:
-        """Bytes of an array that is a shard among zeros; 0 of another."""
+        """Return bytes of an array that is a shard among zeros; 0 of another."""
         made = self._made.get(name)
         root = made
         while root is not None and root.opcode == "fusion":
@@ -303,7 +303,7 @@ class _Program:
         return _OPERAND.findall(instruction.rest.partition(")")[0])
 
     def _kernels(self, name: str, *, runs: int) -> Iterator[Kernel]:
-        """The kernels of a computation that runs so often, and of all that it runs."""
+        """Yield the kernels of a computation that runs so often, and of all that it runs."""
         for _, instruction in self._straight(name):
             if instruction.opcode == "while":
                 body = _first(_BODY, instruction.rest)
@@ -313,7 +313,7 @@ class _Program:
                 yield Kernel(runs, int(flops), int(size))
 
     def _straight(self, name: str) -> Iterator[tuple[str, _Instruction]]:
-        """The instructions of a computation, with those inside of fusions and calls."""
+        """Yield the instructions of a computation, with those inside of fusions and calls."""
         for instruction in self._lines.get(name, ()):
             if instruction.opcode in _CALLERS:
                 for called in _called(instruction):
@@ -377,7 +377,7 @@ def _cycles(operations: Iterable[Operation]) -> int:
 
 
 def _by_source(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """One for each source, the costliest first."""
+    """Return one for each source, the costliest first."""
     counts: dict[str, list[int]] = {}
     for operation in operations:
         total = counts.setdefault(operation.source, [0, 0])
@@ -399,13 +399,13 @@ def _instruction(line: str) -> _Instruction | None:
 
 
 def _kind(opcode: str) -> str | None:
-    """The collective that an instruction is; the end of an asynchronous one is none."""
+    """Return the collective that an instruction is; the end of an asynchronous one is none."""
     kind = opcode.removesuffix("-start")
     return kind if kind in COLLECTIVES else None
 
 
 def _called(instruction: _Instruction) -> list[str]:
-    """The computations that a fusion, a call or a conditional runs."""
+    """Return the computations that a fusion, a call or a conditional runs."""
     if instruction.opcode != "conditional":
         return _CALLED.findall(instruction.rest)
     branches = _BRANCHES.search(instruction.rest)
@@ -427,7 +427,7 @@ class Moved:
 
     Attributes:
       synchronous: bytes of collectives that the device waits for.
-      asynchronous: bytes of those that run beside other work.
+      asynchronous: bytes of collectives that overlap with other work.
       reduce_scattered: bytes, of both, that are reduced to shards.
       gathered_by_reduction: bytes of all-reduces that only gather shards, among zeros.
     """
@@ -443,8 +443,8 @@ class RingTime:
     """Seconds on the links, at least.
 
     Attributes:
-      synchronous: of collectives that a device waits for.
-      asynchronous: of those that run beside other work.
+      synchronous: bytes of collectives that a device waits for.
+      asynchronous: bytes of collectives that overlap with other work.
     """
 
     synchronous: float
@@ -456,7 +456,7 @@ class RingTime:
 
 
 def moved(traffic: Iterable[Collective]) -> Moved:
-    """Sums up the collectives of a step."""
+    """Sum up the collectives of a step."""
     traffic = tuple(traffic)
     waited = [one for one in traffic if not one.asynchronous]
     return Moved(
@@ -468,7 +468,7 @@ def moved(traffic: Iterable[Collective]) -> Moved:
 
 
 def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
-    """The least time of the collectives of a step."""
+    """Return the least time of the collectives of a step."""
     seconds = {True: 0.0, False: 0.0}
     for one in traffic:
         seconds[one.asynchronous] += ring_bytes(one) / links
@@ -476,7 +476,7 @@ def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
 
 
 def ring_bytes(one: Collective) -> float:
-    """Bytes that a device sends in all runs of a collective."""
+    """Return bytes that a device sends in all runs of a collective."""
     share = 1.0 if one.kind == "collective-permute" else (one.devices - 1) / one.devices
     return one.count * one.bytes * share * _ROUNDS.get(one.kind, 1)
 

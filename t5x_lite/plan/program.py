@@ -47,7 +47,7 @@ class Memory:
       optimizer: the optimizer's state and the step.
       batch: the features of a batch.
       temporaries: activations, gradients and all else that lives within a step only.
-      results: what a step returns besides the state, whose memory is reused.
+      results: what a step returns in addition to the state, whose memory is reused.
       program: the compiled program.
       peak: all together.
     """
@@ -68,7 +68,7 @@ class Program:
     Attributes:
       memory: bytes on one device.
       reading: what its text says; None where the compiler cannot print it.
-      flops: of one device, as the compiler counts them; None where it does not say.
+      flops: FLOPs of one device, as the compiler counts them; None where it does not say.
       bytes_accessed: likewise.
       trace_seconds: to trace and lower it.
       compile_seconds: to compile it.
@@ -99,7 +99,7 @@ class OutOfMemory(Exception):
 
 
 def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
-    """Compiles a jitted step."""
+    """Compile a jitted step."""
     start = time.perf_counter()
     with jax.set_mesh(mesh):
         lowered = step.lower(state, batch)
@@ -148,7 +148,7 @@ def read_overflow(message: str) -> tuple[int | None, int | None] | None:
 
 
 def bytes_on_device(tree: Any) -> int:
-    """Bytes that one device holds of a tree of jax.ShapeDtypeStructs with shardings."""
+    """Return bytes that one device holds of a tree of jax.ShapeDtypeStructs with shardings."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
@@ -172,7 +172,7 @@ def widest(size: int, parts: int) -> int:
 
 
 def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]:
-    """One line for each logical axis whose shards are narrower than a tile."""
+    """Return one line for each logical axis whose shards are narrower than a tile."""
     narrow: dict[tuple[str, int], str] = {}
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:
@@ -189,7 +189,7 @@ def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]
 
 
 def widest_fsdp(axes: Axes, shapes: Any, parts: int) -> int:
-    """The largest fsdp, a divisor of `parts`, that cuts no matrix narrower than a tile."""
+    """Return the largest fsdp, a divisor of `parts`, that cuts no matrix narrower than a tile."""
     divisors = [parts]
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:

@@ -42,7 +42,7 @@ _STAGE_WORDS = {
 
 
 def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
-    """Writes stats.json and report.html."""
+    """Write stats.json and report.html."""
     directory = open_path(output)
     content = json.dumps(stats(tally, about), ensure_ascii=True, indent=1) + "\n"
     write_whole(directory / STATS, content.encode())
@@ -51,7 +51,7 @@ def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
 
 
 def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of stats.json: `about`, and the tally with the largest domains alone."""
+    """Return the content of stats.json: `about`, and the tally with the largest domains alone."""
     counts = tally.to_json()
     counts["domains"] = dict(largest(tally.domains, DOMAINS_KEPT))
     return {**about, "num_domains": num_domains(tally), **counts}
@@ -63,12 +63,12 @@ def num_domains(tally: Tally) -> int:
 
 
 def largest(counts: Counter[str], number: int) -> list[tuple[str, int]]:
-    """The entries with the largest counts; equal ones by name."""
+    """Return the entries with the largest counts; equal ones by name."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
 def page(tally: Tally, about: Mapping[str, Any]) -> str:
-    """The whole report as HTML."""
+    """Return the whole report as HTML."""
     words = " ".join(str(about[name]) for name in ("preset", "variant") if about.get(name))
     return report_page.page(
         "C4 from Common Crawl",
@@ -90,7 +90,7 @@ def page(tally: Tally, about: Mapping[str, Any]) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people read them: 512 bytes, 1.50 kB, 2.00 GB."""
+    """Return bytes as people read them: 512 bytes, 1.50 kB, 2.00 GB."""
     value, unit = float(count), "bytes"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -100,7 +100,7 @@ def size(count: int) -> str:
 
 
 def _facts(tally: Tally) -> Iterator[tuple[str, str, str]]:
-    """The tiles at the top: (label, value, note)."""
+    """Yield the tiles at the top: (label, value, note)."""
     first, last = _ends(tally)
     pages, kept = first["pages_in"], last["pages_out"]
     yield "Pages read", f"{pages:,}", ""
@@ -114,7 +114,7 @@ def _facts(tally: Tally) -> Iterator[tuple[str, str, str]]:
 
 
 def _ends(tally: Tally) -> tuple[Counter[str], Counter[str]]:
-    """The counts of the first stage and of the last."""
+    """Return the counts of the first stage and of the last."""
     names = stage_names(tally)
     if not names:
         return Counter(), Counter()
@@ -122,7 +122,7 @@ def _ends(tally: Tally) -> tuple[Counter[str], Counter[str]]:
 
 
 def stage_names(tally: Tally) -> list[str]:
-    """The stages that saw a page, in the order of the pipeline."""
+    """Return the stages that saw a page, in the order of the pipeline."""
     return [stage for stage in STAGES if stage in tally.stages]
 
 
@@ -165,7 +165,7 @@ def _funnel(tally: Tally) -> str:
 
 
 def _bar_table(headings: tuple[str, ...], rows: list[tuple[str, str, list[str]]]) -> str:
-    """A table with words, a bar that is HTML already, and numbers."""
+    """Return a table with words, a bar that is HTML already, and numbers."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         f"<tr><td>{text(words)}</td><td>{bar}</td>"
@@ -195,7 +195,7 @@ def _kept(tally: Tally) -> str:
 
 
 def _sample_table(samples: Sequence[tuple[str, str]]) -> str:
-    """A table of (URL, text)."""
+    """Return a table of (URL, text)."""
     rows = "".join(
         f'<tr><td data-label="text"><div>{text(words)}</div></td>'
         f'<td data-label="page"><div>{text(url)}</div></td></tr>'
@@ -301,7 +301,7 @@ def _lengths(tally: Tally) -> str:
 
 
 def _written(tally: Tally) -> str:
-    """The splits, and the languages where there are several."""
+    """Return the splits, and the languages where there are several."""
     if not tally.splits:
         return ""
     rows = [

@@ -48,7 +48,7 @@ _VOCABULARIES = {
 
 
 def described(directory: str) -> dict[str, Any]:
-    """What a directory holds, as values of JSON; what does not apply is left out."""
+    """What a directory holds, as values of JSON; what does not apply is omitted."""
     if (data_path(directory) / INDEX_NAME).exists():
         return _cache(directory)
     path = local_path(directory, what="directory")
@@ -140,7 +140,7 @@ def _size_of_model(experiment: Experiment) -> int:
 
 
 def _stored(step: Path) -> int:
-    """Parameters in the directory itself, without those of a base."""
+    """Return parameters in the directory itself, without those of a base."""
     arrays = items.lazy_params(step / "params")
     return sum(math.prod(array.shape) for array in arrays.values())
 
@@ -151,7 +151,7 @@ def _dtypes(step: Path) -> list[str]:
 
 
 def _vocabulary(files: Mapping[str, bytes], experiment: Experiment) -> dict[str, Any]:
-    """Its kind, and the rows of the model's table."""
+    """Return its kind, and the rows of the model's table."""
     folder = reading.VOCABULARY_DIRECTORY
     kinds = [kind for name, kind in _VOCABULARIES.items() if f"{folder}/{name}" in files]
     return {
@@ -172,7 +172,7 @@ def _training(experiment: Experiment) -> dict[str, Any]:
 
 
 def _made_by(origin: Origin, files: Mapping[str, bytes], step: Path) -> dict[str, Any]:
-    """The command and versions of a run, or where imported weights came from."""
+    """Return the command and versions of a run, or where imported weights came from."""
     has_optimizer = (step / "optimizer").is_dir()
     imported = not has_optimizer and any(name.startswith("huggingface/") for name in files)
     words = "import hf" if imported else ""
@@ -189,7 +189,7 @@ def _without_empty(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """Lines for people: a name and its value each."""
+    """Return lines for people: a name and its value each."""
     lines = [f"{found['directory']}: {found['kind']}"]
     rest = {name: found[name] for name in found if name not in ("directory", "kind", "config")}
     width = max((len(name) for name in rest), default=0)

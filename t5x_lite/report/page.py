@@ -23,7 +23,7 @@ from t5x_lite.report.chart import Series, line_chart
 
 
 def text(value: object) -> str:
-    """The value as HTML text, safe in attributes too."""
+    """Return the value as HTML text, safe in attributes too."""
     return html.escape(str(value), quote=True)
 
 
@@ -58,13 +58,13 @@ def chart_card(
 
 
 def command(line: str) -> str:
-    """A command line that breaks between its options."""
+    """Return a command line that breaks between its options."""
     words = " ".join(f"<span>{text(word)}</span>" for word in re.split(r" (?=--)", line))
     return f'<pre class="command">{words}</pre>'
 
 
 def facts(items: Iterable[tuple[str, str, str]]) -> str:
-    """A row of (label, value, note) tiles; the note may be empty."""
+    """Return a row of (label, value, note) tiles; the note may be empty."""
     tiles = (
         f"<div><dt>{text(label)}</dt><dd>{text(value)}"
         + (f"<small>{text(note)}</small>" if note else "")
@@ -75,7 +75,7 @@ def facts(items: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of text whose first column is words and the others are numbers."""
+    """Return a table of text whose first column is words and the others are numbers."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         "<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -92,7 +92,7 @@ def compared(
     *,
     numbers: bool = True,
 ) -> str:
-    """A table of what differs between columns."""
+    """Return a table of what differs between columns."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         f'<tr><th scope="row">{text(name)}</th>'
@@ -130,7 +130,7 @@ def samples_table(samples: Sequence[Mapping[str, str]]) -> str:
 
 
 def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
-    """The whole document; the sections are HTML already."""
+    """Return the whole document; the sections are HTML already."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -217,7 +217,7 @@ td.best{font-weight:600}
 
 
 def write_suite_page(path: Path, suite: str, result: Mapping[str, Any]) -> None:
-    """Writes the page of the numbers of all sets."""
+    """Write the page of the numbers of all sets."""
     mean, sets, missing = result["mean"], result["sets"], result["missing"]
     tiles = [("Sets", f"{len(sets):,}", f"{len(missing)} missing" if missing else "all")]
     tiles += [(name, chart.number(value), "mean") for name, value in mean.items()]

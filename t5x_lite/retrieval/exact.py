@@ -13,9 +13,9 @@ documents were divided into chunks and over devices.
 The best `depth` of n scores are looked for in groups of G neighbours: they are all in the `depth`
 groups of the largest maxima, where of equal maxima the first group counts. A document of another
 group has `depth` groups before its own, each with a document that is better than it. So n/G maxima
-and depth*G scores are sorted in place of n.
+and depth*G scores are sorted instead of n.
 
-The exact search of a corpus in files, which a killed command goes on with.
+The exact search of a corpus in files, which a killed command continues with.
 
     best = search_shards(shards, queries, depth=1000, state="run.trec.partial.npz", identity={...})
     rankings_of(best, ["q1", "q2"], shards.name)       # what `data.formats.rankings` writes
@@ -77,13 +77,13 @@ def better(
     count: int,
     first: int,
 ) -> tuple[Float[np.ndarray, "Q depth"], Int[np.ndarray, "Q depth"]]:
-    """The best so far and of a chunk: falling scores, and the numbers of the documents.
+    """Return the best so far and of a chunk: descending scores, and the numbers of the documents.
 
     Args:
-      scores: of the best so far, falling; -inf where there are fewer.
+      scores: scores of the best so far, falling; -inf where there are fewer.
       rows: their numbers; -1 where there are fewer.
-      product: of queries and documents; it is changed.
-      own: of each query the place in the chunk of a document that is passed over, or below 0.
+      product: product of queries and documents; it is changed.
+      own: index in the chunk of each query's skipped document, or a negative number.
       count: documents of the chunk; what is behind them is none.
       first: the number of the first one.
     """
@@ -159,7 +159,7 @@ MOST_DOCUMENTS = 2**31 - 1
 
 
 class Best(NamedTuple):
-    """The best documents of queries: what a search can go on from.
+    """The best documents of queries: what a search can continue from.
 
     Attributes:
       scores: falling; -inf where there are fewer documents.
@@ -178,7 +178,7 @@ class ExactSearch:
     Args:
       queries: their vectors.
       depth: documents of a query at most.
-      names: of the queries; a document of the query's own name is passed over. None, for a query or
+      names: of the queries; a document of the query's own name is skipped. None, for a query or
         for all, passes over nothing.
       mesh: whose devices share the documents; None is the first device.
       start: the best of the documents that were searched before, in another process.
@@ -231,12 +231,12 @@ class ExactSearch:
     def add(
         self, vectors: Float[np.ndarray, "n D"], documents: Sequence[str] | None = None
     ) -> None:
-        """Searches some documents.
+        """Search some documents.
 
         Args:
-          vectors: of the documents.
+          vectors: vectors of the documents.
           documents: their names, all different over all calls; None where they are not kept, and
-            no query has a document of its own.
+            no query has its own document.
 
         Raises:
           InputError: a vector is not finite, or there are too many documents.
@@ -276,11 +276,11 @@ class ExactSearch:
         return np.matmul(queries, documents.T, out=self._product)
 
     def wait(self) -> None:
-        """Waits for what was added; until then the device reads the vectors."""
+        """Wait for what was added; until then the device reads the vectors."""
         jax.block_until_ready((self._scores, self._rows))
 
     def best(self) -> Best:
-        """The best so far, by number."""
+        """Return the best so far, by number."""
         scores, rows = jax.device_get((self._scores, self._rows))
         return Best(
             np.concatenate(scores)[: self._num], np.concatenate(rows)[: self._num], self._seen
@@ -316,7 +316,7 @@ class ExactSearch:
 
 
 def check_vectors(vectors: np.ndarray, *, what: str) -> None:
-    """Refuses vectors that cannot be compared.
+    """Raise InputError for vectors that cannot be compared.
 
     Raises:
       InputError: one is not finite.
@@ -331,7 +331,7 @@ def check_vectors(vectors: np.ndarray, *, what: str) -> None:
 
 
 def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
-    """The array with rows of a value behind it; itself where it has as many."""
+    """Return the array with rows of a value behind it; itself where it has as many."""
     if len(array) == rows:
         return array
     filled = np.full((rows, *array.shape[1:]), value, array.dtype)
@@ -341,12 +341,12 @@ def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
 
 _Held = tuple[tuple[Array, Array, Array], tuple[Array, Array]]
 """The scores of the best so far, falling, and their numbers, and of each query a place in the chunk
-that is passed over; then how many documents the chunk has, and the number of its first."""
+that is skipped; then how many documents the chunk has, and the number of its first."""
 
 
 @functools.lru_cache(maxsize=32)
 def _compiled(depth: int, parts: int, mesh: Mesh | None) -> Callable[..., tuple[Array, Array]]:
-    """The function of a chunk, which searches of one kind share."""
+    """Return the function of a chunk, which searches of one kind share."""
     return jit_rows(functools.partial(_better, depth=depth, parts=parts), mesh)
 
 
@@ -414,16 +414,16 @@ def search_shards(
     state: str | None = None,
     identity: Mapping[str, Any] | None = None,
 ) -> Best:
-    """The best vectors of a corpus for each query, by number.
+    """Return the best vectors of a corpus for each query, by number.
 
     Args:
       shards: the corpus.
       queries: their vectors.
       depth: documents of a query at most.
-      names: of the queries: the document of a query's own name is passed over; None, for one or
+      names: names of the queries: the document of a query's own name is skipped; None, for one or
         for all, passes over nothing.
       mesh: whose devices share the corpus.
-      part: of the corpus, in whole blocks, which is searched alone.
+      part: part of the corpus, in whole blocks, which is searched alone.
       state: the file that holds the best so far; None saves none. It stays at the end.
       identity: what makes two searches the same, as JSON.
 
@@ -496,10 +496,10 @@ def block_rows(size: int, *, queries: int) -> int:
 def rankings_of(
     best: Best, queries: Sequence[str], name: Callable[[int], str]
 ) -> Iterator[Ranking]:
-    """The rankings that a search found.
+    """Yield the rankings that a search found.
 
     Args:
-      best: of the queries.
+      best: best of the queries.
       queries: their ids.
       name: the id of a document by its number.
     """

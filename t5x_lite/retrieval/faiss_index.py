@@ -57,7 +57,7 @@ class Settings:
         least 65,536, and at most all.
       ef_construction: candidates that a vector of a graph chooses its neighbours from.
       seed: of the vectors for training.
-      threads: of faiss; more than one makes graphs that differ from run to run.
+      threads: threads of faiss; more than one makes graphs that differ from run to run.
     """
 
     train_vectors: int | None = None
@@ -74,7 +74,7 @@ def usual_kind(documents: int) -> str:
 def build(
     directory: str, shards: VectorShards, kind: str, *, settings: Settings | None = None
 ) -> None:
-    """Writes an index; the directory takes its name when it is whole.
+    """Write an index; the directory takes its name when it is complete.
 
     Args:
       directory: must not be there.
@@ -127,7 +127,7 @@ def _fill(index: Any, shards: VectorShards) -> None:
 
 @contextlib.contextmanager
 def _name_for_faiss(path: Path, flags: int) -> Iterator[str]:
-    """A name of a file that faiss takes: it takes no name whose bytes are not UTF-8."""
+    """Yield a name of a file that faiss takes: it takes no name whose bytes are not UTF-8."""
     name = str(path)
     if name.encode("utf-8", "replace") == os.fsencode(name):
         yield name
@@ -169,7 +169,7 @@ def _write(
 
 
 def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
-    """An index without vectors, trained."""
+    """Return an index without vectors, trained."""
     match = _KIND.fullmatch(kind)
     if match is None:
         raise InputError(
@@ -197,7 +197,7 @@ def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
 
 
 def _sample(shards: VectorShards, num: int, *, seed: int) -> Float[np.ndarray, "n D"]:
-    """Vectors that the seed draws, in the order of the corpus."""
+    """Return vectors that the seed draws, in the order of the corpus."""
     rows = np.sort(np.random.default_rng(seed).choice(len(shards), num, replace=False))
     found, filled = np.empty((num, shards.size), np.float32), 0
     for block in shards.blocks(rows=_ROWS):
@@ -259,7 +259,7 @@ class FaissIndex:
         return int(self._index.ntotal)
 
     def name(self, row: int) -> str:
-        """The id of a document by its number."""
+        """Return the id of a document by its number."""
         return str(row) if self._ids is None else self._ids[row]
 
     def search(
@@ -271,7 +271,7 @@ class FaissIndex:
         ef_search: int | None = None,
         threads: int = 1,
     ) -> Best:
-        """The best documents of queries, as far as the index finds them.
+        """Return the best documents of queries, as far as the index finds them.
 
         Of equal scores the document that came first stands first, as in `search.ExactSearch`. Which
         of those that tie at the last rank of `depth` are found is up to faiss.
@@ -281,7 +281,7 @@ class FaissIndex:
           depth: documents of a query at most.
           nprobe: lists of IVF that are searched; None is 1 in 64.
           ef_search: candidates of HNSW; None is 128, and never below depth.
-          threads: of faiss.
+          threads: threads of faiss.
 
         Raises:
           InputError: the queries have other sizes than the documents, or are not finite.
@@ -330,7 +330,7 @@ _LIST_CODES = {"Flat": b"IwFl", "PQ": b"IwPQ", "SQ": b"IwSq"}
 
 
 def _fourcc(kind: str, path: Path) -> bytes:
-    """The first bytes that faiss writes for a kind of index."""
+    """Return the first bytes that faiss writes for a kind of index."""
     match = _KIND.fullmatch(kind)
     has_lists = match is not None and match[1] is not None
     codec, table = kind, _PLAIN_CODES
@@ -367,7 +367,7 @@ _SUMMED = ("index.faiss", "ids.bytes.npy", "ids.ends.npy")
 
 @contextlib.contextmanager
 def _naming_damage(file: Path) -> Iterator[None]:
-    """Names the file in errors of faiss."""
+    """Name the file in errors of faiss."""
     try:
         yield
     except InputError:
@@ -446,13 +446,13 @@ def _check_graph(faiss: Any, graph: Any, count: int) -> None:
 
 
 def _view(faiss: Any, vector: Any) -> np.ndarray:
-    """The numbers of a vector of C++, without a copy."""
+    """Return the numbers of a vector of C++, without a copy."""
     size = vector.size()
     return faiss.rev_swig_ptr(vector.data(), size) if size else np.zeros(0, np.int64)
 
 
 def library() -> Any:
-    """The package faiss.
+    """Return the package faiss.
 
     Raises:
       InputError: it is missing.

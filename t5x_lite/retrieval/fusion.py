@@ -76,12 +76,12 @@ def fuse(
     k: int = 1000,
     rrf_k: int = RRF_K,
 ) -> Iterator[Ranking]:
-    """The rankings of all queries that one of the runs has.
+    """Yield the rankings of all queries that one of the runs has.
 
     Args:
       runs: at least one.
       method: how scores are added.
-      weights: of the runs; none is 1 for each.
+      weights: weights of the runs; none is 1 for each.
       depth: documents of each ranking that count.
       k: documents of a fused ranking at most.
       rrf_k: what is added to a rank by "rrf".
@@ -112,7 +112,7 @@ def fuse(
 
 
 def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, float]]:
-    """The documents of all runs by falling score, of equal ones those of the first run first."""
+    """The documents of all runs by descending score, of equal ones those of the first run first."""
     found: dict[str, float] = {}
     for run in runs:
         values = _values(query, run.get(query, ())[:depth], "sum", RRF_K)
@@ -167,7 +167,7 @@ class TermIndex:
         self._weights = np.concatenate([np.zeros(0, np.float32), *weights])[order]
 
     def scores(self, query: Mapping[int, float]) -> Float[np.ndarray, " N"]:
-        """The score of each document.
+        """Return the score of each document.
 
         Args:
           query: token -> weight.
@@ -182,7 +182,7 @@ class TermIndex:
 
 
 def best(scores: Float[np.ndarray, " N"], depth: int) -> Int[np.ndarray, " k"]:
-    """The numbers of the largest scores, falling; of equal ones the lower number first."""
+    """Return the numbers of the largest scores, falling; of equal ones the lower number first."""
     if depth < len(scores):
         least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
         some = np.flatnonzero(scores >= least)
@@ -203,7 +203,7 @@ class Corpus(Protocol):
     dense: np.ndarray | None
 
     def has(self, way: str) -> bool:
-        """Whether a head was asked."""
+        """Return True if a head was asked."""
         ...
 
     def terms(self) -> Iterable[Mapping[int, float]]:
@@ -242,12 +242,12 @@ class Finder:
         terms: Mapping[int, float] | None,
         vectors: Float[np.ndarray, "S K"] | None,
     ) -> dict[str, Scored]:
-        """The rankings of one query, by name.
+        """Return the rankings of one query, by name.
 
         Args:
           dense: the query's vector.
           terms: its weights by token.
-          vectors: of its tokens.
+          vectors: vectors of its tokens.
         """
         ways, scores = self._ways, {}
         if "dense" in ways.heads:
@@ -285,17 +285,17 @@ def _scored(numbers: Sequence[int] | np.ndarray, scores: np.ndarray) -> Scored:
 
 
 def _with_rest(first: Scored, rest: Sequence[int]) -> Scored:
-    """The rest below the lowest of the new scores, by one a place."""
+    """Return the rest below the lowest of the new scores, by one a place."""
     lowest = first[-1][1] if first else 0.0
     return [*first, *((number, lowest - place) for place, number in enumerate(rest, 1))]
 
 
 def reranked(ranking: Ranking, scores: Sequence[float]) -> Ranking:
-    """A ranking of the same documents.
+    """Return a ranking of the same documents.
 
     Args:
       ranking: of the first stage.
-      scores: of its first documents, in its order; not more than it has.
+      scores: scores of its first documents, in its order; not more than it has.
     """
     names = [one.document for one in ranking.documents]
     order = np.argsort(-np.array(scores, np.float64), kind="stable").tolist()

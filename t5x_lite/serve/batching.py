@@ -40,7 +40,7 @@ SHORTEST = 16
 
 
 def sizes(largest: int) -> tuple[int, ...]:
-    """Rows of a batch: powers of four, and the largest itself."""
+    """Return rows of a batch: powers of four, and the largest itself."""
     result = [1]
     while result[-1] * 4 < largest:
         result.append(result[-1] * 4)
@@ -94,10 +94,10 @@ class Ticket:
     """A request that is being answered.
 
     Attributes:
-      outcomes: of its rows.
+      outcomes: outcomes of its rows.
       missing: rows without outcome.
       on_done: called when none is missing.
-      dropped: nobody waits for it; rows that are not on the device yet are left out.
+      dropped: nobody waits for it; rows that are not on the device yet are omitted.
     """
 
     outcomes: list[Outcome]
@@ -153,11 +153,11 @@ class Batcher:
         return self._num_waiting
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Refuses new requests, answers those that were accepted, and ends the thread."""
+        """Reject new requests, answer the accepted ones, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -165,7 +165,7 @@ class Batcher:
             self._thread.join()
 
     def learn(self, kind: str, lengths: tuple[int, ...], *, size: int, seconds: float) -> None:
-        """Notes how long a batch of a shape took, by which sizes are chosen."""
+        """Note how long a batch of a shape took, by which sizes are chosen."""
         key = kind, lengths, size
         with self._changed:
             self._seconds[key] = 0.8 * self._seconds.get(key, seconds) + 0.2 * seconds
@@ -184,7 +184,7 @@ class Batcher:
             self._changed.notify_all()
 
     def submit(self, kind: str, rows: Sequence[Row], *, on_done: Done) -> Ticket:
-        """Queues the rows of a request."""
+        """Queue the rows of a request."""
         ticket = Ticket([None] * len(rows), len(rows), on_done)
         now = time.monotonic()
         with self._changed:
@@ -248,7 +248,7 @@ class Batcher:
             )
 
     def _next_batch(self) -> tuple[str, tuple[int, ...], list[_Waiting]] | None:
-        """The next kind, lengths and rows; None when all is done and the batcher closes."""
+        """Return the next kind, lengths and rows; None when all is done and the batcher closes."""
         with self._changed:
             while True:
                 oldest = self._oldest()
@@ -298,7 +298,7 @@ class Batcher:
         return least, self._compiled(kind, least)
 
     def _compiled(self, kind: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """The sizes that a batch of these lengths may have now."""
+        """Return the sizes that a batch of these lengths may have now."""
         if not self._compiling:
             return self._sizes
         return tuple(size for size in self._sizes if (kind, lengths, size) in self._seconds)
