@@ -99,7 +99,6 @@ def summaries() -> dict[str, str]:
 
 @functools.cache
 def _docstrings(module: str) -> dict[str, str | None]:
-    """Return the docstrings of a module's functions."""
     source = resources.files(__name__).joinpath(f"{module}.py").read_text(encoding="utf-8")
     return {
         node.name: ast.get_docstring(node)

@@ -183,7 +183,6 @@ def default_shards(files: "Sequence[Input]") -> int:
 
 
 def _summary(output: str, tally: "Tally") -> dict[str, Any]:
-    """What a run gave, for people: pages read and written, and damaged records."""
     from t5x_lite.report.c4 import REPORT
 
     read = tally.stages.get("read", {})
@@ -200,7 +199,6 @@ def _summary(output: str, tally: "Tally") -> dict[str, Any]:
 
 
 def _rows(found: Mapping[str, Any]) -> "Iterator[Row]":
-    """Yield the lines of the table on a terminal: each number, and each split's pages."""
     for name, value in found.items():
         if name != "pages":
             yield {"": name.replace("_", " "), " ": value}

@@ -119,7 +119,6 @@ def _check_base(base: str | None, *, allowed: bool) -> None:
 
 
 def _named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
-    """NAME=DIR pairs as a dict."""
     places: dict[str, str] = {}
     for pair in pairs:
         name, equals, directory = pair.partition("=")
@@ -132,14 +131,12 @@ def _named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
 
 
 def _refuse_existing(destination: str | Path) -> None:
-    """Raise an InputError before deltas are read; `new_directory` is what decides."""
     target = Path(destination)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InputError(f"{destination} exists and is not empty; give another name")
 
 
 def _diagonal(where: str) -> Mapping[str, Any]:
-    """Return a Fisher diagonal by path."""
     from t5x_lite.checkpoints import items, manifest
     from t5x_lite.core.remote import local_path
     from t5x_lite.inference.loading import find_step
@@ -155,14 +152,12 @@ def _diagonal(where: str) -> Mapping[str, Any]:
 
 
 def _contents(delta: "Delta") -> str:
-    """What a delta changes, in words."""
     number, named = len(delta.parts), ", ".join(_titled(module) for module in delta.config)
     arrays = f"{number:,} changed array{'' if number == 1 else 's'}"
     return f"{arrays} and the adapter{'s' * (len(delta.config) > 1)} {named}" if named else arrays
 
 
 def _titled(module: "Module") -> str:
-    """Return an adapter's name, and its kind; the methods of a union."""
     from t5x_lite.adapters.merging import Union
 
     members = module.members if isinstance(module, Union) else ()
@@ -405,7 +400,6 @@ def heads(
 
 
 def _importance(loaded: "Loaded", learner: "Learner", *, examples: int) -> "dict[str, np.ndarray]":
-    """Return the importance of each head on training data; the learner is the one with masks."""
     import jax
     import jax.numpy as jnp
 

@@ -256,7 +256,6 @@ def embed(
 
 
 def _identity_of_place(place: str) -> list[Any]:
-    """Return the files of a place: path, size and time of the last change of each."""
     from t5x_lite.core.jobs import identity_of_file
     from t5x_lite.data.formats.documents import TFDS
     from t5x_lite.data.tasks.text_files import shards_of
@@ -269,7 +268,6 @@ def _identity_of_place(place: str) -> list[Any]:
 def _read_place(
     place: str, *, format: "PassageFormat", longest: int, template: str
 ) -> Iterator["TextRecord"]:
-    """The texts of a file, a directory, a pattern or a data set; ids are numbers over all files."""
     from t5x_lite.data.formats.documents import TFDS, is_named
     from t5x_lite.data.formats.passages import TextRecord, read_texts
     from t5x_lite.data.tasks.text_files import shards_of
@@ -294,7 +292,6 @@ def _read_place(
 
 
 def _num_lines(place: str) -> int | None:
-    """Return the lines of one plain file, for progress."""
     from t5x_lite.data.formats.documents import is_named, kind_of
     from t5x_lite.data.formats.lines import count_lines
 
@@ -306,7 +303,6 @@ def _num_lines(place: str) -> int | None:
 def _vectors_of(
     encoder: "TextEncoder", *, batch_size: int, bag_top: int, mcls: int | None, role: "Role"
 ) -> "Callable[[list[np.ndarray]], np.ndarray]":
-    """What gives the vectors of rows."""
     if mcls is None:
         embedder = encoder.embedder(batch_size=batch_size, bag_top=bag_top)
         return lambda rows: embedder.run(encoder.params, rows, role=role)
@@ -329,7 +325,6 @@ def _write_heads(
     *,
     mcls: bool,
 ) -> None:
-    """Write the directory of several heads."""
     for chunk in chunks:
         found = embedder.several(params, chunk.rows, mcls=mcls)
         for vectors in (found.dense, *(found.vectors or ())):
@@ -391,7 +386,6 @@ def _chunks(
 
 
 def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: "Role") -> None:
-    """Rejects, by an InputError, what does not go together."""
     if not heads or len(set(heads)) < len(heads):
         raise InputError(f"heads are one or more different names: got {', '.join(heads) or 'none'}")
     apart = tuple(heads) != ("dense",) or mcls is not None

@@ -155,7 +155,6 @@ def _digest_of(path: str) -> str:
 
 
 def _of_run(path: str, inputs: "Inputs", rules: Rules) -> Iterator[_Ranked]:
-    """Yield the ranking of each query in a run; none of a query that it lacks."""
     from t5x_lite.data.formats.rankings import read_run
 
     rankings: dict[str, list[Candidate]] = {}
@@ -201,7 +200,6 @@ def _of_search(search: EncoderSearch, inputs: "Inputs", rules: Rules) -> Iterato
 def _records(
     inputs: "Inputs", rankings: Iterable[_Ranked], rules: Rules, report: "_Report", *, rescore: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield the line of each query with its negatives; `report` counts them."""
     from t5x_lite.retrieval.mining_inputs import digest
 
     answers, digests = inputs.answers_by_query(), inputs.digests_by_query()

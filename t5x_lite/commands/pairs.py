@@ -303,6 +303,5 @@ def _report(output: str, counts: Mapping[str, int], dropped: Counter[str]) -> No
 
 
 def _write_report(output: str, report: Mapping[str, Any]) -> None:
-    """Write OUTPUT.report.json."""
     content = json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n"
     write_atomically(Path(f"{output}.report.json"), content)

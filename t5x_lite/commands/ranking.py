@@ -185,7 +185,6 @@ def _texts(
     passages: str | None,
     run: str,
 ) -> _Texts:
-    """Return the texts that are to be scored."""
     from t5x_lite.data.formats import retrieval_sets
 
     names = {one.document for ranking in rankings for one in ranking.documents[:depth]}
@@ -322,7 +321,6 @@ def score_pairs(
 
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a file and their places, checked."""
     from t5x_lite.data.formats import pairs
     from t5x_lite.data.formats.lines import read_examples
 
@@ -334,7 +332,6 @@ def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _scored(
     some: list[tuple[str, dict[str, Any]]], scorer: "CrossEncoder | HeadScorer", top: int | None
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects with scores."""
     from t5x_lite.data.formats import pairs
 
     asked = []

@@ -382,7 +382,6 @@ def report(
 
 
 def _seed_rows(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table: a metric of a group each; a star is what the page has in bold."""
     for group in groups:
         for metric, spreads in group["metrics"].items():
             row = {"group": group["group"], "metric": metric, "n": str(group["n"])}

@@ -579,7 +579,6 @@ def evaluate_run(
 
 
 def _rows(result: Mapping[str, Any]) -> list["Row"]:
-    """The table of a terminal: a row for each run, and for its p-values against the first run."""
     rows: list[Row] = []
     for name, means in result["runs"].items():
         rows.append({"run": name, "queries": result["queries"], **means})
@@ -599,7 +598,6 @@ def run_names(runs: Sequence[str]) -> dict[str, str]:
 
 
 def _compared(measured: Sequence["Measured"], *, seed: int = 0) -> dict[str, Any]:
-    """Return the means of each run, and how likely the differences from the first are by chance."""
     from t5x_lite.metrics.statistics import randomisation_test
 
     first, *others = measured
@@ -625,7 +623,6 @@ def _compared(measured: Sequence["Measured"], *, seed: int = 0) -> dict[str, Any
 def _write_results(
     output: str, measured: Sequence["Measured"], result: Mapping[str, Any], *, source: str
 ) -> None:
-    """Write metrics.json, the values of each query, and the page."""
     from t5x_lite.core.files import made_directory, write_atomically
     from t5x_lite.core.jobs import encode
     from t5x_lite.report.retrieval import write_page

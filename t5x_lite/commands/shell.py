@@ -63,7 +63,6 @@ def script(shell: Shell, commands: Mapping[str, Any], *, prog: str) -> str:
 
 
 def _config() -> "Experiment":
-    """Return a config with the fields that T5's have, and those of every config."""
     from t5x_lite.config import Experiment
     from t5x_lite.data.config import Data
     from t5x_lite.models.t5 import T5Config

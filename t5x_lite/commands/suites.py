@@ -177,7 +177,6 @@ def evaluate_suite(
 
 
 def _check_same(path: Path, how: Mapping[str, Any]) -> None:
-    """Raise InputError if a directory holds the runs of another command."""
     try:
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else how
     except ValueError:
@@ -202,7 +201,6 @@ def _missing(suite: "Suite", found: Sequence["Judged"]) -> list[str]:
 
 
 def _mean(found: Sequence["Judged"], sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean over groups of the mean over a group's sets."""
     from t5x_lite.metrics import runs as metrics_of_runs
 
     groups = [list(group) for _, group in itertools.groupby(found, key=lambda one: one.group)]
@@ -238,7 +236,6 @@ def _measured(one: "Judged", path: str, metrics: Sequence[str]) -> dict[str, flo
 
 
 def _recorded(encoder: QueryEncoder) -> dict[str, Any]:
-    """What the vectors of an encoder depend on."""
     from t5x_lite.inference.loading import find_step
 
     names = ("step", "pooling", "normalize", "prefix", "prompt", "batch_size", "inputs_length")
@@ -272,7 +269,6 @@ class _Dense:
         )
 
     def rankings(self, one: "Judged", *, depth: int) -> Iterator["Ranking"]:
-        """What is found for each query of a set."""
         from t5x_lite.core.workers import Prefetch
         from t5x_lite.data.formats.rankings import Ranking, ranked
         from t5x_lite.retrieval.exact import ExactSearch
@@ -303,7 +299,6 @@ class _Lexical:
         self._analyzer, self._folder = analyzer, folder
 
     def rankings(self, one: "Judged", *, depth: int) -> Iterator["Ranking"]:
-        """What is found for each query of a set."""
         from t5x_lite.data.formats.rankings import Ranking, ranked
         from t5x_lite.retrieval.bm25 import BM25, InvertedIndex, build
 
@@ -411,7 +406,6 @@ def evaluate_sts(
 def _correlated(
     examples: list[Pair] | list[Triplet], vectors: "np.ndarray"
 ) -> dict[str, float | int]:
-    """Return the metrics of a file."""
     import numpy as np
 
     from t5x_lite.metrics.classification import pearson, spearman
@@ -461,7 +455,6 @@ def _sentence(row: "benchmark_files.Row", column: str) -> str:
 
 
 def _of_objects(path: str) -> Iterator[Pair | Triplet]:
-    """Yield the objects of a file, whose first one tells whether they are pairs or triplets."""
     from t5x_lite.data.formats.lines import read_examples
 
     first = next(read_examples(path, fields=()), None)

@@ -212,7 +212,6 @@ def vocab(
 
 
 def _is_place(name: str) -> bool:
-    """Whether an input is a data set, a directory or in a bucket, and no file of this machine."""
     from t5x_lite.core.remote import is_remote
     from t5x_lite.data.formats.documents import is_named
 
@@ -333,7 +332,6 @@ def cache(
 
 
 def _print_cache(found: dict[str, Any]) -> None:
-    """Print a cache: a table of its splits on a terminal, a line of JSON elsewhere."""
     from t5x_lite.core.progress import print_result
 
     rows = [{"split": name, **split} for name, split in found["splits"].items()]

@@ -1,7 +1,5 @@
 """Checks of a config's batches before it trains, and what a step works on.
 
-Checks of a config before it trains; see `t5x_lite.inference.loading` for checkpoints.
-
 What a config's train step works on: the features of a row, and its floating-point operations.
 """
 
@@ -91,11 +89,7 @@ LONGEST = 1 << 24
 
 
 def check_batch(experiment: Experiment, mesh: Mesh) -> None:
-    """Reject batches that do not divide among the devices, or have rows too long for the model.
-
-    Raises:
-      InputError: with the sizes.
-    """
+    """Reject batches that do not divide among the devices, or have rows too long for the model."""
     check_lengths(experiment)
     data, parts = experiment.data, sharding.data_parallelism(mesh)
     grouped = bool(data.batches.buckets())
@@ -120,16 +114,7 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
 
 
 def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
-    """Return microbatches of a batch of one static shape.
-
-    Args:
-      experiment: says how a batch is divided.
-      shape: one of `shapes_of(experiment.data)`.
-      mesh: the devices.
-
-    Raises:
-      InputError: see `core.sharding.Parts.of`.
-    """
+    """Return microbatches of a batch of one static shape."""
     whole = {
         name: jax.ShapeDtypeStruct((shape.batch_size, *value.shape[1:]), value.dtype)
         for name, value in empty_row(shape, num_tasks=experiment.objective.num_tasks).items()
@@ -138,11 +123,7 @@ def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
 
 
 def check_devices(experiment: Experiment, mesh: Mesh) -> None:
-    """Reject devices on which a model would not be trained as its config says.
-
-    Raises:
-      InputError: with what to set.
-    """
+    """Reject devices on which a model would not be trained as its config says."""
     kind = mesh.devices.flat[0].device_kind
     for model in (experiment.model, *experiment.objective.models().values()):
         model.check_devices(kind, dtype=experiment.compute_dtype)
@@ -184,11 +165,7 @@ def with_choices(
 
 
 def check_lengths(experiment: Experiment) -> None:
-    """Raise InputError for rows of another kind, and documents longer than a table of positions.
-
-    Raises:
-      InputError: with both.
-    """
+    """Raise InputError for rows of another kind, and documents longer than a table of positions."""
     data = experiment.data
     for name in ("inputs_length", "targets_length"):
         columns = getattr(data, name)

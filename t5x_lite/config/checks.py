@@ -1,7 +1,5 @@
 """Checks of fields, and settings of single tasks.
 
-Checks of the fields of a config; an error names the field and the value.
-
 Settings of single tasks of an evaluation: a line for each name or pattern of names.
 
     parse_line("wmt_*: num_beams=4, length_penalty=0.6")
@@ -47,7 +45,6 @@ def check_given(where: str, config: Any) -> None:
 
 @functools.cache
 def _required(config: type) -> frozenset[str]:
-    """Return names of the fields with an annotation that excludes None."""
     try:
         hints = typing.get_type_hints(config)
     except NameError:  # a config of a user, with names that only a type checker reads
@@ -56,7 +53,6 @@ def _required(config: type) -> frozenset[str]:
 
 
 def _takes_none(hint: Any) -> bool:
-    """Return True if an annotation admits None."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return any(_takes_none(each) for each in typing.get_args(hint))
     return hint in (type(None), Any, object) or isinstance(hint, typing.TypeVar)

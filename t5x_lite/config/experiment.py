@@ -150,7 +150,6 @@ class Hosts:
 
 
 def _check_searches(searched: int, saved: int) -> None:
-    """Raise InputError for a search of new negatives at steps without a checkpoint."""
     if searched % saved:
         raise InputError(
             f"data.refresh.period {searched} needs a checkpoint at each of its multiples: set "
@@ -376,7 +375,6 @@ def with_options(
 
 
 def _current_options(overrides: Sequence[str]) -> list[str]:
-    """Return the options as they are called: --init DIR is short for --init.checkpoint DIR."""
     found = []
     for option in overrides:
         name, equals, value = option.partition("=")
@@ -389,7 +387,6 @@ def _current_options(overrides: Sequence[str]) -> list[str]:
 
 
 def _with_steps_of(experiment: Experiment, options: Sequence[str]) -> Experiment:
-    """Return the experiment that --steps makes of one that states epochs: its schedules follow."""
     steps, epochs = _value_of("--steps", options), _value_of("--epochs", options)
     if steps is None or epochs == "None":
         return experiment
@@ -564,12 +561,10 @@ def begun_with(checkpoint: str, workdir: str) -> Experiment | None:
 
 
 def _place(directory: str) -> str:
-    """Return a directory in one spelling."""
     return directory.rstrip("/") if "://" in directory else os.path.abspath(directory)
 
 
 def _saved_at(source: remote.AnyPath) -> Experiment:
-    """Read the config.json of a checkpoint or of a work directory."""
     try:
         saved = from_json(source.read_bytes().decode(), source=str(source))
     except (OSError, UnicodeDecodeError) as error:
@@ -580,7 +575,6 @@ def _saved_at(source: remote.AnyPath) -> Experiment:
 
 
 def _value_of(option: str, options: Sequence[str]) -> str | None:
-    """Return the last value of an option, in either spelling."""
     found = None
     for at, each in enumerate(options):
         name, equals, value = each.partition("=")
@@ -641,7 +635,6 @@ def _resolved(experiment: Experiment, name: str) -> Any:
 
 
 def _differences(name: str, there: Any, here: Any) -> list[str]:
-    """Describe the leaves in which two encoded configs differ, by dotted name."""
     if isinstance(there, dict) and isinstance(here, dict) and there["type"] == here["type"]:
         return [
             difference
@@ -657,7 +650,6 @@ def _differences(name: str, there: Any, here: Any) -> list[str]:
 
 
 def _shown(node: Any) -> str:
-    """Return an encoded value as an error shows it: a config by the name of its class."""
     if isinstance(node, list) and any(isinstance(each, dict) for each in node):
         return f"[{', '.join(map(_shown, node))}]"
     if not isinstance(node, dict):

@@ -1,7 +1,5 @@
 """Config files: the Python file that holds an experiment, and configs as JSON.
 
-Reading a config file: a Python file that defines `experiment`, or the JSON that was saved of it.
-
 Whatever is wrong in the file becomes one line with its place:
 
     configs/my_run.py:7: T5Config has no field d_modle; did you mean d_model?
@@ -96,9 +94,6 @@ def encode(value: Any, *, where: str) -> Any:
     Args:
       value: a dataclass, tuple, str, bool, int, float or None.
       where: the dotted name of the value, for the errors.
-
-    Raises:
-      InputError: see `to_json`.
     """
     if is_config(value):
         fields = [field.name for field in dataclasses.fields(value) if field.init]
@@ -130,7 +125,6 @@ def _type_name(cls: type, *, where: str) -> str:
 
 
 def _decode(node: Any, *, where: str) -> Any:
-    """Return the inverse of `encode`."""
     if isinstance(node, list):
         return tuple(_decode(item, where=f"{where}[{i}]") for i, item in enumerate(node))
     if not isinstance(node, dict):
@@ -177,7 +171,6 @@ def _refuse_untrusted(node: Any, *, where: str) -> None:
 
 
 def _find_class(name: Any, *, where: str) -> Any:
-    """Import the dataclass "module:Class"."""
     if not isinstance(name, str) or name.count(":") != 1:
         raise InputError(f'{where}: "type" must be "module:Class", got {name!r}')
     module_name, _, class_name = name.partition(":")
@@ -246,7 +239,6 @@ def _existing_file(file: Path) -> Path:
 
 
 def _is_config(file: Path) -> bool:
-    """Return True if a shipped file is one of the configs, and not another file of a checkout."""
     shipped = project.shipped()
     return shipped is not None and (shipped / "configs") in file.parents
 
@@ -329,7 +321,6 @@ def _where_and_what(error: Exception, *, file: Path) -> str:
 
 
 def _fields_of(class_name: str) -> list[str]:
-    """Return the fields of the imported dataclasses of a name, for a suggestion."""
     classes = (getattr(module, class_name, None) for module in list(sys.modules.values()))
     found = [cls for cls in classes if isinstance(cls, type) and dataclasses.is_dataclass(cls)]
     return [field.name for cls in found for field in dataclasses.fields(cls)]

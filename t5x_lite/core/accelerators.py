@@ -1,7 +1,5 @@
 """Accelerators: which ones this machine has, and what chips can do.
 
-Which accelerators this machine has, as far as can be said before JAX starts.
-
 JAX asks libtpu wherever it is installed (extra `plan`), also on machines without a TPU, and libtpu
 then writes lines of errors to standard error: "Failed to find host bounds ...".
 
@@ -114,7 +112,7 @@ _CHIPS = {
 
 
 def is_nvidia(device_kind: str) -> bool:
-    """Whether devices of a kind are those of CUDA: "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2"."""
+    """Return True for kinds of CUDA devices: "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2"."""
     return device_kind.startswith(("NVIDIA", "Tesla", "Quadro", "GeForce"))
 
 

@@ -1,6 +1,4 @@
-"""What JAX needs of devices: their memory, an allocator for CPUs, options of the compiler.
-
-The memory of devices, and sizes that are rejected before anything is allocated.
+"""Devices for JAX: their memory, an allocator for CPUs, options of the compiler.
 
 A size that does not fit would otherwise wait for ever in XLA, or end the process without a line. A
 caller estimates the bytes that a device must hold at least, from shapes alone, and calls
@@ -172,7 +170,6 @@ def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, 
 
 
 def _set(settings: dict[int, int]) -> bool:
-    """Set options of malloc, where there is glibc and JAX will run on CPU."""
     if not sys.platform.startswith("linux") or not _on_cpu():
         return False
     try:
@@ -183,13 +180,11 @@ def _set(settings: dict[int, int]) -> bool:
 
 
 def _resident() -> int:
-    """Return bytes of the process that are in memory."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _on_cpu() -> bool:
-    """Return True if JAX will run on CPU; it is not asked, as the answer would start it."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms:
         return platforms == "cpu"

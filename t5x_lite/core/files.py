@@ -1,7 +1,5 @@
 """Files and directories that appear whole or not at all.
 
-Files that appear whole or not at all.
-
     write_atomically("runs/tiny/report.html", page.encode())
 
     with open_atomically("answers.jsonl") as file:
@@ -12,8 +10,6 @@ The bytes go to a hidden file next to the target, which takes the target's name 
 on the disk; a reader, and a process that is killed, finds the old file or the new one. What is
 behind a symbolic link is replaced, and the link stays. A device or a pipe, such as /dev/stdout,
 cannot be replaced: it is written to straight.
-
-New directories that are there whole or not at all.
 """
 
 import codecs
@@ -267,7 +263,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _mode(path: str | os.PathLike[str]) -> int | None:
-    """What kind of file a path leads to, through links; None where there is none yet."""
+    """Return the mode of a path's file, through links, or None if there is no file yet."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:

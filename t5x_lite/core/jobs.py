@@ -94,7 +94,7 @@ def check_same(
 
 
 class Sink(Protocol):
-    """What a file that is resumed is written by.
+    """The writer of a resumable file.
 
     Attributes:
       done: entries that are written, those of an earlier process included.
@@ -159,7 +159,6 @@ class ResumableArray:
             self._resume(file, chunk)
 
     def _resume(self, file: BinaryIO, chunk: int) -> None:
-        """Cut what is behind the last whole chunk."""
         import numpy as np
 
         file.seek(0)
@@ -245,7 +244,7 @@ def _whole_lines(file: BinaryIO, chunk: int) -> tuple[int, int]:
 
 
 def is_resumable(path: str) -> bool:
-    """Whether a path leads to an ordinary file, or to none yet: not "-", a pipe or a device."""
+    """Return True for an ordinary file or a missing one; not for "-", pipes or devices."""
     return path != "-" and (Path(path).is_file() or not os.path.exists(path))
 
 
@@ -280,9 +279,6 @@ def resumable_array(
       path: an ordinary file, or none yet.
       identity: what makes two commands the same, as JSON.
       chunk: rows that are written at a time.
-
-    Raises:
-      InputError: as `resumable_writer`.
     """
     return _resumable_file(
         path, identity, "rows", lambda file: ResumableArray(file, chunk=chunk, path=path)
@@ -329,7 +325,6 @@ def _resumable_file(
 
 @contextlib.contextmanager
 def _locked_file(partial: Path, *, path: str) -> Iterator[BinaryIO]:
-    """Open the file for this process alone."""
     try:
         file = os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
     except OSError as error:
@@ -346,7 +341,6 @@ def _locked_file(partial: Path, *, path: str) -> Iterator[BinaryIO]:
 
 
 def _lock(file: BinaryIO, partial: Path) -> bool:
-    """Return True if the file could be locked, and has not been given its last name meanwhile."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), partial.stat())
@@ -427,7 +421,6 @@ def resumable_directory(
 
 
 def _files_in(directory: Path) -> list[str]:
-    """What is in a directory but its identity."""
     return [path.name for path in directory.iterdir() if path.name != IDENTITY]
 
 

@@ -63,7 +63,7 @@ class BucketError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long a bucket is asked.
+    """Limits of the wait for a bucket.
 
     Attributes:
       answer: seconds in which a request must be answered.
@@ -89,7 +89,7 @@ _LOOK_SECONDS = 1.0
 
 
 def ask(url: str, function: Callable[[], _T], *, answer: float | None = None) -> _T:
-    """What one request gives, which is sent again where it fails (`Patience`)."""
+    """Return the result of one request, which is repeated if it fails (`Patience`)."""
     [found] = ask_all([(url, function)], answer=answer)
     return found
 
@@ -108,7 +108,7 @@ def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _
 def ask_all(
     requests: Sequence[tuple[str, Callable[[], Any]]], *, answer: float | None = None
 ) -> list[Any]:
-    """What several requests give, in their order; see `ask`."""
+    """Return the results of several requests, in their order; see `ask`."""
     for url, _ in requests:
         _raise_given_up(url)
     return _Requests(requests, PATIENCE.answer if answer is None else answer).run()
@@ -171,7 +171,6 @@ class _Requests:
             threading.Thread(target=_attempt, args=arguments, daemon=True).start()
 
     def _idle(self) -> float:
-        """Seconds until there is something to do, whatever comes."""
         times = [until for until, _ in self._running.values()]
         if self._waiting and len(self._running) < CONNECTIONS:
             times.append(self._waiting[0][0])
@@ -217,7 +216,6 @@ _noted = [float("-inf")]
 
 
 def _note(url: str, error: BaseException, wait: float) -> None:
-    """Warn of a failure, but not of each of many."""
     if time.monotonic() - _noted[0] >= _NOTE_SECONDS:
         _noted[0] = time.monotonic()
         _logger.warning("%s: %s; asked again in %.1f seconds", url, _said(error), wait)
@@ -260,7 +258,7 @@ def _said(error: BaseException) -> str:
 
 
 def not_installed(url: str) -> InputError:
-    """What to say where the package that reads a URL is missing."""
+    """Return the message about a missing package that reads a URL."""
     package = _PACKAGES.get(url.partition("://")[0])
     if package is None:
         return InputError(
@@ -346,7 +344,7 @@ _sizes: dict[str, int] = {}
 
 
 def info_of(url: str) -> Any:
-    """What fsspec says of an object or a directory: "type" and "size"."""
+    """Return fsspec's record of an object or a directory: "type" and "size"."""
     return ask(url, lambda: store_of(url).info(url))
 
 
@@ -403,7 +401,7 @@ def store_of(url: str) -> Any:
 
 @functools.cache
 def _store(scheme: str, process: int) -> Any:
-    """A file system for all threads of a process: fsspec's own cache has one for each thread."""
+    """Return one file system for all threads; fsspec's own cache has one for each thread."""
     import fsspec
 
     del process
@@ -458,7 +456,7 @@ class BucketPath:
 
     @property
     def parent(self) -> "BucketPath":
-        """What it is in."""
+        """The directory that contains it."""
         return BucketPath(self.url.rpartition("/")[0])
 
     def with_name(self, name: str) -> "BucketPath":

@@ -123,7 +123,7 @@ def check_bounds(config: Any, *, prefix: str = "") -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """What an annotation says about a value.
+    """The bounds that an annotation sets for a value.
 
     Attributes:
       bounds: the bounds of numbers.
@@ -139,7 +139,6 @@ class _Rule:
 
     @classmethod
     def of(cls, *hints: Any) -> "_Rule":
-        """Return the rule of an annotation, with the bounds of those that it overrides."""
         bounds = tuple(dict.fromkeys(mark for hint in hints for mark in _marks(hint)))
         parts = [*_parts(hints[0])]
         whole = int in parts and float not in parts and bool not in parts
@@ -147,7 +146,7 @@ class _Rule:
         return cls(bounds, whole, tuple(itertools.chain(*words)), _choices_of(hints[0]))
 
     def refusal(self, value: Any) -> str | None:
-        """What a value must be and is not, or None."""
+        """Return the violated requirement of a value, or None."""
         if self.choices and value not in self.choices:
             return f"one of {self.choices}"
         for each in value if isinstance(value, list | tuple) else (value,):
@@ -194,12 +193,11 @@ def bounds_of(config: type) -> dict[str, str]:
 
 
 def refusal(hint: Any, value: Any) -> str | None:
-    """What a value of an annotation must be and is not, such as "at least 1", or None."""
+    """Return the violated requirement, such as "at least 1", or None."""
     return _Rule.of(hint).refusal(value)
 
 
 def _marks(hint: Any) -> Iterable[Any]:
-    """Yield the bounds in an annotation, at any depth."""
     for mark in getattr(hint, "__metadata__", ()):
         if isinstance(mark, AtLeast | Above | In):
             yield mark
@@ -209,7 +207,6 @@ def _marks(hint: Any) -> Iterable[Any]:
 
 
 def _parts(hint: Any) -> Iterable[Any]:
-    """Yield the types in an annotation, at any depth."""
     yield hint
     for part in typing.get_args(hint):
         yield from _parts(part)
@@ -358,7 +355,6 @@ def parse(
 def _refuse_unknown(
     args: Sequence[str], *, known: Sequence[str], others: Iterable[str], prog: str
 ) -> None:
-    """Raise OptionError for the first option that has no known name."""
     for arg in args:
         name = arg.partition("=")[0].replace("_", "-")
         if not name.startswith("--") or name == "--help" or name.startswith("--tyro-"):

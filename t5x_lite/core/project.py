@@ -40,7 +40,7 @@ _SHIPPED = "_shipped"
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """What is open; it can be pickled, for worker processes.
+    """The open project and checkpoints; it can be pickled, for worker processes.
 
     Attributes:
       directories: where modules are looked for, first to last.
@@ -59,7 +59,7 @@ _opened = Opened()
 
 
 def opened() -> Opened:
-    """What is open in this process."""
+    """Return the state that is open in this process."""
     return _opened
 
 
@@ -75,14 +75,14 @@ def open_again(there: Opened) -> None:
 
 
 def open_at(*directories: str | os.PathLike[str]) -> None:
-    """Looks for modules of the project in these directories first, and then where it did before."""
+    """Look for modules of the project in these directories first, then in the earlier ones."""
     new = [os.path.abspath(directory) for directory in directories]
     every = tuple(dict.fromkeys([*new, *_opened.directories]))
     open_again(dataclasses.replace(_opened, directories=every))
 
 
 def shipped() -> Path | None:
-    """The directory that holds the `tasks` and `configs` of this package; None where none does."""
+    """Return the directory with the `tasks` and `configs` of this package, or None."""
     for directory in (_HERE / _SHIPPED, _HERE.parent):
         if all((directory / name).is_dir() for name in _OWN):
             return directory
@@ -134,7 +134,7 @@ def safe_path() -> Iterator[None]:
 
 
 def trusts(module: str) -> bool:
-    """Whether a checkpoint may name classes of a module: of this package, or of the config's."""
+    """Return True if checkpoints may name classes of a module: this package's or the config's."""
     top = module.partition(".")[0]
     known = {_PACKAGE, *_opened.named, *_opened.code}
     return _opened.trusts_checkpoints or top in known
@@ -165,7 +165,7 @@ def module_names() -> list[str]:
 
 
 def is_taken(module: str, *, besides: str | os.PathLike[str]) -> bool:
-    """Whether a top-level name is that of a standard or installed module, not in this directory."""
+    """Return True for a top-level name of a standard or installed module outside this directory."""
     if module in sys.stdlib_module_names:
         return True
     spec = None if module in _OWN else PathFinder.find_spec(module)
@@ -205,7 +205,6 @@ _FIRST, _LAST = _Finder(own=True), _Finder(own=False)
 
 
 def _importer() -> str:
-    """Return the top-level name of the module that runs the import that a finder was asked for."""
     names = _names_of_frames()
     for name in itertools.dropwhile(lambda name: name not in _MACHINERY, names):
         if name not in _MACHINERY:
@@ -214,7 +213,6 @@ def _importer() -> str:
 
 
 def _names_of_frames() -> Iterator[str]:
-    """Yield the top-level names of the modules whose code is running, the innermost first."""
     frame = sys._getframe()
     while frame is not None:
         yield str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -225,7 +223,7 @@ _MACHINERY = ("importlib", "_frozen_importlib")
 
 
 def _with_installed(spec: ModuleSpec | None) -> ModuleSpec | None:
-    """The project's tasks or configs; folders without __init__.py share a name, as on sys.path.
+    """Return the project's tasks or configs; folders without __init__.py share a name.
 
     A folder that holds no code, such as tasks/ with data in it, does not count.
     """
@@ -240,7 +238,7 @@ def _with_installed(spec: ModuleSpec | None) -> ModuleSpec | None:
 
 
 def _with_shipped(spec: ModuleSpec | None, fullname: str) -> ModuleSpec | None:
-    """The project's or the installed tasks or configs, and behind them the shipped modules."""
+    """Return the tasks or configs of the project or environment, then the shipped modules."""
     own = shipped()
     spec = PathFinder.find_spec(fullname) if spec is None else spec
     if own is None or spec is None:

@@ -98,7 +98,7 @@ def size_of(path: AnyPath) -> int:
 
 
 class StoredObject(NamedTuple):
-    """What a bucket says of an object, whose bytes are not read for it.
+    """A bucket's metadata of an object; its bytes are not read for it.
 
     Attributes:
       size: bytes.
@@ -133,7 +133,6 @@ def objects_below(directory: AnyPath) -> dict[str, StoredObject]:
 
 
 def _object_store(directory: AnyPath) -> Any:
-    """fsspec's file system of a bucket; None where no package reads it."""
     import fsspec
 
     try:

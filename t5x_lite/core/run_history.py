@@ -1,6 +1,4 @@
-"""What a work directory records of its run: metrics.jsonl, and run.json.
-
-The file of a run's metrics: metrics.jsonl in its work directory.
+"""The records of a run in its work directory: metrics.jsonl and run.json.
 
 One object a line: {"step": 1, "time": seconds since the epoch, "loss": 5.4, ...}; not a number and
 infinity are null. Of a step that was repeated after a restart the later line counts.
@@ -158,7 +156,6 @@ def versions() -> dict[str, str]:
 
 
 def _own_version() -> str:
-    """Of the package that runs, which a checkout has without being installed."""
     return str(vars(sys.modules[__name__.partition(".")[0]])["__version__"])
 
 

@@ -1,7 +1,5 @@
 """The device mesh, the table of logical axes, microbatches, and what processes tell each other.
 
-The device mesh and the one table that maps logical axis names to its axes.
-
 Parameters name their axes ("embed", "mlp", ...) where they are created; activations name theirs
 where they are constrained; `RULES` says which mesh axis each name is split over. A mesh of one
 device is a mesh: nothing here is special for one device, and nothing for one process.
@@ -164,7 +162,7 @@ def hybrid_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
 
 
 def _slices(devices: Sequence[Any]) -> tuple[str, int]:
-    """What tells the devices' slices apart, and how many there are.
+    """Return the attribute that identifies a device's slice, and the number of slices.
 
     JAX numbers TPU slices, and the nodes of a GPU job, by `slice_index`. GPUs without one are told
     apart by their process, unless it has one GPU only: then nothing says what is near.
@@ -239,13 +237,13 @@ def _check_axis(shape: Mapping[str, int], name: str | None, size: int) -> None:
 
 
 def batch_sharding(mesh: Mesh, *, rank: int = 1) -> NamedSharding:
-    """How a batch [B, length] is split: its rows over all data axes, its columns over sequence."""
+    """Return the sharding of a batch [B, length]: rows over data axes, columns over sequence."""
     names = ("batch", "length") if rank > 1 and mesh.shape["sequence"] > 1 else ("batch",)
     return NamedSharding(mesh, partition_spec(names))
 
 
 def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
-    """This process's rows of a batch, onto the mesh as a part of the global batch.
+    """Put this process's rows of a batch onto the mesh as a part of the global batch.
 
     Args:
       batch: NumPy arrays [rows, length] by name: part i of n, where i and n are `batch_part(mesh)`.
@@ -300,7 +298,7 @@ def _rows_sharding(mesh: Mesh, name: str, value: Any, *, rows: int) -> NamedShar
 
 @functools.lru_cache
 def batch_part(mesh: Mesh) -> tuple[int, int]:
-    """Which part of every batch this process reads, and how many parts there are.
+    """Return the index of this process's part of every batch, and the number of parts.
 
     Processes that `tensor` or `sequence` runs across hold the same rows, and read the same part.
 
@@ -362,12 +360,12 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def data_parallelism(mesh: Mesh) -> int:
-    """How many parts a batch is split into."""
+    """Return the number of parts that a batch is split into."""
     return math.prod(mesh.shape[name] for name in _BATCH_AXES)
 
 
 def traced_kind() -> str:
-    """The kind of the devices that a program is traced for: the mesh's, or the first that there is.
+    """Return the kind of the mesh's devices, or of the first device without a mesh.
 
     It is a name such as "TPU v5 lite", "NVIDIA H100 80GB HBM3" or "cpu". Those of the mesh need not
     be attached.
@@ -425,7 +423,7 @@ Mode = Literal["cached", "recompute"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parts:
-    """How a batch is divided.
+    """The division of a batch into microbatches.
 
     Attributes:
       count: parts of it.
@@ -450,7 +448,7 @@ class Parts:
 
     @property
     def may_be_several(self) -> bool:
-        """Whether a batch may have more parts than one."""
+        """True if a batch may have more than one microbatch."""
         return self.count > 1 or self.tokens is not None
 
     def of(self, batch: Mapping[str, Any], mesh: Mesh) -> int:
@@ -500,9 +498,6 @@ def check_microbatches(
       microbatches: parts of it.
       mesh: the devices.
       named: what the message calls it; None is data.batch_size.
-
-    Raises:
-      InputError: with the sizes.
     """
     devices = data_parallelism(mesh)
     if batch_size % (devices * microbatches):
@@ -518,9 +513,6 @@ def split_batch(batch: Batch, microbatches: int, mesh: Mesh) -> dict[str, Array]
 
     Number i has the rows i, i + microbatches, i + 2 * microbatches and so on: those of one device
     stay on it.
-
-    Raises:
-      InputError: see `check_microbatches`.
     """
     check_microbatches(len(next(iter(batch.values()))), microbatches, mesh)
 
@@ -552,7 +544,7 @@ ending = threading.Event()
 
 
 class Ended(Exception):
-    """What was waited for did not come before `ending`."""
+    """An awaited value did not come before `ending`."""
 
 
 def first_told(text: str) -> str:
@@ -595,5 +587,4 @@ def all_told(text: str) -> list[str]:
 
 
 def _gathered(own: np.ndarray) -> np.ndarray:
-    """Return the bytes of all processes, a row each."""
     return np.asarray(multihost_utils.process_allgather(own)).reshape(-1, own.size)

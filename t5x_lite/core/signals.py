@@ -300,7 +300,6 @@ class Watch:
         self._end(self.signum or last)
 
     def _end(self, signum: int) -> None:
-        """Remove what is unfinished, and end the process while the main thread is busy."""
         self.claim()
         leave_terminal(signum)
         cursor = _SHOW_CURSOR if os.isatty(standard_errors[-1]) else ""
@@ -363,7 +362,6 @@ def _write(text: str) -> None:
 
 
 def _remove_generated() -> None:
-    """Remove the modules that TensorFlow wrote to the temporary directory, as `atexit` would."""
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if name.startswith("__autograph_generated_file") and path:
@@ -372,7 +370,6 @@ def _remove_generated() -> None:
 
 
 def _remove_temporary() -> None:
-    """Remove directories of `tempfile` that are open, also those of libraries."""
     import gc
 
     kind = tempfile.TemporaryDirectory

@@ -1,4 +1,4 @@
-"""What is stored against what is read: parameters that are made of other ones.
+"""Parameters that are computed from other, stored parameters.
 
 A checkpoint, an optimizer and a train state hold the stored parameters. A module reads what the
 views make of them, and the gradient goes back through the views to what is stored.
@@ -205,11 +205,7 @@ class Repeat:
 
 
 def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, Axes]:
-    """Shapes and logical axes of what is stored, two nested dicts, from those of what is read.
-
-    Raises:
-      ValueError: a view is of other parameters.
-    """
+    """Shapes and logical axes of what is stored, two nested dicts, from those of what is read."""
     if not views:
         return shapes, axes
     its_shapes, its_axes = trees.flatten(shapes), trees.flatten(axes)
@@ -224,16 +220,12 @@ def fresh(views: Sequence[View], seen: Params) -> Params:
 
 
 def read(views: Sequence[View], stored: Params) -> Params:
-    """The parameters that the modules have; arrays that no view mentions are the same objects."""
+    """Return the modules' parameters; arrays that no view mentions stay the same objects."""
     return _through([view.read for view in views], stored)
 
 
 def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """As `read`, of arrays by path that need not fit in memory; those that views compute are made.
-
-    Raises:
-      ValueError: the parameters are not those that the views are about.
-    """
+    """Apply `read` to lazy arrays by path; only arrays that a view computes are read."""
     if not views:
         return dict(stored)
     computed = mentioned([view for view in views if view.computes], stored)
@@ -283,7 +275,7 @@ def _through(functions: Sequence[Any], tree: Params) -> Params:
 
 
 def _stem(pattern: str) -> str:
-    """The beginning of all paths of a pattern that ends in "/*"; of one path nothing but itself."""
+    """Return the common prefix of the paths of a pattern that ends in "/*", or the path itself."""
     return pattern.removesuffix("*")
 
 
@@ -303,12 +295,10 @@ def _some(pattern: str, flat: Iterable[str]) -> list[str]:
 
 
 def _moved(path: str, pattern: str, other: str) -> str:
-    """Return the path of the other pattern that corresponds to one of the first."""
     return _stem(other) + path.removeprefix(_stem(pattern))
 
 
 def _check_alike(path: str, other: str, shapes: Flat) -> None:
-    """Raise ValueError for two patterns whose arrays are not the same in names and shapes."""
     ours = {_moved(p, path, other): tuple(shapes[p].shape) for p in _some(path, shapes)}
     theirs = {p: tuple(shapes[p].shape) for p in _at(other, shapes)}
     if ours != theirs:

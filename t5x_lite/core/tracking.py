@@ -53,7 +53,7 @@ _EXTRAS = ("wandb", "mlflow")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tracking:
-    """Where metrics go besides metrics.jsonl, which is always written.
+    """Destinations of metrics in addition to metrics.jsonl, which is always written.
 
     Attributes:
       to: tensorboard, wandb, mlflow (extras of the same names), or "module:name" of a tracker of

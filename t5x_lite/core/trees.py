@@ -205,7 +205,7 @@ def difference(expected: Iterable[str], got: Iterable[str]) -> str:
 
 
 def covers(pattern: str, path: str) -> bool:
-    """Whether a pattern means a path: a path above it, or a regular expression that matches it all.
+    """Return True if a pattern is a path, a parent of it or a regular expression for all of it.
 
     covers("heads/mlm", "heads/mlm/bias") and covers(".*/bias", "heads/mlm/bias") are true.
     """
@@ -219,7 +219,6 @@ def count_parameters(tree: Mapping[str, Any]) -> int:
 
 
 def _list(paths: Sequence[str]) -> str:
-    """Join paths by commas, at most `_LISTED` of them."""
     more = len(paths) - _LISTED
     return ", ".join(paths[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 

@@ -58,7 +58,7 @@ class WorkerContext(SpawnContext):
                 process.kill()
 
     def why_broken(self) -> str:
-        """How a worker ended that broke a pool, as a sentence: "a worker was killed by SIGKILL"."""
+        """Return how a worker ended that broke a pool: "a worker was killed by SIGKILL"."""
         started = [process for process in self._started if process.pid is not None]
         until = time.monotonic() + _SECONDS
         # The pool's own thread waits for them too: what it has seen first, `join` here would miss.
@@ -79,7 +79,6 @@ class _Worker(SpawnProcess):
     """A spawned process without the main module of this one."""
 
     def start(self) -> None:
-        """Start it, without Ctrl-C: the process that started it ends it."""
         with without_main_module(), safe_path(), _without_interrupts():
             super().start()
 

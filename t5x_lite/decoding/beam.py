@@ -59,7 +59,7 @@ class T5XRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Which continuations, best first, cannot continue, and which may have a finished place.
+        """Return the continuations that end, and those that may take a finished rank.
 
         Args:
           eos: True for those that end with the EOS.
@@ -76,7 +76,7 @@ class T5XRule:
         length: Int[Array, ""],
         prompt: Int[Array, "B 1"],
     ) -> Bool[Array, " B"]:
-        """Which inputs can be left as they are.
+        """Return the inputs that are finished.
 
         Args:
           live: log-probability of the best live beam.
@@ -286,7 +286,6 @@ def _continuations(beams: _Beams, logits: Array, decoding: Decoding) -> _Continu
 
 
 def _best(beams: _Beams, *, num: int) -> tuple[Array, Array]:
-    """Return the finished outputs, and after them the live ones."""
     count = jnp.sum(beams.filled, axis=1, keepdims=True)
     place = jnp.arange(num)
     width = beams.filled.shape[1]

@@ -1,4 +1,4 @@
-"""How outputs are searched for, as one config.
+"""The config of the search for outputs.
 
 Decoding()                                            greedy
 Decoding(temperature=0.8, top_p=0.95, num_return=5)   five samples

@@ -1,7 +1,5 @@
 """Outputs by the search that a config asks for, of one model or an ensemble.
 
-Outputs of a model, by the search that a config asks for.
-
     tokens, scores = decode(model, inputs, decoding=Decoding(num_beams=4))
     tokens[:, 0]     the best output of each input, int32 [B, 64], 0 after the EOS
 
@@ -126,7 +124,6 @@ def _grow(
     ended: Array | None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "R L"], Float[Array, " R"]]:
-    """Choose token after token for every row until all have ended."""
     num_rows, width = start.history.shape
     first = width - decoding.max_decode_length
 

@@ -68,7 +68,7 @@ def top_k(logits: Float[Array, "R V"], k: int) -> tuple[Float[Array, "R k"], Int
 
 
 def _blocks(logits: Float[Array, "R V"]) -> Float[Array, "N 128 R"]:
-    """The logits in blocks, with the rows last: so a model laid out for decoding computes them."""
+    """Return the logits in blocks, rows last, as a model laid out for decoding computes them."""
     return logits.T.reshape(-1, BLOCK, logits.shape[0])
 
 
@@ -171,7 +171,7 @@ def draw(
 def _locate(
     weights: Float[Array, "R N"], target: Float[Array, " R"]
 ) -> tuple[Int[Array, " R"], Float[Array, " R"]]:
-    """Where the running sum exceeds the target, and what of the target lies behind that place."""
+    """Return where the running sum exceeds the target, and the rest of the target there."""
     running = jnp.cumsum(weights, axis=-1)
     # Sums in another order may differ in the last bit: a weight of 0 is never the place, and the
     # last weight above 0 is it where the running sum ends below the target.

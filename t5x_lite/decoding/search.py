@@ -1,6 +1,4 @@
-"""What all searches share: the model laid out for decoding, and the first new token.
-
-What all searches share: the model they ask, and what is there before the first new token.
+"""The base of all searches: the model laid out for decoding, and the first new token.
 
 A search works on R rows, of which `num` belong to each of the B inputs: row b * num + w. Its
 history holds the decoder's whole sequence, so that all rows are at the same column:
@@ -58,7 +56,7 @@ class Generative(Protocol):
         ...
 
     def select(self, cache: Any, rows: Array) -> Any:
-        """A cache that continues from the given rows; each stays among those of its own input."""
+        """Return a cache that continues from the given rows of each input."""
         ...
 
 
@@ -105,7 +103,7 @@ def begin(
 
 
 def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
-    """The start token and the prompt (padded with 0 on the right) behind as many -1 as it lacks."""
+    """Return the start token and the prompt (right-padded with 0), left-padded with -1."""
     batch_size, width = prompt.shape
     missing = width - jnp.sum(prompt > 0, axis=1, keepdims=True)
     column = jnp.arange(width + 1) - missing  # of [start, *prompt]

@@ -1,7 +1,5 @@
 """Few-shot evaluation: a task's metrics over prompts, by seed, order and wording.
 
-A task's metrics over few-shot prompts: once for each seed, order and wording.
-
 What is said of few-shot trials after a run: in metrics.json, and in the log.
 
 How much metrics differ between few-shot trials: by seed, by order and by wording.
@@ -92,7 +90,6 @@ def _columns(values: Values) -> dict[str, list[float]]:
 
 
 def _groups(trials: Sequence[Trial], column: Sequence[float], *, field: str) -> list[list[float]]:
-    """Return the values of trials that differ in one field alone."""
     groups: dict[Trial, list[float]] = {}
     for trial, value in zip(trials, column, strict=True):
         groups.setdefault(dataclasses.replace(trial, **{field: 0}), []).append(value)
@@ -304,7 +301,6 @@ class Trials:
         return [*lines, f"few-shot, {shown}:\n{table(rows)}"]
 
     def _scores(self) -> dict[Trial, dict[str, float]]:
-        """Return the mean of the tasks' scores in each trial."""
         found: dict[Trial, dict[str, dict[str, float]]] = {}
         for name, one in self.tasks.items():
             for trial, metrics in one.trials().items():

@@ -1,7 +1,5 @@
 """The held-out loss, and squared gradients: Fisher matrices, importance of heads.
 
-The held-out loss: the objective's sums over a whole split, divided once.
-
 The diagonal of a Fisher matrix: the mean of squared gradients, one example at a time.
 
     F = 1/n sum_i (d log p(y_i | x_i) / d theta)^2            empirical: y_i is the label

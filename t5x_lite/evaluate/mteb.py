@@ -56,8 +56,7 @@ def encoder(
       normalize: whether vectors have length 1.
       inputs_length: maximum tokens of a text.
       batch_size: texts encoded at once.
-      name: the model's name in MTEB's results, "organization/model"; None is
-        "t5x_lite/DIRECTORY".
+      name: the model's name in MTEB's results, "organization/model"; None is "t5x_lite/DIRECTORY".
 
     Raises:
       InputError: the checkpoint is damaged or has no encoder, or the name has no "/".

@@ -1,7 +1,5 @@
 """What `t5x-lite evaluate` writes and prints, by the best checkpoint of each task if asked.
 
-What `t5x-lite evaluate` tells and writes when it has measured.
-
 metrics.json                    the metrics; of a mixture also each task's row, and benchmarks;
                                 of few-shot prompts each trial, and the spread
 predictions.jsonl               {"inputs", "targets", "prediction"} a line; of a mixture
@@ -216,7 +214,6 @@ class Submissions:
 
 
 def _told(faults: dict[str, str], written: int, directory: Path) -> str:
-    """Return one line about the files that are missing."""
     files = [directory / FORMATS[name].benchmark.lower() / FORMATS[name].file for name in faults]
     old = [str(file) for file in files if file.exists()]
     reasons = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
@@ -297,7 +294,6 @@ class Outcome:
             _logger.info("%s", table(standings))
 
     def _rows(self) -> dict[str, dict[str, Any]]:
-        """Return each task's row."""
         assert self.suite is not None
         beginning = f"{self.settings.split}/"
         metrics = {name.removeprefix(beginning): value for name, value in self.metrics.items()}
@@ -322,7 +318,6 @@ class Outcome:
         self.submissions.write(directory / "submission", self.chosen)
 
     def _more(self) -> dict[str, Any]:
-        """What metrics.json says beyond the metrics."""
         if self.suite is None:
             return {}
         more = self.suite.trials.details()
@@ -354,7 +349,6 @@ class Outcome:
                 file.write(*(dataclasses.asdict(sample) for sample in evaluator.samples))
 
     def _write_squad(self, directory: Path) -> None:
-        """Write SQuAD's files of a whole split."""
         settings = self.settings
         if self.suite is None or not settings.submission:
             return

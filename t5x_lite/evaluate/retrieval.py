@@ -1,7 +1,5 @@
 """Zero-shot retrieval: how well vectors, or several heads, find what answers a query.
 
-Zero-shot retrieval: how well an encoder's vectors find what answers a query.
-
     evaluator = RetrievalEvaluator(
         parts.bind_model,
         text_rows(vocabulary, begins=True),
@@ -240,7 +238,6 @@ class RetrievalEvaluator:
     def _by_vector(
         self, params: Params, names: Sequence[str], queries: Sequence[np.ndarray]
     ) -> tuple[dict[str, list[Any]], int]:
-        """Return the rankings by the vector, and how many documents were cut."""
         search = ExactSearch(
             self._embedder.run(params, queries),
             depth=DEPTH,
@@ -256,7 +253,6 @@ class RetrievalEvaluator:
     def _by_heads(
         self, params: Params, names: Sequence[str], queries: Sequence[np.ndarray]
     ) -> tuple[dict[str, list[Any]], int]:
-        """Yield the rankings by heads, and how many documents were cut."""
         assert self._heads is not None
         cut = 0
 
@@ -360,7 +356,6 @@ class RetrievalEvaluator:
 
 
 def _named(way: str, metric: str) -> str:
-    """Return a metric's name."""
     return f"{way}/{metric}" if way else metric
 
 

@@ -1,7 +1,5 @@
 """The files that the servers of GLUE, SuperGLUE, SQuAD and CoNLL take.
 
-The files that the servers of GLUE and SuperGLUE take, and a strict check of them.
-
     answers = [Answer(index=(0,), text="acceptable", value=1), ...]
     written = write(FORMATS["glue_cola"], answers, "out/glue")      # out/glue/CoLA.tsv
     written.invalid                         # predictions that were not valid labels
@@ -356,7 +354,6 @@ _CONLL = Kind(
 
 
 def _words(benchmark: str, file: str, rows: int, *labels: tuple[str, Any]) -> Format:
-    """Return a format whose labels are given next to T5's words for them."""
     kind = _TSV if benchmark == "GLUE" else _JSON
     return Format(benchmark=benchmark, file=file, rows=rows, labels=dict(labels), kind=kind)
 

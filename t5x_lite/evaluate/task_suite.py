@@ -1,7 +1,5 @@
 """The tasks of a config, each with its settings and with what answers it.
 
-The task or the tasks of a config, each with what answers it: for its metrics, and for servers.
-
     suite = TaskSuite(experiment, vocabulary, bind=bind, mesh=mesh)
     suite.run(params)           # {"accuracy": 0.9, "score": 0.9}
     suite.run(params)           # of a mixture {"glue_rte/accuracy": 0.7, ...}
@@ -128,7 +126,6 @@ class TaskSettings:
 
 
 def _names(member: Member) -> tuple[str, ...]:
-    """Return the names that stand for a task."""
     module, _, function = member.task.partition(":")
     return member.name, member.task, module, function
 
@@ -379,7 +376,6 @@ class TaskSuite:
                 yield name, evaluator
 
     def _evaluator(self, name: str, examples: Sequence[Any]) -> TaskEvaluator | None:
-        """What measures a task; None of a mixture's without the examples that prompts show."""
         from t5x_lite.data import loading
 
         postprocess, metrics = loading.task_metrics(self.sources[name].task)
@@ -395,7 +391,6 @@ class TaskSuite:
         return self._few_shot[name]
 
     def _prompts(self, name: str, *, no: str) -> Prompts | None:
-        """Return the prompts of a task; None of a mixture's that has no examples to show."""
         from t5x_lite.data import loading
 
         source, split = self.sources[name], self._settings.few_shot.split
@@ -411,7 +406,6 @@ class TaskSuite:
             return None
 
     def _has_labels(self, name: str, examples: Sequence[Any]) -> bool:
-        """Return True if any target of a split is known; a task that stands alone must have one."""
         if any(is_known(example.targets_text, example.target) for example in examples):
             return True
         if not self.is_mixture:
@@ -421,7 +415,6 @@ class TaskSuite:
         return False
 
     def _check_loss(self) -> None:
-        """Refuse the loss of a task on a test split that has no labels."""
         split = self._settings.split
         if self.is_mixture or self.evaluators or not self._settings.loss or "test" not in split:
             return
@@ -483,7 +476,6 @@ class TaskSuite:
         return list(scored(zeros, aside=self._aside()))
 
     def _aside(self) -> list[str]:
-        """Return the tasks that do not count in the mean of the scores."""
         return [name for name, source in self.sources.items() if not source.counts]
 
     def run(self, params: Params | ParamsOf) -> dict[str, float]:
@@ -553,7 +545,6 @@ class TaskSuite:
         return answers
 
     def _generator(self, name: str) -> Generator:
-        """What answers a task's examples."""
         return self._answerers.of(self.sources[name].task, self._by_task.evaluation(name))
 
     def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:

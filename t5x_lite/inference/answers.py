@@ -549,7 +549,6 @@ def _of_choices(
 
 
 def _texts(record: Mapping[str, Any]) -> list[list[str]]:
-    """Return the texts of each row of a record."""
     if "choices" in record:
         return [[record["inputs"], choice] for choice in record["choices"]]
     return [[record["inputs"], *([record["second"]] if "second" in record else [])]]
@@ -657,7 +656,6 @@ def best_span(
 def _likeliest(
     first: Float[np.ndarray, " n"], last: Float[np.ndarray, " n"], *, longest: int
 ) -> list[tuple[int, int, float]]:
-    """Return the likeliest spans: first token, last token, probability."""
     size = len(first)
     widths = min(longest, size)
     table = np.full((size, widths), -1.0)
@@ -671,7 +669,6 @@ def _likeliest(
 def _characters(
     offsets: Sequence[tuple[int, int]], words: Sequence[int | None], first: int, last: int
 ) -> tuple[int, int]:
-    """Return the characters of a span, extended to the words of its first and its last token."""
     if words[first] is None or words[last] is None:
         return offsets[first][0], offsets[last][1]
     while first > 0 and words[first - 1] == words[first]:

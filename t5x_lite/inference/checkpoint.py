@@ -110,8 +110,7 @@ class Checkpoint:
 
         Args:
           checkpoints: work directories or step directories.
-          step: the step to take from work directories: its number, "best", or None for the
-            newest.
+          step: the step to take from work directories: its number, "best", or None for the newest.
           use: as for `load_using`; of several checkpoints, each uses its own modules.
           mesh: where the parameters go; None is the first device.
           inputs_length: tokens of an input at most; None is what the models were trained with, the
@@ -390,7 +389,6 @@ class Checkpoint:
 
 
 def _inputs_length(data: Data) -> int:
-    """Return tokens of an input that the model was trained with."""
     return data.inputs_length if data.layout.ends else data.targets_length
 
 
@@ -399,7 +397,6 @@ def _layout(member: Loaded) -> Layout:
 
 
 def _check_together(first: Loaded, other: Loaded) -> None:
-    """Raise InputError for an ensemble whose members write different tokens."""
     names = f"the checkpoints {first.directory} and {other.directory}"
     if first.vocabulary.digest != other.vocabulary.digest:
         raise InputError(f"{names} have different vocabularies: an ensemble needs one")

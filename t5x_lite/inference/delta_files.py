@@ -168,7 +168,6 @@ def open_delta(
 
 
 def _base_at(base: str | os.PathLike[str]) -> tuple[Path, Arrays]:
-    """Return the directory of a base that was given, and its arrays."""
     where = Path(find_step(local_path(os.fspath(base), what="checkpoint")))
     manifest.verify(where, "params", "files")
     return where, reading.lazy_params(where)
@@ -202,7 +201,6 @@ def digests_of(arrays: Arrays) -> dict[str, str]:
 
 
 def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
-    """What `save` wrote."""
     files = items.read_files(source / "files")
     arrays = items.lazy_params(source / "params")
     try:
@@ -234,7 +232,6 @@ def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
 
 
 def _of_run(source: Path, other: tuple[Path, Arrays] | None, use: str | None) -> Opened:
-    """Return a checkpoint of a run as a change of its base."""
     files = reading.step_files(source)
     experiment = read_experiment(source, files)
     own: Arrays = items.lazy_params(source / "params")
@@ -269,7 +266,6 @@ def _delta_of_run(
     identity: Identity | None,
     reader: Callable[[], tuple[Path, Arrays]],
 ) -> Delta:
-    """Parts and extra arrays of a run."""
     parts: dict[str, Part] = {}
     rest: tuple[Adapter, ...] = ()
     if learner.adapters:
@@ -322,7 +318,6 @@ def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> 
 def _base_of(
     source: Path, identity: Identity | None, other: tuple[Path, Arrays] | None
 ) -> tuple[Path, Arrays]:
-    """Return the base's directory, and its arrays by our paths."""
     if other is None:
         recorded = reading.base_directory(source)
         if recorded is None:
@@ -368,7 +363,6 @@ def plain(experiment: Experiment, modules: Sequence[Any]) -> Experiment:
 
 
 def _described(delta: Delta) -> dict[str, Any]:
-    """Return the content of delta.json."""
     parts = {path: _description(part) for path, part in sorted(delta.parts.items())}
     modules = [encode(module, where=module.name) for module in delta.config]
     return {"version": _VERSION, "parts": parts, "modules": modules}
@@ -393,7 +387,6 @@ def _description(part: Part) -> dict[str, Any]:
 
 
 def _part_of(described: Mapping[str, Any], arrays: Arrays, prefix: str) -> Part:
-    """Return the part that a description and the arrays below a prefix are."""
     kind = _KINDS[described["kind"]]
     if kind is Several:
         return Several(
@@ -461,7 +454,6 @@ def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
 
 
 def _heads(delta: Delta) -> dict[str, np.ndarray]:
-    """Return the arrays of heads, by path."""
     return {p: np.asarray(x) for p, x in delta.extra.items() if not p.startswith(ADAPTERS)}
 
 
@@ -511,13 +503,6 @@ def merged(
 ) -> dict[str, LazyArray]:
     """Return the arrays of the checkpoint that a base and a delta are together.
 
-    Args:
-      opened: the delta.
-      arrays: arrays of the base.
-      files: files of the checkpoint, with its config.
-      dtype: dtype of what is stored.
-      loss: gets what is lost by that.
-
     Raises:
       InputError: if an array is missing, has another shape, or has no place in the config.
     """
@@ -525,7 +510,6 @@ def merged(
 
 
 def _merged(opened: Opened, arrays: Arrays, dtype: Stored, loss: Rounding) -> dict[str, LazyArray]:
-    """Return all arrays by path, each made when it is written."""
     delta = opened.delta
     for path in delta.parts:
         if path not in arrays:
@@ -558,7 +542,6 @@ def _merged(opened: Opened, arrays: Arrays, dtype: Stored, loss: Rounding) -> di
 def _that_config_has(
     opened: Opened, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
 ) -> dict[str, LazyArray]:
-    """Return the arrays that the config's model, heads and objective have."""
     shapes = trees.flatten(learner_of(_merged_config(opened.directory, files)).shapes)
     if homeless := sorted(opened.delta.extra.keys() - shapes.keys()):
         raise InputError(

@@ -1,7 +1,5 @@
 """Predictions of a text-to-text model: generated, ranked and scored, with their metrics.
 
-Predictions of a text-to-text model, and the task metrics computed from them.
-
 Ending an evaluation between two of its batches.
 
     with stopping_on(lambda: stop.requested(mesh) is not None):

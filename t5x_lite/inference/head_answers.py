@@ -1,7 +1,5 @@
 """What a head on an encoder answers, as the text that metrics compare.
 
-What a head on an encoder answers to a task's examples, as the text that the task's metrics read.
-
     ClassAnswers(bind, ("negative", "positive"), ...)    # "positive", the labels in their order
     ScoreAnswers(bind, ...)                              # "3.81"
     SpanAnswers(bind, longest=30, ...)                   # "12 15": tokens of the context, or ""
@@ -103,10 +101,6 @@ def in_most_context(
 
     A token counts in the window where the smaller of the numbers of tokens before and behind it is
     largest; of equal ones in the longest window, and then in the first (_check_is_max_context).
-
-    Args:
-      sizes: tokens of each window.
-      stride: see `best_answer`.
     """
     step = min([stride, *sizes[:1]])
     starts = [step * number for number in range(len(sizes))]
@@ -454,7 +448,6 @@ class TokenAnswers(HeadAnswers):
         return [self._written(best[: len(row)]) for best, row in zip(found, inputs, strict=True)]
 
     def _written(self, best: Sequence[Sequence[int]]) -> list[Prediction]:
-        """The labels of a row's own tokens, of which each has one or several best classes."""
         rounds = min(math.lcm(*map(len, best)), _TIED_ROWS)
         rows = [[self._labels[own[k % len(own)]] for own in best] for k in range(rounds)]
         return [Prediction(text=" ".join(row), ids=(), score=0.0) for row in rows]
@@ -469,13 +462,7 @@ def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
 
 
 def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:
-    """Return the head that is called as a task is: "mnli" of glue_mnli_matched; None is none.
-
-    Args:
-      heads: by name.
-      form: as of `check_head`.
-      task: its name.
-    """
+    """Return the head that is called as a task is: "mnli" of glue_mnli_matched; None is none."""
     kinds = _FORMS.values() if form is None else (_FORMS[form],)
     found = [
         head
@@ -529,7 +516,6 @@ def check_head(
 
 
 def _check_classes(head: Head, labels: Sequence[str] | None, *, where: str, remedy: str) -> None:
-    """Raise InputError for a head with another number of classes than a task has labels."""
     wanted = 1 if labels is None else len(labels)
     if isinstance(head, ClassHead) and head.num_classes != wanted:
         said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"

@@ -1,7 +1,5 @@
 """JSON lines through a checkpoint, for `predict` and `score`.
 
-`t5x-lite predict` and `t5x-lite score`: JSON lines through a checkpoint, without TensorFlow.
-
 Files of any size stream through in constant memory, a chunk of batches at a time. Between two
 ordinary files a command that was killed continues where it stopped
 (`t5x_lite.core.jobs`).
@@ -62,11 +60,6 @@ class InputReader:
     def tell(self, lines: Sequence[Line], cut: Sequence[int], *, length: int) -> None:
         """Warn about the first line that is truncated, or reject it.
 
-        Args:
-          lines: lines of the file.
-          cut: indices of those that are too long.
-          length: maximum tokens of an input.
-
         Raises:
           InputError: if a line is too long, and such are rejected.
         """
@@ -101,11 +94,6 @@ class TargetReader:
         self, model: Checkpoint, texts: Sequence[str], *, names: Sequence[str]
     ) -> list[np.ndarray]:
         """int32 tokens of each text with its end.
-
-        Args:
-          model: whose vocabulary it is.
-          texts: the targets.
-          names: names of each, for the error.
 
         Raises:
           InputError: one is too long, and such are rejected.

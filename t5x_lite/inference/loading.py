@@ -1,7 +1,5 @@
 """A checkpoint that is ready for use, and `--step best`.
 
-A config's learner, and a checkpoint that is ready for use.
-
 `--step best`: the checkpoint that a run's own evaluations found best.
 
     find_step("work/run", step="best")      # work/run/checkpoints/300; the log says by what
@@ -175,11 +173,7 @@ class Measured:
 
 
 def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
-    """The evaluations that the checkpoints of a run hold, by step; one that cannot be read is none.
-
-    Args:
-      directory: checkpoints/ of a work directory.
-    """
+    """Return the metrics that a run's checkpoints hold, by step; skip unreadable checkpoints."""
     measured = {}
     for step in checkpointing.saved_steps(directory):
         path = directory / str(step) / "files" / checkpointing.METRICS_FILE
@@ -192,11 +186,7 @@ def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
 
 
 def told_at_end(directory: AnyPath) -> str | None:
-    """What a run says at its end about its best step; None where nothing was measured.
-
-    Args:
-      directory: checkpoints/ of its work directory.
-    """
+    """What a run says at its end about its best step; None where nothing was measured."""
     saved = checkpointing.saved_steps(directory)
     measured = Measured.of(directory) if saved else None
     if measured is None:
@@ -209,7 +199,6 @@ def told_at_end(directory: AnyPath) -> str | None:
 
 
 def _metric(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, bool]:
-    """The metric that compares a run's steps, if any, and whether checkpoints.best names it."""
     best = _section(config, "checkpoints").get("best")
     pattern = best if isinstance(best, str) else ""
     found = [name for name in matching(pattern, names) if not is_test(name.partition("/")[0])]
@@ -223,7 +212,6 @@ def _metric(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None
 
 
 def _config(directory: AnyPath, newest: int) -> Mapping[str, Any]:
-    """Return the config of a run, or where that is gone, of its newest checkpoint."""
     step = directory / str(newest) / "files"
     places = [directory.parent] if directory.name == checkpointing.DIRECTORY else []
     for place in (*places, step):
@@ -242,7 +230,6 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _lack(directory: AnyPath, step: int | None) -> str:
-    """What is wrong with a step that is no checkpoint."""
     there = step in checkpointing.step_directories(directory)
     return f"has no {checkpoint_manifest.MANIFEST_FILE}" if there else "is not there"
 

@@ -1,11 +1,7 @@
 """Modules of another run or model: `adapters.load` NAME=DIR.
 
-Modules that were trained, in a run or a model of another time: `adapters.load` NAME=DIR.
-
 A module is found in the config of a step by its name, or is the only one there; its arrays are at
 adapters/NAME in that step. It fits the base that it was trained with, and no other one.
-
-Modules that a run loads: `adapters.load` NAME=DIR; see `t5x_lite.inference.modules`.
 """
 
 import dataclasses
@@ -156,9 +152,6 @@ class TrainedModule:
     def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the module's arrays by their paths here.
 
-        Args:
-          shapes: shapes of all parameters by path, with shardings.
-
         Raises:
           InputError: they are damaged, or of other shapes.
         """
@@ -219,9 +212,6 @@ class ModulesOf:
     def learner(self, use: Sequence[str | Block]) -> Learner:
         """The learner whose model has some of the modules in its slots; nothing is allocated.
 
-        Args:
-          use: names of modules, or trees of them.
-
         Raises:
           InputError: one is not there, or two would stand at one site.
         """
@@ -229,9 +219,6 @@ class ModulesOf:
 
     def using(self, use: Sequence[str | Block]) -> Loaded:
         """Return the checkpoint as if it had these modules; arrays are shared, and none is copied.
-
-        Args:
-          use: names of modules, or trees of them.
 
         Raises:
           InputError: as for `learner`; or the base trained with the checkpoint's own modules, and
@@ -260,7 +247,6 @@ class ModulesOf:
         )
 
     def _of_block(self, part: str, title: str) -> Params:
-        """Return the arrays of a fusion or a router."""
         known = self.arrays.get(part, {})
         if title not in known:
             names = [each for each in known if each != "towers"]
@@ -341,7 +327,6 @@ def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
 
 
 def _chosen(experiment: Experiment, use: str, *, where: object) -> tuple[str | Block, ...]:
-    """Return the trees of `use`, of modules that a checkpoint has."""
     try:
         chosen = parse_trees(use)
         for name in names_of(chosen):
@@ -352,7 +337,6 @@ def _chosen(experiment: Experiment, use: str, *, where: object) -> tuple[str | B
 
 
 def _check_there(name: str, names: Collection[str]) -> None:
-    """Rejects, by an InputError, a module that is not among those of some names."""
     if name not in names:
         has = f"there are {', '.join(names)}" if names else "there is none"
         raise InputError(f"no module is called {name!r}{did_you_mean(name, names)}; {has}")

@@ -1,7 +1,5 @@
 """Scores of a passage for a query, by a cross-encoder or by BGE-M3's heads.
 
-Scores of a passage for a query: by a cross-encoder, or by the heads of a BGE-M3.
-
     scorer = Checkpoint.load(["work/ranker"]).pair_scorer()
     scorer.scores([("who wrote Emma", "Jane Austen wrote ..."), ...])      # float32, raw logits
 
@@ -14,8 +12,6 @@ The head "classifier" of a cross-encoder has one class: that of objective Ranker
 With several heads, a score is the weighted mean: (w1 dense + w2 lexical + w3 multi_vector) over the
 sum of the weights of the requested heads (FlagEmbedding's compute_score). Nothing is divided by the
 temperature.
-
-How well passages answer queries, by a cross-encoder: one logit of each row.
 
     scores = PairScores(learner.bind, head="classifier", batch_size=32, longest=200, ...)
     scores.of(params, [row, other_row])         # float32 [2], raw logits
@@ -194,7 +190,6 @@ def trains_ranking(experiment: Experiment) -> bool:
 
 
 def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tuple[int, int]:
-    """Return tokens of a row and of a query: asked for, or trained with."""
     experiment = loaded.experiment
     most, data = experiment.model.longest_document, experiment.data
     trained = {"inputs": data.inputs_length, "targets": data.targets_length}
@@ -293,7 +288,6 @@ class HeadScorer:
     def _made(
         self, texts: Sequence[str], prompts: Sequence[str], length: int
     ) -> dict[str, dict[str, Any]]:
-        """What the heads make of each text, by text."""
         different = list(dict.fromkeys(texts))
         known = [self.encoder.known_prompt(name) for name in prompts]
         prompt = next((name for name in known if name is not None), None)
@@ -314,7 +308,6 @@ class HeadScorer:
 
 
 def _of(found: Several, number: int) -> dict[str, Any]:
-    """What heads made of one text, by head."""
     made = dict(zip(HEADS, found, strict=True))
     return {head: values[number] for head, values in made.items() if values is not None}
 

@@ -109,10 +109,6 @@ def trained_length(experiment: Experiment) -> int:
 def check_encodes(learner: Learner, where: object) -> None:
     """Raise InputError for a model that gives no vectors.
 
-    Args:
-      learner: the one that holds it.
-      where: the checkpoint, for the message.
-
     Raises:
       InputError: it has no encoder.
     """

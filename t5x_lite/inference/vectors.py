@@ -1,7 +1,5 @@
 """Vectors of texts: of an encoder's states, and of BGE-M3's three heads.
 
-Vectors of texts: an encoder's [CLS] states, or the mean of its states over a text's tokens.
-
     embedder = Embedder(bind, batch_size=32, pooling="mean", normalize=True)
     embedder.run(params, [tokens, other_tokens])        # float32 [2, D], each of length 1
 

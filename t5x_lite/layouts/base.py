@@ -1,6 +1,4 @@
-"""What a layout is, and how rows are packed and padded.
-
-A layout makes the rows of a batch of a task's examples.
+"""The base of layouts, and the packing and padding of rows.
 
 A layout is a frozen config, and the only place that knows what its rows are. tf.data, caches, plans
 and checks of configs call the same object:
@@ -118,11 +116,7 @@ class EncoderTokens:
     separators: int = 1
 
     def word_ids(self, tokens: Int[np.ndarray, "*B S"]) -> Int32[np.ndarray, "*B S"]:
-        """The number of each token's word within its row, from 1 and rising; 0 at special tokens.
-
-        Args:
-          tokens: ids of rows.
-        """
+        """Return each token's word number within its row, ascending from 1; 0 at special tokens."""
         kinds = self.kinds[tokens]
         before = np.concatenate([np.zeros_like(kinds[..., :1]), kinds[..., :-1]], axis=-1)
         goes_on = (kinds == CONTINUES) & ((before == BEGINS) | (before == CONTINUES))
@@ -132,7 +126,7 @@ class EncoderTokens:
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """What a layout asks of a vocabulary (`data.vocabularies`)."""
+    """The interface of vocabularies that layouts use (`data.vocabularies`)."""
 
     @property
     def eos_id(self) -> int: ...
@@ -145,7 +139,7 @@ class Vocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How examples become rows.
+    """The rule that turns examples into rows.
 
     Attributes:
       name: what messages and saved positions call it.
@@ -181,7 +175,7 @@ class Layout:
 
     @property
     def answered_by_head(self) -> bool:
-        """Whether a head on an encoder answers its tasks, and no text is written."""
+        """True if a head on an encoder answers its tasks, and no text is written."""
         return "labels" in self.features
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
@@ -217,17 +211,12 @@ class Layout:
         return {}
 
     def pair_lengths(self, *, inputs: int, targets: int) -> tuple[int, int | None]:
-        """Tokens at most of two texts in one row, and of the first of them where that is said.
-
-        Args:
-          inputs: data.inputs_length.
-          targets: data.targets_length.
-        """
+        """Tokens at most of two texts in one row, and of the first of them where that is said."""
         del targets
         return inputs, None
 
     def check_model(self, *, begins_with_cls: bool) -> None:
-        """Rejects, by an InputError, a model whose rows are others.
+        """Raise InputError for a model with other rows.
 
         Args:
           begins_with_cls: True if the model's rows begin with [CLS].
@@ -235,11 +224,7 @@ class Layout:
         del begins_with_cls
 
     def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
-        """Return tokens of a row, of each side that is packed.
-
-        Args:
-          lengths: see `lengths`.
-        """
+        """Return tokens of a row, of each side that is packed."""
         return tuple(lengths[name] for name in self.features)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
@@ -247,11 +232,7 @@ class Layout:
         return lengths
 
     def longest(self, example: Example) -> int:
-        """Tokens of the longest text in the row of an example, of those that `grouped` is about.
-
-        Args:
-          example: see `lay_out`.
-        """
+        """Tokens of the longest text in the row of an example, of those that `grouped` is about."""
         return len(example[self.features[0]])
 
     def longest_stored(
@@ -295,7 +276,7 @@ class Layout:
         raise TypeError(f"{type(self).__name__} does not define lay_out")
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for a saved position in the data to fit, as JSON."""
+        """Return the settings, as JSON, that must be equal for a saved data position to fit."""
         return {"layout": self.name, **dataclasses.asdict(self)}
 
     def check(self, there: Collection[str]) -> None:
@@ -303,9 +284,6 @@ class Layout:
 
         Args:
           there: the task's features, and others, which are skipped.
-
-        Raises:
-          InputError: naming both, and the layouts that fit.
         """
         if self.fits(there):
             return
@@ -318,11 +296,7 @@ class Layout:
         )
 
     def of_task(self, there: Collection[str]) -> "Layout":
-        """Return the layout of one task's examples, after `check`.
-
-        Args:
-          there: the task's features, and others.
-        """
+        """Return the layout of one task's examples, after `check`."""
         self.check(there)
         return self
 
@@ -332,25 +306,18 @@ class Layout:
 
     @classmethod
     def fits(cls, there: Collection[str]) -> bool:
-        """Whether a task has its features, and none besides that make it another layout's task."""
+        """Return True if a task has this layout's features, and none of another layout's."""
         if not {*cls.features} <= {*there}:
             return False
         others = [other for other in _layouts() if {*cls.features} < {*other.features}]
         return not any({*other.features} <= {*there} for other in others)
 
     def fixed(self) -> dict[str, Any]:
-        """What of it a cache was made with and cannot be changed when it is read, as JSON."""
+        """Return the settings, as JSON, that are fixed once a cache is made."""
         return {}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
-        """Raise InputError for a cache that was made with other values of `fixed`.
-
-        Args:
-          fixed: those of the cache.
-
-        Raises:
-          InputError: naming the option and both values.
-        """
+        """Raise InputError for a cache that was made with other values of `fixed`."""
         own = self.fixed()
         fields = {field.name for field in dataclasses.fields(self)}
         for name in dict.fromkeys([*own, *fixed]):
@@ -368,11 +335,7 @@ class Layout:
             )
 
     def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """What a task's metrics take for one example, where a layout has parts of one.
-
-        Args:
-          examples: all fields of a task's examples, in its order.
-        """
+        """Return one metric input for each example, if the layout divides examples."""
         return examples
 
 
@@ -394,7 +357,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _layouts(base: type[Layout] = Layout) -> Iterator[type[Layout]]:
-    """Yield the library's own layouts, as far as they were imported."""
     for layout in base.__subclasses__():
         if layout.__module__.startswith("t5x_lite.") and layout.features:
             yield layout
@@ -487,7 +449,6 @@ class Rows:
     def _place(
         self, parts: Sequence[np.ndarray], length: int
     ) -> tuple[Int32[np.ndarray, "B T"], Int32[np.ndarray, "B T"], Int32[np.ndarray, "B T"]]:
-        """Tokens, segment ids and positions of the rows."""
         sizes = np.array([len(part) for part in parts], np.int64)
         starts = np.cumsum(sizes) - sizes
         before = starts - starts[self._first]  # tokens of the same row that come before

@@ -30,10 +30,9 @@ passages, which may be answers, or with the same ones again.
 
 Rows of a cross-encoder: a query with each of its passages in one text, side by side.
 
-Examples, what is sampled of them and a teacher's scores are those of `groups`. A text is
-[CLS] query [SEP] passage [SEP], of data.targets_length tokens at most; the query has
-data.inputs_length of them at most, and the passage alone is cut. With 4 and 7 tokens and one
-negative:
+Examples, what is sampled of them and a teacher's scores are those of `groups`. A text is [CLS]
+query [SEP] passage [SEP], of data.targets_length tokens at most; the query has data.inputs_length
+of them at most, and the passage alone is cut. With 4 and 7 tokens and one negative:
 
     {"query": [2 5 6 3], "positives": [2 5 3], "negatives": [2 4 3 2 8 9 9 9 3]}
 
@@ -241,7 +240,7 @@ class Groups(Layout):
     def beside(
         self, rows: Sequence[int], examples: Sequence[Example], *, num_rows: int
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """What rows have besides texts: a teacher's scores, and names.
+        """Return the features of rows that are not texts: a teacher's scores, and names.
 
         Args:
           rows: the row of each example.
@@ -280,7 +279,6 @@ class Groups(Layout):
         return [texts[place] for place in places], scores[places]
 
     def _places(self, example: Example) -> Int[np.ndarray, " _"]:
-        """Return the numbers of the passages of a row among the positives, then the negatives."""
         seed, epoch, index = example[KEY].tolist()
         rng = example_rng(seed, epoch, index, stream=GROUP)
         positives, negatives = (len(separate(example[name])) for name in self.joined)

@@ -125,7 +125,7 @@ NUM = 2
 
 
 def _cut(span: Int[np.ndarray, " n"], length: int | None, place: float) -> np.ndarray:
-    """A window of a span between its [CLS] and [SEP], at a place in [0, 1) of those there are."""
+    """Return a window of a span between [CLS] and [SEP], at a relative position in [0, 1)."""
     if length is None or len(span) <= length:
         return span
     inner = length - 2
@@ -170,11 +170,9 @@ class _Joined(Layout):
     separator: str = ""
 
     def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
-        """See `Layout.capacity`: inputs and targets share a row."""
         return (lengths["inputs"] + lengths["targets"],)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """See `Layout.packed_lengths`."""
         return lengths.sum(1, keepdims=True)
 
     def identity(self) -> dict[str, Any]:
@@ -186,11 +184,9 @@ class _Joined(Layout):
         }
 
     def fixed(self) -> dict[str, Any]:
-        """See `Layout.fixed`."""
         return {"separator": self.separator} if self.separator else {}
 
     def ending(self, vocabulary: Vocabulary, *, length: int | None = None) -> tuple[int, ...]:
-        """See `Layout.ending`."""
         if not self.separator:
             return super().ending(vocabulary, length=length)
         found = tuple(vocabulary.encode(self.separator))
@@ -215,7 +211,6 @@ class _Joined(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Int32[np.ndarray, "B _"]]:
-        """See `Layout.lay_out`."""
         stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
         whole = [np.concatenate([e["inputs"], e["targets"]]) for e in ordered]
         batch = stream.decoder(whole, *self.capacity(lengths))
@@ -225,7 +220,6 @@ class _Joined(Layout):
     def _finished(
         self, batch: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the rows of a layout, of those of all and of what says where inputs end."""
         raise TypeError(f"{type(self).__name__} does not define _finished")
 
 

@@ -56,7 +56,7 @@ _LISTED = 3
 
 
 def mode_of(name: str, mode: Mode | None = None) -> Mode:
-    """Whether the highest or the lowest value of a metric is best.
+    """Return "max" or "min": the better direction of a metric.
 
     Args:
       name: name of the metric; losses, cross entropies, perplexities and errors are best where
@@ -70,14 +70,14 @@ def mode_of(name: str, mode: Mode | None = None) -> Mode:
 
 
 def best_step(values: Mapping[int, float], *, mode: Mode) -> int | None:
-    """The step that has the best value, the last of equals; what is not finite is never best."""
+    """Return the step with the best finite value, or the last of several equal ones."""
     sign = 1 if mode == "max" else -1
     finite = {step: sign * value for step, value in values.items() if math.isfinite(value)}
     return max(finite, key=lambda step: (finite[step], step), default=None)
 
 
 def described(names: Sequence[str], mode: Mode | None = None) -> str:
-    """What is best, in words: "the lowest validation/loss, the highest validation/accuracy"."""
+    """Return the choice in words: "the lowest validation/loss, the highest validation/accuracy"."""
     groups = {
         word: [name for name in names if mode_of(name, mode) == one]
         for word, one in (("lowest", "min"), ("highest", "max"))
@@ -150,11 +150,7 @@ class Benchmark:
     rows: Mapping[str, Sequence[str]]
 
     def row_scores(self, tasks: Mapping[str, Metrics]) -> dict[str, float]:
-        """Return the scores of the rows all of whose tasks were measured.
-
-        Args:
-          tasks: the metrics of each task, by the task's name.
-        """
+        """Return the scores of the rows all of whose tasks were measured."""
         return {
             row: sum(task_score(tasks[name]) for name in names) / len(names)
             for row, names in self.rows.items()
@@ -162,11 +158,7 @@ class Benchmark:
         }
 
     def score(self, tasks: Mapping[str, Metrics]) -> float | None:
-        """Return the benchmark's score; None where a row is missing.
-
-        Args:
-          tasks: the metrics of each task, by the task's name.
-        """
+        """Return the benchmark's score; None where a row is missing."""
         scores = self.row_scores(tasks)
         return sum(scores.values()) / len(scores) if len(scores) == len(self.rows) else None
 
@@ -288,7 +280,7 @@ def with_score(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def best_steps(evaluations: Evaluations, names: Iterable[str], *, split: str) -> dict[str, int]:
-    """The step that was best at each task; a task that was not measured has the best on the whole.
+    """Return each task's best step; tasks without metrics get the step that is best overall.
 
     Args:
       evaluations: evaluations of the checkpoints to choose among.
@@ -345,9 +337,6 @@ def benchmark_scores(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, dict
     """Return the benchmarks that tasks belong to, as JSON: {"GLUE": {"score", "rows", "missing"}}.
 
     The score is None where a row of the benchmark is missing.
-
-    Args:
-      tasks: the metrics of each task, by its name.
     """
     found = {}
     for benchmark in BENCHMARKS:

@@ -1,7 +1,5 @@
 """Metrics of labels: classes, numbers (correlation), and tags (entities).
 
-Metrics of class labels: accuracy, F1 and Matthews correlation, as GLUE and SuperGLUE use them.
-
     accuracy([0, 1, 1, 1], [0, 1, 0, 1])        # {"accuracy": 0.75}
 
 A prediction that is no valid label (T5 writes text, and -1 stands for text that is no label) is
@@ -41,9 +39,6 @@ def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, fl
     Args:
       targets: labels of any type that compares with ==.
       predictions: as many labels.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     equal = [bool(t == p) for t, p in zip(targets, predictions, strict=True)]
@@ -78,9 +73,6 @@ def mean_multiclass_f1(
       targets: classes 0 .. num_classes - 1.
       predictions: as many classes; anything else is no class.
       num_classes: number of classes that the mean is over, seen or not (an unseen one counts 0).
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     true, predicted = np.asarray(targets), np.asarray(predictions)
@@ -97,9 +89,6 @@ def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, fl
     Args:
       targets: class numbers.
       predictions: as many class numbers; one that no target has is its own class.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     classes = np.unique(np.concatenate([targets, predictions]))
@@ -129,7 +118,6 @@ def check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
 
 
 def _class_f1(true: np.ndarray, predicted: np.ndarray) -> float:
-    """Return F1 of the True class of two boolean arrays [n], 0 where it is not defined."""
     hits = int((true & predicted).sum())
     found_and_wanted = int(true.sum()) + int(predicted.sum())
     return 2 * hits / found_and_wanted if found_and_wanted else 0.0
@@ -212,11 +200,7 @@ _BEGINS = {("E", "E"), ("E", "I"), ("S", "E"), ("S", "I"), ("O", "E"), ("O", "I"
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
-    """Return the entities of a sentence.
-
-    Args:
-      tags: tags of its words.
-    """
+    """Return the entities of a sentence."""
     found: set[Entity] = set()
     before, kind_before, first = "O", "", 0
     for place, tag in enumerate([*tags, "O"]):
@@ -239,9 +223,6 @@ def entity_f1(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, f
     Args:
       targets: the tags of each sentence, with spaces between them.
       predictions: as many.
-
-    Raises:
-      ValueError: there are no targets, not as many predictions, or not as many tags.
     """
     right = wanted = got = 0
     for target, prediction in _sentences(targets, predictions):
@@ -260,9 +241,6 @@ def tag_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dict[str
     Args:
       targets: the tags of each sentence, with spaces between them.
       predictions: as many.
-
-    Raises:
-      ValueError: there are no targets, not as many predictions, or not as many tags.
     """
     equal = [
         wanted == got

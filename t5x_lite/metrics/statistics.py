@@ -1,7 +1,5 @@
 """Confidence intervals, and tests of two systems.
 
-Confidence intervals of any metric, by the bootstrap (Efron 1979; the percentile method).
-
     interval(accuracy, targets, predictions, samples=1000, seed=0)      # {"accuracy": (0.61, 0.74)}
 
 Examples are sampled again, with replacement, as many as there are; examples of one group ({"group",
@@ -74,7 +72,6 @@ def interval(
 
 
 def _units(targets: Sequence[Any]) -> list[list[int]]:
-    """Return the rows that are drawn together."""
     units: dict[Any, list[int]] = {}
     for row, target in enumerate(targets):
         units.setdefault(target["group"] if _is_grouped(target) else ("row", row), []).append(row)

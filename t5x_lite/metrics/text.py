@@ -72,22 +72,14 @@ _TRIVIA = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
 
 
 def exact_match(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"exact_match": the fraction of predictions that are their target, to the letter}.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
-    """
+    """Return {"exact_match": the fraction of predictions that are their target, to the letter}."""
     check_lengths(targets, predictions)
     equal = [t == p for t, p in zip(targets, predictions, strict=True)]
     return {"exact_match": sum(equal) / len(equal)}
 
 
 def sequence_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"sequence_accuracy"}: `exact_match` under the name that T5 has for whole sequences.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
-    """
+    """Return {"sequence_accuracy"}: `exact_match` under T5's name for whole sequences."""
     return {"sequence_accuracy": exact_match(targets, predictions)["exact_match"]}
 
 
@@ -128,7 +120,6 @@ def _best_answers(
     predictions: Sequence[str],
     normalize: Callable[[str], str],
 ) -> dict[str, float]:
-    """Exact match and F1, the best over the answers of each question."""
     check_lengths(targets, predictions)
     exact, overlap = 0.0, 0.0
     for answers, prediction in zip(targets, predictions, strict=True):
@@ -173,9 +164,6 @@ def squad_v2(
       "best_exact_thresh", "best_f1" and "best_f1_thresh": what predictions would score that are ""
       where their odds are above a threshold, the one that is best for these questions. An answer
       that is "" already stays so, as in the script: no threshold above its odds brings it back.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     texts = [prediction["value"] for prediction in predictions]
@@ -200,7 +188,7 @@ def squad_v2(
 def best_threshold(
     gains: Sequence[float] | np.ndarray, odds: Sequence[float], *, num_without: int
 ) -> tuple[float, float]:
-    """The best score over thresholds, and the first threshold that has it (find_best_thresh).
+    """Return the best score over thresholds, and the first such threshold (find_best_thresh).
 
     Answers are taken one after the other, those with the least odds first; of equal odds the first.
 
@@ -225,7 +213,7 @@ def _exact(answers: Sequence[str], text: str) -> float:
 
 
 def _f1(answers: Sequence[str], text: str) -> float:
-    """The best F1 over the answers; of an empty one it is 1 if both are empty, and 0 else."""
+    """Return the best F1 over the answers; two empty texts get 1, one empty text gets 0."""
     got = normalize_answer(text).split()
     return max(
         word_f1(wanted.split(), got) if wanted and got else float(wanted.split() == got)
@@ -398,9 +386,6 @@ def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict
     Args:
       targets: values 0 or 1, the answer's label; groups are questions.
       predictions: as many; a value that is neither 0 nor 1 is wrong.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     return f1([t["value"] for t in targets], [p["value"] for p in predictions])
@@ -414,9 +399,6 @@ def multirc_exact_match(
     Args:
       targets: values 0 or 1, the answer's label; groups are questions.
       predictions: as many.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     right: dict[Hashable, bool] = {}

@@ -69,12 +69,7 @@ class ModelConfig:
         return self
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Rejects, by an InputError, devices on which the model would not run as its config says.
-
-        Args:
-          kind: kind of the devices, as JAX names it.
-          dtype: the compute dtype.
-        """
+        """Raise InputError if the model would not run on the devices as its config says."""
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
         """Rejects, by an InputError, a precision in which its products cannot be computed.
@@ -117,11 +112,7 @@ class ModelConfig:
         return self
 
     def on_cpu(self, *, dtype: str) -> Any:
-        """The same model as a CPU runs it fastest without training, where it has such choices.
-
-        Args:
-          dtype: the compute dtype.
-        """
+        """The same model as a CPU runs it fastest without training, where it has such choices."""
         return self
 
     def forward_flops(self, shapes: RowShapes) -> int | None:

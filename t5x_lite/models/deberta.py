@@ -348,7 +348,6 @@ class Deberta(EncoderModel):
         distances: Distances,
         key: Key | None,
     ) -> Float[Array, "B S D"]:
-        """Return the first `num` layers, and the convolution next to the first of them."""
         layers_key, conv_key = split_key(key, 2)
         keys = None if layers_key is None else jax.random.split(layers_key, self.config.num_layers)
         pattern = self._pattern(mask, distances, x.shape[1])
@@ -366,7 +365,6 @@ class Deberta(EncoderModel):
         return self._scan(x, slice(first, num), call, None if keys is None else keys[first:num])
 
     def _scan(self, x: Array, part: slice, call: Callable[..., Any], keys: Any) -> Array:
-        """Some of the layers, one after the other."""
         graphdef, params, _ = split(self.layers)
         layers = bind(graphdef, jax.tree.map(lambda stack: stack[part], params))
         return scan_layers(layers, call, x, inputs=keys, running=self.config.running)[0]

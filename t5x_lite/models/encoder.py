@@ -1,7 +1,5 @@
 """Encoders: what all families share, and BERT, RoBERTa, XLM-R and ELECTRA.
 
-The base of the encoders: config, embeddings, and what the objectives ask of a model.
-
     config = BertConfig(vocab_size=30522, d_model=256, d_ff=1024, num_heads=4, num_layers=4)
     model = config.build(rngs=nnx.Rngs(0))
     hidden = model(tokens)                                      # [B, S, D]
@@ -501,7 +499,6 @@ class EncoderModel(nnx.Module):
         return dropout(x, self.config.dropout_rate, key=key)
 
     def _normed(self, total: Float[Array, "B S E"], dtype: jnp.dtype) -> Float[Array, "B S D"]:
-        """Return the sum of the embeddings, normalized."""
         return self.embedding.norm(total).astype(dtype)
 
     def _position_rows(
@@ -642,11 +639,6 @@ class Bert(EncoderModel):
         return scan_layers(self.layers, call, x, inputs=keys, running=running, part=part)[0]
 
     def pattern(self, mask: Visibility, length: int) -> Pattern:
-        """What its layers attend to, with the relative bias where there is one.
-
-        Args:
-          mask: which keys a token sees.
-          length: length of the rows.
-        """
+        """What its layers attend to, with the relative bias where there is one."""
         pattern = self.config.running.pattern(mask, length)
         return pattern.biased(self.relative_bias, bidirectional=True) if self.relative else pattern

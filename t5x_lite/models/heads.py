@@ -1,7 +1,5 @@
 """Heads for tasks: what one is, and those that classify, choose, label and find spans.
 
-What a head is: a frozen config that builds a module which reads an encoder's states.
-
     head = Classifier(num_classes=3)
     module = head.build(model_config, rngs=rngs)
     logits = module(states)                        # float32 [B, C]

@@ -1,11 +1,7 @@
 """Heads of pretraining: the masked language model's, and the detector's of replaced tokens.
 
-The head of a masked language model: tokens from hidden states.
-
 The table that its output shares with the embedding comes in as an array, so that no module has two
 parents.
-
-The heads that detect replaced tokens: ELECTRA's and DeBERTaV3's.
 """
 
 import dataclasses

@@ -17,8 +17,6 @@ One row for each published size: a function that gives the config, its `fields` 
 vocab_size 32128 is 32000 SentencePiece pieces and 100 sentinels, rounded up to a multiple of 128;
 the others are rounded up likewise. The decoder-only rows are in `t5x_lite.models.published`.
 
-One row for each published encoder: a function that gives the config, its `fields` replaced.
-
     experiment = Experiment(model=bert_base(dropout_rate=0.0), ...)
 
 | rows | differ from BERT in | source |
@@ -30,8 +28,6 @@ One row for each published encoder: a function that gives the config, its `field
 
 Vocabularies are those of the releases, not rounded up: weights of Hugging Face fit as they are. The
 cased BERTs have vocab_size=28996.
-
-One row for each published DeBERTa: a function that gives the config, its `fields` replaced.
 
     discriminator = deberta_v3_small()
     generator = deberta_v3_generator(discriminator)

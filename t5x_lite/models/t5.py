@@ -1,7 +1,5 @@
 """T5: the encoder-decoder, and its encoder alone.
 
-T5: the encoder-decoder of Raffel et al. 2020, its 1.1 revision and their relatives.
-
     config = T5Config(vocab_size=32128, d_model=512, ...)      # or published.t5_1_1_small()
     model = config.build(rngs=nnx.Rngs(0))
     logits = model(encoder_input_tokens, decoder_input_tokens)
@@ -441,11 +439,7 @@ class T5EncoderConfig(StackConfig):
         return self.text_flops(length)
 
     def text_flops(self, length: int) -> int:
-        """FLOPs of one text's forward pass.
-
-        Args:
-          length: its tokens.
-        """
+        """FLOPs of one text's forward pass."""
         return self.num_layers * self.layer_flops(length)
 
     def build(self, *, rngs: nnx.Rngs) -> "T5Encoder":

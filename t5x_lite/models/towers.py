@@ -130,11 +130,6 @@ def pool(
 
 
 def check_pooling(name: str, kind: str) -> None:
-    """Rejects, by an InputError, a kind that does not exist.
-
-    Args:
-      name: name of the field, for the message.
-      kind: its value.
-    """
+    """Rejects, by an InputError, a kind that does not exist."""
     if kind not in get_args(Pooling):
         raise InputError(f"{name} must be one of {get_args(Pooling)}: got {kind!r}")

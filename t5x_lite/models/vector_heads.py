@@ -1,7 +1,5 @@
 """Heads of retrieval: dense, lexical and multi-vector.
 
-The head that makes one vector of a text: pooling, perhaps a projection, and the length 1.
-
     Dense(pooling="cls")                                   # the state of [CLS], of length 1
     Dense(pooling="cls", projection=128, tied=False)       # W h + b, of queries and of passages
 
@@ -328,10 +326,6 @@ def scores(
     Two ways give the same numbers, and the one with the smaller arrays is taken: an equality of all
     pairs of places [G, c, Lq, Lp], c passages at a time; or passages as vectors [N, U] of the
     queries' own tokens, of which there are U = G Lq at most.
-
-    Args:
-      queries: tokens, and weights by `term_weights`.
-      passages: the same of passages.
     """
     num, length = queries[0].shape
     by_terms = num < passages[0].shape[1] or num * length <= 4096

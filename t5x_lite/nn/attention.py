@@ -129,7 +129,6 @@ def _with_head(x: Array, new: Array, row: Array, head: Array) -> Array:
 
 
 def _part(x: Array | None, row: Array, head: Array) -> Array | None:
-    """Return a head's [T, S] of a bias or a mask."""
     if x is None:
         return None
     place = [index if size > 1 else 0 for index, size in zip((row, head), x.shape, strict=False)]

@@ -1,7 +1,5 @@
 """What queries attend to: which keys they see, and what is added to their logits.
 
-What queries attend to, as one object: which keys they see, and what is added to their logits.
-
     Pattern(masks.causal(8))                         an array: plain attention over all keys
     Pattern(masks.of_decoder())                      a Visibility: attention in blocks of keys
     pattern.biased(relative_bias, bidirectional=True)
@@ -225,7 +223,6 @@ def _block(
     index: Array,
     operands: Operands,
 ) -> Float[Array, "B block H K"]:
-    """Return the output of a block of queries; `operands.query` are those of the block alone."""
     start, length = index * block, segment_ids.shape[1]
     here = operands._replace(position_query=None)
     if operands.position_key is not None:

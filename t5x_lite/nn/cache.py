@@ -66,7 +66,6 @@ class Cache:
 
 
 def _map_pairs(function: Callable[[Array, Array], tuple[Array, Array]], pairs: Any) -> Any:
-    """Apply a function of (keys, values) to those of each layer, or of all in one."""
     if pairs is None:
         return None
     if isinstance(pairs[0], jax.Array):

@@ -45,15 +45,7 @@ def check_sizes(*, d_kv: int) -> None:
 
 
 def check(*, kind: str, dtype: str) -> None:
-    """Raise InputError for devices and dtypes for which plain attention would run in its place.
-
-    Args:
-      kind: kind of the devices, as JAX names it.
-      dtype: the compute dtype.
-
-    Raises:
-      InputError: with what to set.
-    """
+    """Raise InputError for devices and dtypes for which plain attention would run in its place."""
     if not is_nvidia(kind):
         raise InputError(
             "model.attention 'cudnn' needs NVIDIA GPUs, and the devices are of the kind "

@@ -1,9 +1,5 @@
 """Dense layers, embeddings, feed-forward blocks and their activations.
 
-Dense layers: one class for all families.
-
-Matrix products.
-
 Every product takes its operands in the compute dtype (that of the parameters) and accumulates in
 float32. In bfloat16 this is what uses the matrix units (AMX on CPU, the MXU, tensor cores); the
 backward products do the same, which `jnp.einsum` alone does not: its transpose would multiply a
@@ -12,16 +8,10 @@ float32 cotangent with a bfloat16 operand.
 On NVIDIA GPUs the memory limits a step: a float32 result that is rounded afterwards is written and
 read in twice the bytes. There a product that is rounded anyway is rounded by the product itself.
 
-Rows of tables, and T5's table of tokens.
-
-The feed-forward block of every family.
-
 wo(relu(wi x))                  T5 (Raffel et al. 2020, section 2.1)
 wo(gelu(wi_0 x) * wi_1 x)       T5 1.1: gated, the tanh approximation (Shazeer 2020, GLU variants)
 wo(silu(wi_0 x) * wi_1 x)       UL2: gated, x sigmoid(x)
 wo(gelu(wi x + b) + b)          BERT: biases, exact gelu in float32 (Devlin et al. 2019)
-
-Activations by name, and what a feed-forward block makes of them.
 
 A block's hidden layer is its largest array. Where bytes cost more than operations
 (`products.saves_bytes`) its backward pass computes the activation again from what went into it,

@@ -1,13 +1,10 @@
 """Experts: tokens that go through some of several blocks, and what layers report of it.
 
-Feed-forward blocks of which each token goes through some: nothing else is computed.
-
     y_t = sum_k w_tk FFN_{e_tk}(x_t)        e [.., K] the chosen experts, w [.., K] their weights
 
-Tokens are sorted by expert (`nn.experts`), so no token is dropped and none meets an expert
-that it did not choose; a block that is not full is the only waste. On a mesh the experts are split
-over its axis `tensor`: each device runs the tokens of its own experts, and the results are added
-up.
+Tokens are sorted by expert (`nn.experts`), so no token is dropped and none meets an expert that it
+did not choose; a block that is not full is the only waste. On a mesh the experts are split over its
+axis `tensor`: each device runs the tokens of its own experts, and the results are added up.
 
 Tokens in the order of what runs them: what no token chose is not run.
 
@@ -219,7 +216,6 @@ def _here(
 
 
 def _feed_forward(x: Array, mine: ExpertWeights, activation: Activation) -> Array:
-    """Return one expert's block of rows, as `nn.dense.MLP` computes it."""
     hidden = einsum("nd,df->nf", x, mine.wi)
     hidden = hidden if mine.bi is None else hidden + mine.bi.astype(jnp.float32)
     if mine.gate is None:
@@ -290,12 +286,7 @@ def is_collected() -> bool:
 
 
 def add(name: str, value: Array) -> None:
-    """Add an array to those of its name.
-
-    Args:
-      name: name of the sum.
-      value: value of the same shape at every call.
-    """
+    """Add an array to those of its name."""
     found = _OPEN.get(None)
     if found is not None:
         found[name] = found[name] + value if name in found else value

@@ -1,7 +1,5 @@
 """Transformer layers: pre-norm (T5) and post-norm (BERT).
 
-Pre-norm transformer layers, one at a time; `t5x_lite.nn.stack` runs a stack of them.
-
     x = x + dropout(attention(norm(x)))
     x = x + dropout(attention(norm(x), encoded))     a decoder with cross-attention
     x = x + dropout(mlp(norm(x)))

@@ -32,12 +32,7 @@ def causal(length: int) -> Bool[Array, "1 1 T T"]:
 
 
 def segments(queries: Int[Array, "B T"], keys: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
-    """Return a query sees the keys of its own segment (packed example); segment 0 is padding.
-
-    Args:
-      queries: segment id of each query.
-      keys: segment id of each key.
-    """
+    """Return a query sees the keys of its own segment (packed example); segment 0 is padding."""
     same = queries[:, None, :, None] == keys[:, None, None, :]
     return same & (keys > 0)[:, None, None, :]
 

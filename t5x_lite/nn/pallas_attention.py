@@ -1,7 +1,5 @@
 """Attention as a Pallas kernel for TPUs: its interface, and the blocks that fit in VMEM.
 
-Attention as a Pallas kernel for TPUs, which computes T5's relative bias inside each block.
-
     out = pallas_attention(query, key, value, visible=masks.of_decoder(segments), bias=table)
 
 What `t5x_lite.nn.blocked_attention` computes, with blocks of queries too and everything between the
@@ -102,9 +100,6 @@ def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsi
       block: keys and queries of a block.
       kind: kind of the chip; of one whose VMEM is not known all fit.
       itemsize: bytes of a number.
-
-    Raises:
-      InputError: none fits.
     """
     asked = layout = layout_of(block)
     if kind not in _VMEM:
@@ -168,7 +163,6 @@ class _Call:
     interpret: Interpret
 
     def layout(self, queries: Array, num_keys: int) -> Layout:
-        """Return the division of the work on one device, with blocks that fit it."""
 
         def layout_of(block: int) -> Layout:
             return self.layout_of(block, queries.shape, num_keys)
@@ -178,7 +172,6 @@ class _Call:
         return fitting(layout_of, self.rules.block, kind=kind, itemsize=itemsize)
 
     def layout_of(self, block: int, queries: tuple[int, ...], num_keys: int) -> Layout:
-        """Return the division of the work on one device, whose queries have this shape."""
         _, num_queries, num_heads, d_kv = queries
         granule = SUBLANES if self.interpret else LANES
         lengths = (num_queries, num_keys)
@@ -336,7 +329,6 @@ _attend.defvjp(_forward, _backward)
 
 
 def _on_mesh(function: Any, given: tuple, results: str) -> Any:
-    """Call a function of rows and heads on each device's own; as it is without a mesh."""
     specs = {
         "x": partition_spec(("batch", None, "heads", "kv")),
         "s": partition_spec(("batch", "heads", None)),
@@ -422,7 +414,6 @@ def _backward_here(
 def _inputs(
     layout: Layout, query: Array, key: Array, value: Array, table: Array | None, rows: Rows
 ) -> dict[str, Array]:
-    """What both kernels read, by name: see `forward_kernel`."""
     queries, keys = layout.padded
     inputs = {
         "query": _joined(query, queries),

@@ -187,12 +187,7 @@ class TokenSlot(Protocol):
     def __call__(
         self, x: Float[Array, "B S D"], table: Float[Array, "V _"]
     ) -> Float[Array, "B L D"]:
-        """Return the rows and the tokens: [B, P + S, D].
-
-        Args:
-          x: embedded tokens.
-          table: table of the tokens.
-        """
+        """Return the rows and the tokens: [B, P + S, D]."""
         ...
 
 

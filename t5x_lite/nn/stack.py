@@ -1,15 +1,11 @@
 """Stacks of layers: stacked parameters, the scan over them, and rematerialization.
 
-Stacks of layers: parameters have a leading layer axis, the forward pass is a scan.
-
 A stack adds to its layers (`t5x_lite.nn.layers`) the relative bias (one table for all of them,
 unless each has its own), the dropout of its input, the final norm and the final dropout. How the
 layers are run is `t5x_lite.nn.stack`'s.
 
 Decoding is `Decoder.prefill`, once, and `Decoder.step` for each new token; `t5x_lite.nn.cache` has
 what goes between them.
-
-How a stack of layers is run: a scan over stacked parameters, with less to remember if wanted.
 
 `unroll` is a setting because a scan compiles fast and is the right choice on TPU and GPU, while on
 CPU straight-line code is 1.2 to 1.6 times faster. Nothing here changes what is computed.
@@ -57,11 +53,7 @@ POLICIES: dict[str, Callable[..., Any] | None] = {
 
 
 def check_remat(name: str) -> None:
-    """Raise InputError for a name that `POLICIES` does not have.
-
-    Raises:
-      InputError: with the nearest name.
-    """
+    """Raise InputError for a name that `POLICIES` does not have."""
     if name not in POLICIES:
         raise InputError(
             f"model.remat must be one of {', '.join(POLICIES)}: got {name!r}"
@@ -151,12 +143,7 @@ def choose_attention(
 
 
 def choose_unroll(kind: str, num_layers: int) -> int | bool:
-    """What `unroll` "auto" is: straight-line code, or a loop where compiling would take long.
-
-    Args:
-      kind: kind of the devices.
-      num_layers: number of layers of the deeper stack.
-    """
+    """What `unroll` "auto" is: straight-line code, or a loop where compiling would take long."""
     return True if num_layers <= _STRAIGHT.get(kind, 24) else 1
 
 
@@ -197,9 +184,6 @@ def check_precision(attention: AttentionKind, precision: str, *, dtype: str) -> 
       attention: the kind of it.
       precision: precision of float32 products: "default", "high" or "highest".
       dtype: the compute dtype.
-
-    Raises:
-      InputError: with what to set.
     """
     possible = precision == "default" or (precision, dtype) == ("highest", "float32")
     if attention == "pallas" and not possible:
@@ -554,7 +538,6 @@ class Decoder(nnx.Module):
         return self.final_norm(x), caching.advance(cache, own)
 
     def _biased(self, pattern: Pattern) -> Pattern:
-        """The pattern with the bias of the stack's table, where it has one for all layers."""
         if self.bias_per_layer:
             return pattern
         return pattern.biased(self.relative_bias, bidirectional=self.bidirectional)

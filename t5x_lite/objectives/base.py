@@ -1,7 +1,5 @@
 """What an objective and a loss are, and the area under the ROC curve as sums.
 
-What an objective is: a frozen config that builds a module (model, heads, batch, key) -> Loss.
-
 A loss is made of terms, each a SUM and the weight to divide it by. The train step divides each
 term by its own global weight and adds scale * term, once, over the global batch; so microbatching,
 packing and data parallelism give the same gradient.
@@ -315,19 +313,11 @@ class Objective:
         return ()
 
     def resolved(self, kept: Mapping[str, Head]) -> "Objective":
-        """Return the same objective with a value instead of each None that stands for one.
-
-        Args:
-          kept: as for `heads`.
-        """
+        """Return the same objective with a value instead of each None that stands for one."""
         return self
 
     def anew(self, earlier: "Objective") -> str:
-        """A warning where its own parameters begin again on what another one trained; "" is none.
-
-        Args:
-          earlier: the objective of the checkpoint.
-        """
+        """Return a warning if parameters of the objective are reinitialized, or ""."""
         del earlier
         return ""
 
@@ -395,11 +385,7 @@ class NoLossModule(nnx.Module):
     """It has no parameters."""
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
-        """There is no loss.
-
-        Raises:
-          InputError: always.
-        """
+        """There is no loss."""
         raise InputError(
             "an imported model has no loss: train it by a config whose objective is another, and "
             "--init CHECKPOINT"

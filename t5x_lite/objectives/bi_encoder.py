@@ -1,7 +1,5 @@
 """What the objectives of retrievers share: vectors, and scores within blocks of rows.
 
-What the objectives of retrievers have in common: vectors of queries and of passages, apart.
-
     rows = PairVectors(objective)(model, heads, batch).rows
     rows["queries"], rows["passages"]                   # float32 [B, D], [B, P, D]
 
@@ -131,11 +129,7 @@ class PairVectors(LossModule):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return the vectors of a batch of the layout Groups(), or of a part of one.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the vectors of a batch of the layout Groups(), or of a part of one."""
         check_groups(self.config, batch)
         rows = self.encode(model, heads, batch, key=key, towers=towers)
         return Loss(terms={}, metrics={}, rows=rows)

@@ -170,11 +170,7 @@ class CondenserLoss(nnx.Module):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder(), packed or not.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Encoder(), packed or not."""
         check_batch(self.config, batch)
         return self.condensed(model, heads, batch, key=key)[0]
 
@@ -310,11 +306,7 @@ class CoCondenserLoss(CondenserLoss):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Spans(), or of a part of one.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Spans(), or of a part of one."""
         check_batch(self.config, batch)
         documents, num, length = batch["encoder_input_tokens"].shape
         flat = {

@@ -1,7 +1,5 @@
 """Contrastive training of a bi-encoder, by candidates, grades or triplets.
 
-Contrastive training of a bi-encoder: InfoNCE with the other passages of the batch as negatives.
-
 One encoder reads queries and passages apart; a text's vector is pooled from its states. A query's
 own passage must be closer to it than all other passages of the batch, those of other queries and
 the hard negatives of Groups() alike (Oord et al. 2018, arXiv:1807.03748; Karpukhin et al.
@@ -113,10 +111,6 @@ def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
     """Which queries each row's first passage is compared with, for a symmetric loss.
 
     Those to which it is no answer, each once, and the row's own.
-
-    Args:
-      batch: as for `candidates`.
-      scope: as for `candidates`.
     """
     rows, num = batch["passage_tokens"].shape[:2]
     firsts = _wrong_or_own(batch, scope)[:, ::num].T
@@ -125,12 +119,7 @@ def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
 
 
 def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
-    """The negatives of other rows alone: no passage of the row's own group, nor one of its tokens.
-
-    Args:
-      batch: as for `candidates`.
-      scope: as for `candidates`.
-    """
+    """Mask the negatives of other rows, without the row's own group and its duplicates."""
     rows, num = batch["passage_tokens"].shape[:2]
     keys = _passage_keys(batch)
 

@@ -164,7 +164,6 @@ class Electra(Masks, Objective):
         return (Rtd(kind=self.head),)
 
     def _check_alike(self, model: EncoderConfig, names: tuple[str, ...], *, remedy: str) -> None:
-        """Raise InputError for a generator that differs from the model in one of these."""
         for name in names:
             theirs, ours = getattr(self.generator, name), getattr(model, name)
             if theirs != ours:
@@ -230,11 +229,7 @@ class ElectraLoss(nnx.Module):
         key: Key | None = None,
         phase: str | None = None,
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder(), or of one of the phases.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Encoder(), or of one of the phases."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         generator_key, discriminator_key = split_key(dropout, 2)

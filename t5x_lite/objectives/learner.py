@@ -1,7 +1,5 @@
 """The learner: a model, its heads, its objective and its adapters, from parameters to a loss.
 
-The learner: a model, its heads and its objective as one, from stored parameters to a loss.
-
     learner = Learner.of(T5Config(...), Seq2Seq(), optimizer=Adafactor(...), dtype="bfloat16")
     params = jax.jit(learner.init)(jax.random.key(0))         # {"model": ..., "heads": ...}
     loss = learner.loss(params, batch, key)                   # sums, to be differentiated
@@ -344,9 +342,6 @@ class Learner:
     def delta_form(self, adapters: Params) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
         """What its adapters change of the model.
 
-        Args:
-          adapters: their parameters, {NAME: ...}.
-
         Returns:
           path in the parameters -> part of a delta, and the adapters that no kernel can hold.
         """
@@ -504,7 +499,6 @@ class Learner:
         return bool(self.train or self.adapters) and not self.trains(path)
 
     def _unread(self, path: str) -> bool:
-        """Return True if a path is of a head that the loss does not read."""
         return path.startswith(tuple(f"{HEADS}{name}/" for name in self.frozen_heads))
 
     @functools.cached_property
@@ -514,12 +508,10 @@ class Learner:
 
     @functools.cached_property
     def _adapted(self) -> frozenset[str]:
-        """Paths of what adapters train: their own parameters, and the model's that they name."""
         return self._covered([*COMPOSING, *(p for one in self.adapters for p in self._of(one))])
 
     @functools.cached_property
     def _chosen(self) -> frozenset[str]:
-        """Paths of what `train` names."""
         return self._covered([each for meant in self._meant.values() for each in meant])
 
     @property
@@ -543,16 +535,13 @@ class Learner:
 
     @property
     def _towers(self) -> tuple[str, ...]:
-        """Names of the encoders besides the model."""
         return self.objective.more_towers()
 
     @functools.cached_property
     def _module(self) -> Bound:
-        """The module with shapes in place of arrays."""
         return self._bound(self.seen)
 
     def _bound(self, seen: Params, tower: str = "") -> Bound:
-        """Return the module of the parameters that it has, with a tower instead of the model."""
         if not (self.adapters and self._towers):
             return bind(self.graphdef, seen)
         flat = trees.flatten(seen)
@@ -584,7 +573,6 @@ class Learner:
 
     @property
     def _depth(self) -> int:
-        """Layers of the model's highest stack, trained or not."""
         shapes, axes = trees.flatten(self.shapes), trees.flatten(self.axes)
         stacked = (p for p in shapes if p.startswith("model/") and axes[p][:1] == ("layers",))
         return max((shapes[path].shape[0] for path in stacked), default=0)
@@ -593,7 +581,6 @@ class Learner:
         return re.fullmatch(phase.trains, path) is not None and self.trains(path)
 
     def _trained(self, tree: Any, phase: Phase | None = None) -> Any:
-        """The part of a tree with the parameters' paths that is trained, or that a phase trains."""
         if phase is not None:
             return trees.partition(tree, lambda path, _: self._phase_trains(phase, path))[0]
         if not self._is_partial:
@@ -612,7 +599,6 @@ _WIDEST = 64
 
 
 def _check_adapter_sizes(shapes: Any) -> None:
-    """Raise InputError for an adapter with an array far larger than those of the model."""
     leaves = trees.flatten(shapes)
     own = {path: leaf for path, leaf in leaves.items() if path.startswith(ADAPTERS)}
     base = [max(leaf.shape, default=1) for path, leaf in leaves.items() if path not in own]

@@ -1,7 +1,5 @@
 """The likelihood of text: `Seq2Seq` and `LanguageModel`, and the cross-entropy that both use.
 
-What `Seq2Seq` and `LanguageModel` share: the likelihood of `decoder_target_tokens`.
-
 An objective is a list of the features that its model reads: the features' names are the arguments'
 names, so that a model, an objective and a layout that do not go together are told apart by them.
 
@@ -381,11 +379,7 @@ class LikelihoodLoss(LossModule):
     """Sums over the target tokens of a batch."""
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
-        """Return the loss of a batch of seqio's features, packed or not.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of seqio's features, packed or not."""
         config = self.config
         config.check_batch(batch)
         given = {name: batch[name] for name in config.reads}
@@ -417,7 +411,6 @@ def _of_logits(
 
 
 def _sums(losses: TokenLosses, weights: Float[Array, "B T"]) -> Loss:
-    """Loss and metrics, as weighted sums."""
     loss, z_loss, correct = losses
     weight = jnp.sum(weights)
     return Loss(

@@ -302,11 +302,7 @@ class M3Rows(LossModule):
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the rows of a batch of the layout Groups(), or of a part of one.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the rows of a batch of the layout Groups(), or of a part of one."""
         check_groups(self.config, batch)
         query_key, passage_key = split_key(key, 2)
         num_rows, num, length = batch["passage_tokens"].shape
@@ -335,7 +331,6 @@ _ROWS = ("vector", "terms", "vectors")
 def _read(
     model: Any, heads: HeadModules, tokens: Array, segment_ids: Array, *, key: Key | None
 ) -> dict[str, Array]:
-    """What the heads make of texts in one pass of the encoder."""
     hidden = model(tokens, segment_ids=segment_ids, key=key)
     return {
         "vector": heads["dense"](hidden, segment_ids),

@@ -1,7 +1,5 @@
 """Masked language modelling: which tokens are predicted, and the loss.
 
-Masked language modelling (Devlin et al. 2019, section 3.1; Liu et al. 2019 without pairs).
-
     objective = MaskedLM(mask_id=103)                                    # BERT, RoBERTa
     objective = MaskedLM(mask_id=103, whole_word=True)                   # whole-word BERT
     objective = MaskedLM(mask_id=4, whole_word=True, max_ngram=3)        # DeBERTa
@@ -10,8 +8,6 @@ The masks are sampled on the device at each step (`objectives.masked_lm`), so th
 same mask twice; without a key, in evaluation, they are the same for every batch of one shape. The
 head reads the masked positions only, in a static number of places: the product with the vocabulary,
 which is most of a small model's work, is 15 % of what it would be.
-
-Which tokens a masked language model predicts, sampled on the device from a key.
 
     what = units(word_ids, whole_word=True, max_ngram=1, key=...)      # masked as a whole
     chosen = choose(what, counts(real, 0.15), key=...)                 # Bool[B, S]
@@ -326,11 +322,7 @@ class MaskedLMLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder(), packed or not.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Encoder(), packed or not."""
         check_batch(self.config, batch)
         noise, dropout = noise_and_dropout(key)
         inputs, slots = self.config.draw(

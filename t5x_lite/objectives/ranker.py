@@ -258,17 +258,11 @@ def m3_kd(
 
 
 def _of_groups(scores: Float[Array, "B N"], num: int) -> Float[Array, "B P"]:
-    """Return the scores of each query's own passages."""
     places = jnp.arange(len(scores))[:, None] * num + jnp.arange(num)
     return jnp.take_along_axis(scores, places, axis=1)
 
 
 def retromae_distill(*, group: int, **fields: Any) -> Distill:
-    """As RetroMAE's second stage was published: KL / group + 1e-4 InfoNCE, dot products of [CLS].
-
-    Args:
-      group: passages of a row.
-      **fields: of `Distill`.
-    """
+    """Return RetroMAE's published second stage: KL / group + 1e-4 InfoNCE, [CLS] dot products."""
     own = {"distillation": "kl", "distillation_weight": 1 / group, "contrastive_weight": 1e-4}
     return Distill(**{**DOT, **own, **fields})

@@ -1,7 +1,5 @@
 """RetroMAE and DupMAE.
 
-RetroMAE: an encoder whose [CLS] state must be enough for a weak decoder to rebuild the text.
-
 Xiao et al. 2022, arXiv:2205.12035, and the code of staoxiao/RetroMAE; Xiao et al. 2023 for the bag
 of words (DupMAE, arXiv:2305.02564). The encoder is a masked language model, c its last [CLS] state:
 
@@ -260,11 +258,7 @@ class RetroMAELoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder().
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Encoder()."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         encoder_noise, decoder_noise = jax.random.split(noise)

@@ -136,11 +136,7 @@ class ClassifyLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Labelled(); rows without a label count 0.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Labelled(); rows without a label count 0."""
         check_labelled(self.config, batch)
         model_key, head_key = split_key(key, 2)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
@@ -234,11 +230,7 @@ class ChooseLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Choices(); rows without a label count 0.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Choices(); rows without a label count 0."""
         tokens = batch.get("encoder_input_tokens")
         if tokens is None or tokens.ndim != 3 or "labels" not in batch:
             raise InputError(
@@ -284,11 +276,7 @@ class SpansLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of Windows() or Labelled(); rows without a label count 0.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of Windows() or Labelled(); rows without a label count 0."""
         check_labelled(self.config, batch)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=key)
         return loss_of_spans(heads["span"], hidden, batch)
@@ -445,7 +433,6 @@ class TaskHeadsLoss(LossModule):
         return Loss(terms=terms, metrics=metrics)
 
     def _loss(self, head: Any, kind: str, hidden: Array, rows: Batch, key: Key | None) -> Loss:
-        """That of one task."""
         if kind == "span":
             return loss_of_spans(head, hidden, rows)
         logits = head(hidden, key=key)
@@ -455,7 +442,6 @@ class TaskHeadsLoss(LossModule):
 
 
 def _only(batch: Batch, mine: Array) -> Batch:
-    """Return the batch whose other rows have neither a label nor a score."""
     rows = {**batch, "labels": jnp.where(mine[:, None], batch["labels"], 0)}
     if "scores" in batch:
         rows["scores"] = jnp.where(mine, batch["scores"], jnp.nan)
@@ -499,11 +485,7 @@ class TagTokensLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Tokens(); tokens without a label count 0.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Tokens(); tokens without a label count 0."""
         missing = {"encoder_input_tokens", "encoder_segment_ids", "token_labels"} - set(batch)
         if missing:
             raise InputError(

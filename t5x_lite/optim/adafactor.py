@@ -154,11 +154,7 @@ def is_stacked(names: Sequence[str | None]) -> bool:
 
 
 def check_axes(axes: Axes, params: Params) -> None:
-    """Check that parameters (or their shapes) have the paths and ranks of their logical axes.
-
-    Raises:
-      ValueError: they do not; says which paths.
-    """
+    """Check that parameters (or their shapes) have the paths and ranks of their logical axes."""
     names, leaves = trees.flatten(axes), trees.flatten(params)
     wrong = trees.difference(names, leaves)
     if wrong:
@@ -223,7 +219,6 @@ def _layout(
 def _init_statistics(
     settings: Hyperparameters, names: Sequence[str | None], param: Any
 ) -> Statistics:
-    """Return a parameter's statistics before the first step: zeros, f32."""
     layout = _layout(settings, names, param.shape)
     return {
         kind: jnp.zeros(tuple(param.shape[dim] for dim in dims), jnp.float32)
@@ -232,7 +227,7 @@ def _init_statistics(
 
 
 def _scaled(axes: Axes) -> Any:
-    """Whether a parameter may be multiplied by its scale: modules, which begin at 0, may not."""
+    """Return True if steps may be multiplied by the parameter's scale; adapters begin at 0."""
     return jax.tree_util.tree_map_with_path(
         lambda keys, _: keys[0].key != _MODULES, axes, is_leaf=lambda node: isinstance(node, tuple)
     )
@@ -248,7 +243,6 @@ def _step(
     statistics: Statistics,
     param: Array,
 ) -> tuple[Array, Statistics]:
-    """Return (update, statistics) of one parameter, stacked or not."""
     if not scaled:
         numbers = {field.name: getattr(settings, field.name) for field in fields(Hyperparameters)}
         settings = Hyperparameters(**numbers | {"multiply_by_parameter_scale": False})
@@ -268,7 +262,6 @@ def _step_one(
     statistics: Statistics,
     param: Array,
 ) -> tuple[Array, Statistics]:
-    """Return (update, statistics) of one layer's parameter, f32."""
     grad, param = grad.astype(jnp.float32), param.astype(jnp.float32)
     age = jnp.maximum(count + 1 - settings.step_offset, 1).astype(jnp.float32)
     mix = age**-settings.decay_rate
@@ -301,5 +294,4 @@ def _step_one(
 
 
 def _root_mean_square(x: Array) -> Array:
-    """Return the root of the mean square over all of x, f32."""
     return jnp.sqrt(jnp.mean(x * x))

@@ -128,12 +128,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
-        """Return the logical axes of the state, in the structure of the state.
-
-        Args:
-          axes: the parameters' logical axes.
-          shapes: the parameters, or anything with their shapes.
-        """
+        """Return the logical axes of the state, in the structure of the state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +201,7 @@ class AdamW(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _corrected(self, count: Array, start: Any, mu: Array, nu: Array) -> Array:
-        """The direction of a parameter whose moments began at a step, or at one for each layer."""
+        """Return the bias-corrected direction; moments begin at one step, or at one a layer."""
         age = jnp.maximum(count - start, 1).astype(jnp.float32)
         age = age.reshape(*age.shape, *[1] * (mu.ndim - age.ndim))
         return (mu / (1 - self.b1**age)) / (jnp.sqrt(nu / (1 - self.b2**age)) + self.eps)

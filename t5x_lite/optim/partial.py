@@ -105,7 +105,7 @@ def decayed_by_layer(
 def _factor(
     path: str, leaf: Any, decay: float, *, depth: int, names: Any, below: Sequence[str]
 ) -> Any:
-    """What the update of a parameter is multiplied with: a number, or one for each layer."""
+    """Return the factor of a parameter's update: a number, or one for each layer."""
     start = _START.match(path)
     if start is None:
         return 1.0
@@ -192,7 +192,6 @@ def _path(keys: Sequence[Any]) -> str:
 
 
 def _stack(path: str) -> str:
-    """Beginning of the paths of a stack: model/encoder."""
     return trees.SEPARATOR.join(path.split(trees.SEPARATOR)[:2])
 
 
@@ -212,7 +211,7 @@ def live(tree: Any, count: Array, starts: Starts) -> Any:
 def unfreezing(
     inner: optax.GradientTransformation, starts: Starts, axes: Axes
 ) -> optax.GradientTransformation:
-    """The transformation of what has begun; the rest has an update of 0, and its state stays.
+    """Freeze parameters until they begin: zero updates, unchanged optimizer state.
 
     Args:
       inner: whose state is a nested dict, {"count": steps, KIND: {path: arrays}}; it is given the
@@ -291,7 +290,7 @@ class Update:
         return loss.joined(self.joint(loss.rows, batch, step=step))
 
     def part(self, tree: Any) -> Any:
-        """What is trained, of a tree that has the parameters' paths."""
+        """Return the trained part of a tree that has the parameters' paths."""
         trains = self.trains
         if trains is None:
             return tree
@@ -313,13 +312,7 @@ class Update:
         return trees.overlaid(params, trees.unflatten(new)) if new else params
 
     def apply(self, grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
-        """Return all parameters after the update, and the state of its optimizer.
-
-        Args:
-          grads: grads of the trained part.
-          state: state of this optimizer.
-          params: all of them.
-        """
+        """Return all parameters after the update, and the state of its optimizer."""
         trained = self.part(params)
         updates, state = self.optimizer.update(grads, state, trained)
         changed = cast(Params, optax.apply_updates(trained, updates))
@@ -327,11 +320,7 @@ class Update:
 
 
 def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
-    """Raise ValueError for several updates that do not train every path exactly once.
-
-    Raises:
-      ValueError: with the paths.
-    """
+    """Raise ValueError for several updates that do not train every path exactly once."""
     names = [update.name for update in updates]
     if len(updates) > 1 and (len(set(names)) < len(names) or "" in names):
         raise ValueError(f"several updates need names that are different: got {names}")
@@ -342,7 +331,7 @@ def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
 
 
 def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
-    """The optimizer whose init makes the state of all updates; one without a name is as it is."""
+    """Return the optimizer of all updates; a single one without a name is returned as it is."""
     first = updates[0]
     if not first.name and first.trains is None:
         return first.optimizer

@@ -1,6 +1,4 @@
-"""What a compiled program (HLO) says: bytes, cycles, and the time of its collectives.
-
-What the text of a compiled program (HLO) says: bytes of collectives, and estimated cycles.
+"""Facts of a compiled program (HLO): bytes, cycles, and the time of its collectives.
 
     %body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
       %all-reduce.1 = f32[8]{0} all-reduce(%x), channel_id=1, to_apply=%add
@@ -86,7 +84,7 @@ _UNKNOWN_CYCLES = 1 << 62
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """What the collectives of one kind move, on one device in one run of the program.
+    """Bytes of the collectives of one kind, on one device in one run of the program.
 
     Attributes:
       count: how often they run.
@@ -140,7 +138,7 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What takes time, on one device: all that was made of one operation of the source.
+    """Cost on one device of all instructions that come from one source operation.
 
     Attributes:
       source: JAX's name of it, "jit(step)/jvp()/while/body/dot_general"; of a fusion that of its
@@ -156,7 +154,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What a program says.
+    """Facts that are read from a program.
 
     Attributes:
       collectives: kind -> what it moves; only kinds that there are.
@@ -272,7 +270,6 @@ class _Program:
         return collectives
 
     def _is_scattered(self, name: str, reduction: _Instruction) -> bool:
-        """Return True if the computation around an all-reduce gives a slice of its result alone."""
         if name not in self._fused or reduction.opcode != "all-reduce":
             return False
         users = [one for one in self._lines[name] if reduction.name in self._operands(one)]
@@ -289,7 +286,6 @@ class _Program:
         return array_bytes(made.shape) if made is not None and is_update else 0
 
     def _devices(self, rest: str) -> int:
-        """How many devices a collective's groups have."""
         if mesh := _MESH_GROUPS.search(rest):
             sizes = dict(_AXIS.findall(mesh.group(1)))
             axes = _GROUPED_AXIS.findall(mesh.group(2))
@@ -313,7 +309,6 @@ class _Program:
                 yield Kernel(runs, int(flops), int(size))
 
     def _straight(self, name: str) -> Iterator[tuple[str, _Instruction]]:
-        """Yield the instructions of a computation, with those inside of fusions and calls."""
         for instruction in self._lines.get(name, ()):
             if instruction.opcode in _CALLERS:
                 for called in _called(instruction):
@@ -333,7 +328,7 @@ class _Program:
         return result if kind in ("all-gather", "collective-broadcast") else given
 
     def _operations(self, name: str, *, runs: int) -> list[Operation]:
-        """What has an estimate, of a computation that runs so often and of all that it runs."""
+        """Return the estimated operations of a computation, including those that it calls."""
         found: list[Operation] = []
         for instruction in self._lines.get(name, ()):
             estimate = _CYCLES.search(instruction.rest)
@@ -352,7 +347,7 @@ class _Program:
         return found
 
     def _trips(self, loop: _Instruction) -> int:
-        """How often a loop's body runs; 1 where that is not found."""
+        """Return the number of iterations of a loop, or 1 if it is not found."""
         known = _TRIPS.search(loop.rest)
         if known is not None:
             return int(known.group(1))
@@ -399,13 +394,11 @@ def _instruction(line: str) -> _Instruction | None:
 
 
 def _kind(opcode: str) -> str | None:
-    """Return the collective that an instruction is; the end of an asynchronous one is none."""
     kind = opcode.removesuffix("-start")
     return kind if kind in COLLECTIVES else None
 
 
 def _called(instruction: _Instruction) -> list[str]:
-    """Return the computations that a fusion, a call or a conditional runs."""
     if instruction.opcode != "conditional":
         return _CALLED.findall(instruction.rest)
     branches = _BRANCHES.search(instruction.rest)
@@ -423,7 +416,7 @@ _ROUNDS = {"all-reduce": 2}
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """What the collectives of a step move on one device, and how.
+    """Traffic of the collectives of a step on one device.
 
     Attributes:
       synchronous: bytes of collectives that the device waits for.
@@ -486,7 +479,7 @@ def _bytes(traffic: Iterable[Collective]) -> int:
 
 
 def lines(traffic: Iterable[Collective]) -> list[str]:
-    """How the collectives of a step run, for a person."""
+    """Describe the collectives of a step, for a person."""
     sums = moved(traffic)
     if not sums.synchronous + sums.asynchronous:
         return []

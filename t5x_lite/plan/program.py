@@ -1,7 +1,5 @@
 """Compiles a train step for devices that need not be there, and measures it.
 
-Compiles a train step for devices that need not be there, and measures the program.
-
 Parameters that a mesh cuts into shards narrower than a TPU's tile.
 
 A tile of a TPU's memory is 128 numbers wide. Where an axis of a parameter is cut into less, the
@@ -136,7 +134,7 @@ def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
 
 
 def read_overflow(message: str) -> tuple[int | None, int | None] | None:
-    """What a compiler's error says of the memory: bytes needed and bytes available."""
+    """Read a compiler's error: bytes needed and bytes available."""
     for pattern in _OVERFLOWS:
         if found := pattern.search(message):
             needed, unit, available, unit_of_available = found.groups()
@@ -167,7 +165,7 @@ TILE = 128
 
 
 def widest(size: int, parts: int) -> int:
-    """The most parts, a divisor of `parts`, in which an axis of a size has whole tiles at least."""
+    """Return the largest divisor of `parts` that keeps whole tiles of an axis."""
     return max(n for n in range(1, parts + 1) if parts % n == 0 and (n == 1 or size // n >= TILE))
 
 

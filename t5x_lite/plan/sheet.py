@@ -18,7 +18,7 @@ from t5x_lite.plan.program import Memory
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """How long a step takes, by the compiler's own estimates; nothing was run.
+    """Time of a step by the compiler's own estimates; nothing was run.
 
     Attributes:
       seconds: the sum of the estimated cycles of all operations, loops as often as they run, over
@@ -58,8 +58,7 @@ class Sheet:
       remedies: what to change where it does not fit.
       operations: how many of the costliest are listed.
       warnings: what makes the step slower than it has to be.
-      compiled_flops: FLOPs of one device, as the compiler counts them; None where it does
-        not say.
+      compiled_flops: FLOPs of one device, as the compiler counts them; None where it does not say.
       compiled_bytes_accessed: likewise.
     """
 
@@ -89,7 +88,7 @@ class Sheet:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits; None where the devices' memory is not known."""
+        """True if the step fits; None if the devices' memory is unknown."""
         if self.memory is None:
             return False
         if self.chip.hbm is None:
@@ -128,7 +127,7 @@ class Sheet:
         return rings.added_to(estimate.seconds) if estimate and rings else None
 
     def _kernel_seconds(self) -> float:
-        """What the kernels take at least; 0 of a chip whose rates are not known."""
+        """Return the minimum time of the kernels; 0 for a chip of unknown rates."""
         peak, bandwidth = self.chip.peak, self.chip.bandwidth
         if self.reading is None or peak is None or bandwidth is None:
             return 0.0
@@ -341,7 +340,7 @@ class Sheets:
         return self.largest.verdict()
 
     def record(self) -> dict[str, Any]:
-        """The plan as JSON holds it: that of the largest step, and those of all as "shapes"."""
+        """Return the plan as JSON: the largest step, with all steps as "shapes"."""
         record = self.largest.record()
         if not self.lengths:
             return record

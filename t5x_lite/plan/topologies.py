@@ -1,7 +1,5 @@
 """Slices of chips, by name or attached.
 
-Slices of TPU chips by name: "v5e:4x4", "2@v5p:4x4x4".
-
 What libtpu compiles for is named GENERATION:SHAPE, the shape in chips; N@ before it is N slices
 that are joined by the data centre's network.
 
@@ -113,7 +111,7 @@ class Slice:
 
 
 def described(devices: Sequence[Any]) -> Slice:
-    """What devices are, attached or not."""
+    """Describe devices, attached or not."""
     kinds = collections.Counter(device.device_kind for device in devices)
     coordinates = [tuple(getattr(device, "coords", ())) for device in devices]
     sides = zip(*coordinates, strict=True)

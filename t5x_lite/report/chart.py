@@ -220,7 +220,6 @@ def _svg(
     colour: int | None = None,
     more: str = "",
 ) -> str:
-    """Return an <svg> element."""
     colours = "" if colour is None else f'class="c{colour % 6}" '
     return (
         f'<svg {colours}viewBox="0 0 {size[0]} {size[1]}" {more}role="img" '
@@ -229,7 +228,6 @@ def _svg(
 
 
 def _padded(low: Number, high: Number, *, log: bool, from_zero: bool) -> tuple[Number, Number]:
-    """Return the axis's range: a little more than the data's."""
     if log:
         room = (high / low) ** 0.04 if high > low else 2.0
         return low / room, high * room

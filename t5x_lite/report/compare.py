@@ -62,7 +62,6 @@ def compare(
 def _read(
     workdirs: Sequence[str | os.PathLike[str]],
 ) -> tuple[list[Path], list[Run], list[str]]:
-    """Return the places, the runs and their names."""
     resolved = [Path(workdir).resolve() for workdir in workdirs]
     if len(set(resolved)) < len(resolved):
         raise InputError("a run is given twice: give different work directories to compare")
@@ -87,7 +86,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread | None":
-        """Of the values of the runs; None of no value."""
+        """Return the spread of the runs' values, or None without values."""
         if not values:
             return None
         sd = statistics.stdev(values) if len(values) > 1 else None
@@ -225,7 +224,6 @@ def _check_lengths(
 
 
 def _check_ends(group: Group) -> None:
-    """Raise InputError if a run of a group has not come as far as the others."""
     early = group.settings.get("--stop-early.metric", "None") != "None"
     ends = [run.last_step for run in group.runs]
     if early or len(set(ends)) == 1:
@@ -239,7 +237,6 @@ def _check_ends(group: Group) -> None:
 
 
 def _metrics_of(groups: Sequence[Group]) -> list[str]:
-    """Return the metrics of the evaluations, the headlines first."""
     runs = [run for group in groups for run in group.runs]
     heads = dict.fromkeys(name for run in runs for name in run.headlines())
     measured = {n for run in runs for n in run.measured if not run.scored_alone(n)}
@@ -258,7 +255,6 @@ def _table(groups: Sequence[Group]) -> dict[tuple[str, str], list[Spread | None]
 
 
 def _bold(spreads: Sequence[Spread | None], mode: str) -> list[Spread | None]:
-    """Return the spreads, of which those within two standard deviations of the best are bold."""
     there = [spread for spread in spreads if spread is not None]
     best = (max if mode == "max" else min)(there, key=lambda spread: spread.mean)
     with_sd = [spread for spread in there if spread.sd is not None]
@@ -296,7 +292,6 @@ def _groups(groups: Sequence[Group]) -> str:
 def _table_one(
     groups: Sequence[Group], table: Mapping[tuple[str, str], Sequence[Spread | None]]
 ) -> str:
-    """Return the task's metrics at the best step, a line for each group."""
     metrics = list(dict.fromkeys(n for g in groups for run in g.runs for n in run.headlines()))
     if not metrics:
         return ""
@@ -317,7 +312,6 @@ def _table_one(
 def _spreads(
     groups: Sequence[Group], table: Mapping[tuple[str, str], Sequence[Spread | None]]
 ) -> str:
-    """Return all metrics at the best step and at the end, a column for each group."""
     rows = [
         (
             f"{metric}, {'at the end' if when == 'last' else 'best'}",
@@ -337,7 +331,6 @@ def _cell(spread: Spread | None) -> str:
 
 
 def _settings_of(groups: Sequence[Group]) -> str:
-    """Return settings in which groups differ."""
     options = dict.fromkeys(option for group in groups for option in group.settings)
     rows = [
         (option, [group.settings.get(option, "") for group in groups], ())
@@ -351,7 +344,6 @@ def _settings_of(groups: Sequence[Group]) -> str:
 
 
 def _bands(groups: Sequence[Group]) -> str:
-    """A chart for each metric and split: the mean of each group within one standard deviation."""
     curves: dict[str, list[report_chart.Series]] = {}
     for colour, group in enumerate(groups):
         for base, splits in charted(group.runs[0]).items():
@@ -369,7 +361,6 @@ def _bands(groups: Sequence[Group]) -> str:
 
 
 def _mean_curve(group: Group, name: str, *, colour: int) -> report_chart.Series:
-    """Return the mean over the runs at the steps that all of them have."""
     values = [dict(run.finite(name)) for run in group.runs]
     steps = sorted(set(values[0]).intersection(*values[1:]))
     points, band = [], []
@@ -403,7 +394,6 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 
 def _metrics(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """The best and the last value of each metric of the evaluations, and the last training loss."""
     heads = dict.fromkeys(name for run in runs for name in run.headlines())
     measured = {n for run in runs for n in run.measured if not run.scored_alone(n)}
     every = sorted(measured - set(heads))
@@ -429,7 +419,6 @@ def _at(point: tuple[int, float] | None) -> str:
 
 
 def _winners(points: Sequence[tuple[int, float] | None], mode: str) -> set[int]:
-    """Return the indices of the best values; none where all are equal."""
     values = [point[1] for point in points if point is not None]
     best = max(values) if mode == "max" else min(values)
     winners = {i for i, point in enumerate(points) if point is not None and point[1] == best}
@@ -437,7 +426,6 @@ def _winners(points: Sequence[tuple[int, float] | None], mode: str) -> set[int]:
 
 
 def _settings(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Return options whose values differ; also versions."""
     each = [settings(run.config) for run in runs]
     for found, run in zip(each, runs, strict=True):
         if run.starts:
@@ -456,7 +444,6 @@ def _settings(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 
 def _charts(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Return a chart for each metric and split, with a curve for each run."""
     curves: dict[str, list[report_chart.Series]] = {}
     for colour, (run, label) in enumerate(zip(runs, names, strict=True)):
         for base, splits in charted(run).items():

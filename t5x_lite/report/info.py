@@ -48,7 +48,7 @@ _VOCABULARIES = {
 
 
 def described(directory: str) -> dict[str, Any]:
-    """What a directory holds, as values of JSON; what does not apply is omitted."""
+    """Describe a directory as JSON values; omit what does not apply."""
     if (data_path(directory) / INDEX_NAME).exists():
         return _cache(directory)
     path = local_path(directory, what="directory")
@@ -134,13 +134,11 @@ def _model(experiment: Experiment) -> dict[str, Any]:
 
 
 def _size_of_model(experiment: Experiment) -> int:
-    """Parameters of everything that the config has, those of the heads and modules included."""
     learner = learner_of(with_float32_base(experiment))
     return trees.count_parameters(learner.shapes) - learner.num_unused()
 
 
 def _stored(step: Path) -> int:
-    """Return parameters in the directory itself, without those of a base."""
     arrays = items.lazy_params(step / "params")
     return sum(math.prod(array.shape) for array in arrays.values())
 
@@ -151,7 +149,6 @@ def _dtypes(step: Path) -> list[str]:
 
 
 def _vocabulary(files: Mapping[str, bytes], experiment: Experiment) -> dict[str, Any]:
-    """Return its kind, and the rows of the model's table."""
     folder = reading.VOCABULARY_DIRECTORY
     kinds = [kind for name, kind in _VOCABULARIES.items() if f"{folder}/{name}" in files]
     return {
@@ -162,7 +159,6 @@ def _vocabulary(files: Mapping[str, bytes], experiment: Experiment) -> dict[str,
 
 
 def _training(experiment: Experiment) -> dict[str, Any]:
-    """What it is, or was, trained for."""
     data = experiment.data
     return {
         "objective": type(experiment.objective).__name__,

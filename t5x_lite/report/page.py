@@ -1,12 +1,8 @@
 """The parts of report pages: cards, tables, HTML, CSS; and the page of a suite.
 
-The report's page: cards, tables, and the HTML and CSS around them.
-
 Pure functions of values to strings; nothing is read or written here. The page needs no network:
 no script, no font and no image, and a content security policy that forbids them. Everything that
 comes from a run is escaped. Colours follow the reader's light or dark preference.
-
-The page of a suite: a row for each set, and the mean.
 """
 
 import datetime
@@ -36,7 +32,7 @@ def chart_card(
     from_zero: bool = False,
     axis: str = "step",
 ) -> str:
-    """A chart with its title and legend, and a switch to logarithmic values where offered."""
+    """Return a chart with title and legend, and if offered a switch to logarithmic values."""
     chart = line_chart(title, series, from_zero=from_zero, axis=axis)
     if not chart:
         return ""
@@ -111,7 +107,7 @@ def compared(
 
 
 def samples_table(samples: Sequence[Mapping[str, str]]) -> str:
-    """Inputs, targets and predictions; a prediction that is not its target is marked."""
+    """Show inputs, targets and predictions; mark predictions that differ from the target."""
     rows = []
     for sample in samples:
         same = sample["prediction"] == sample["targets"]

@@ -134,7 +134,7 @@ class Run:
         return [(step, value) for step, value in curve.items() if value is not None]
 
     def mode(self, name: str) -> Mode:
-        """Whether the highest or the lowest value of a metric is best."""
+        """Return "max" or "min": the better direction of a metric."""
         lowest = self._kept[1] and matching(self._kept[0], [name])
         return mode_of(name, "min" if lowest else None)
 
@@ -161,7 +161,7 @@ class Run:
         return task + lowest[:1] if task else lowest[:1] + highest[:1]
 
     def scored_alone(self, name: str) -> str | None:
-        """The one metric of which a task's score is the mean, where it has one; of others None."""
+        """Return the one metric that makes a task's score, or None if there are several."""
         split, _, base = name.rpartition("/")
         if base != SCORE:
             return None
@@ -231,7 +231,6 @@ def _step(record: Mapping[str, Any], where: str) -> int:
 
 
 def _value(value: Any, name: str, where: str) -> float | None:
-    """Return the number, or None where it is not finite."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -351,7 +350,6 @@ def _title(run: Run) -> str:
 
 
 def _subtitle(run: Run) -> str:
-    """Model, objective and checkpoint that the run began with, and when the page was written."""
     kinds = [_kind(run.config.get(part)) for part in ("model", "objective")]
     words = [kind for kind in kinds if kind]
     init = run.config.get("init")
@@ -362,7 +360,6 @@ def _subtitle(run: Run) -> str:
 
 
 def _kind(part: Any) -> str:
-    """Return the class of a part of the config, without its module: "T5Config"."""
     name = part.get("type") if isinstance(part, dict) else None
     return name.rpartition(":")[2] if isinstance(name, str) else ""
 
@@ -381,7 +378,6 @@ def command_of(run: Run) -> str:
 
 
 def _facts(run: Run) -> list[tuple[str, str, str]]:
-    """Return the tiles at the top: (label, value, note)."""
     number = report_chart.number
     last, planned = run.last_step, run.config.get("steps")
     items = []
@@ -459,7 +455,7 @@ def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[s
 
 
 def charted(run: Run) -> dict[str, dict[str, str]]:
-    """Base name of a metric -> split, or "training" -> its full name, of what a chart shows."""
+    """Map a metric's base name to its splits (or "training") and their full names."""
     groups: dict[str, dict[str, str]] = {}
     for name in run.curves:
         if run.scored_alone(name):
@@ -474,7 +470,6 @@ def charted(run: Run) -> dict[str, dict[str, str]]:
 
 
 def _charts(run: Run) -> str:
-    """Return a chart for every metric, with training and every split as its curves."""
     groups = charted(run)
     known = ["training", "validation"]
     others = sorted({split for group in groups.values() for split in group} - set(known))
@@ -508,7 +503,7 @@ def _time_shares(run: Run) -> list[report_chart.Series]:
 
 
 def base_names(names: Sequence[str]) -> list[str]:
-    """The names without their split: "validation/glue_rte/accuracy" is "glue_rte/accuracy"."""
+    """Return the names without split: "validation/glue_rte/accuracy" -> "glue_rte/accuracy"."""
     return [name.partition("/")[2] for name in names]
 
 
@@ -538,7 +533,6 @@ def _samples(run: Run) -> str:
 
 
 def _options(run: Run) -> str:
-    """Return the config by the names of its options, and the versions that trained it."""
     if not run.config:
         return ""
     words = report_page.text("\n".join(option_lines(run.config)))
@@ -556,7 +550,7 @@ def words_of(name: str) -> str:
 
 
 def title_of(base: str) -> str:
-    """The heading of a metric; that of a mixture's task names the task: "glue_rte: accuracy"."""
+    """Return the heading of a metric, with the task of a mixture: "glue_rte: accuracy"."""
     if base in TITLES:
         return TITLES[base]
     task, slash, metric = base.rpartition("/")

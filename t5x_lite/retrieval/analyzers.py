@@ -1,7 +1,5 @@
 """Terms of texts, as Lucene's analyzers make them: words, stems.
 
-Terms of texts, as Lucene's analyzers make them.
-
 analyzer("english")("The flies' wings")         # ["fli", "wing"]
 analyzer("whitespace")("The flies' wings")      # ["the", "flies'", "wings"]
 
@@ -154,7 +152,6 @@ def _step_1(word: str) -> str:
 
 
 def _mended(word: str) -> str:
-    """Return a word that lost -ed or -ing: its e again, or one of two equal consonants off."""
     if word.endswith(("at", "bl", "iz")):
         return word + "e"
     if _ends_double(word):
@@ -184,7 +181,6 @@ def _step_4(word: str) -> str:
 
 
 def _step_5(word: str) -> str:
-    """Return a last e off, and one of two l."""
     if word.endswith("e"):
         m = _measure(word[:-1])
         if m > 1 or (m == 1 and not _ends_cvc(word[:-1])):
@@ -360,7 +356,6 @@ def _inside(code: int, spans: _SPANS) -> bool:
 
 
 def _ranges(classes: Sequence[str], name: str) -> str:
-    """Return the characters of a class as the inside of a pattern's class."""
     marks = "".join("1" if found == name else "0" for found in classes)
     spans = (match.span() for match in re.finditer("1+", marks))
     return "".join(f"\\U{first:08x}-\\U{end - 1:08x}" for first, end in spans)
@@ -502,7 +497,6 @@ def _cjk(text: str) -> list[str]:
 
 
 def _runs(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the text in pieces, and whether each is of ideographs, kana or hangul."""
     start = 0
     for end in range(1, len(text) + 1):
         if end == len(text) or _is_cjk(text[end]) != _is_cjk(text[start]):

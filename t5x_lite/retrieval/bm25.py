@@ -205,7 +205,6 @@ class _Builder:
         self._known = len(self._terms)
 
     def run(self, texts: Iterable[tuple[str, str]]) -> None:
-        """Index what is not in blocks yet, and write the index."""
         self._resume()
         seen = self._num_documents
         with counting("indexing", unit="documents", done=seen) as advance:
@@ -257,7 +256,6 @@ class _Builder:
         self._start_block()
 
     def _resume(self) -> None:
-        """Take up the blocks of an earlier process."""
         for path in sorted(self._directory.glob("block-*.npz")):
             with np.load(path) as block:
                 for term in StringTable(block["new_bytes"], block["new_ends"]):
@@ -299,7 +297,6 @@ class _Builder:
             path.unlink()
 
     def _place_postings(self, starts: np.ndarray, postings: int) -> None:
-        """Copy the postings of each block to their terms' places in the two large files."""
         if not postings:
             for name in ("documents", "frequencies"):
                 save_array(self._directory / f"{name}.npy", np.zeros(0, np.int32))
@@ -372,7 +369,6 @@ class BM25:
         return float(np.log1p((self._documents - df + 0.5) / (df + 0.5)))
 
     def _best(self, documents: np.ndarray, scores: np.ndarray, depth: int) -> list:
-        """Return the best of some documents; those of equal scores by their ids."""
         if len(documents) > depth:
             least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
             documents, scores = documents[scores >= least], scores[scores >= least]

@@ -1,7 +1,5 @@
 """Exact search, on devices or on a CPU, over a corpus in files.
 
-Exact search: the documents of a stream that have the largest dot products with each query.
-
     search = ExactSearch(queries, depth=2)              # float32 [Q, D]
     search.add(vectors, ["a", "b", "c"])                # float32 [n, D], as often as there are more
     search.results()                                    # [[("b", 0.9), ("c", 0.7)], ...]
@@ -346,7 +344,6 @@ that is skipped; then how many documents the chunk has, and the number of its fi
 
 @functools.lru_cache(maxsize=32)
 def _compiled(depth: int, parts: int, mesh: Mesh | None) -> Callable[..., tuple[Array, Array]]:
-    """Return the function of a chunk, which searches of one kind share."""
     return jit_rows(functools.partial(_better, depth=depth, parts=parts), mesh)
 
 
@@ -364,7 +361,6 @@ def _better(
 def _best_of(
     held: _Held, product: Float[Array, "Q W N"], *, depth: int, parts: int
 ) -> tuple[Array, Array]:
-    """As `_better`, of the scores of a chunk."""
     (scores, rows, own), (count, first) = held
     size = product.shape[-1]
     places = jnp.arange(parts * size, dtype=jnp.int32).reshape(parts, size)
@@ -496,13 +492,7 @@ def block_rows(size: int, *, queries: int) -> int:
 def rankings_of(
     best: Best, queries: Sequence[str], name: Callable[[int], str]
 ) -> Iterator[Ranking]:
-    """Yield the rankings that a search found.
-
-    Args:
-      best: best of the queries.
-      queries: their ids.
-      name: the id of a document by its number.
-    """
+    """Yield the rankings that a search found."""
     for query, scores, rows in zip(queries, best.scores, best.rows, strict=True):
         pairs = zip(rows.tolist(), scores.tolist(), strict=True)
         yield Ranking(query, ranked((name(row), score) for row, score in pairs if row >= 0))
@@ -520,7 +510,6 @@ def _save(path: str, best: Best, identity: Mapping[str, Any]) -> None:
 
 
 def _saved(path: str, identity: Mapping[str, Any]) -> Best | None:
-    """What another process had found; None where it saved nothing."""
     if not Path(path).exists():
         return None
     try:

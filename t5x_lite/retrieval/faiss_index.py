@@ -104,7 +104,6 @@ def build(
 
 @contextlib.contextmanager
 def _writing(target: Path) -> Iterator[None]:
-    """Raise InputError that names the index where it cannot be written."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -115,7 +114,6 @@ def _writing(target: Path) -> Iterator[None]:
 
 
 def _fill(index: Any, shards: VectorShards) -> None:
-    """Add all vectors."""
     with counting("indexing", unit="documents", total=len(shards)) as advance:
         for block in shards.blocks(rows=_ROWS):
             check_vectors(block.vectors, what="a document")
@@ -149,7 +147,6 @@ def _write(
     *,
     seconds: float,
 ) -> None:
-    """Write the files of an index."""
     with _name_for_faiss(part / "index.faiss", os.O_RDWR | os.O_CREAT | os.O_TRUNC) as name:
         faiss.write_index(index, name)
     if shards.ids is not None:
@@ -169,7 +166,6 @@ def _write(
 
 
 def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
-    """Return an index without vectors, trained."""
     match = _KIND.fullmatch(kind)
     if match is None:
         raise InputError(
@@ -348,7 +344,6 @@ def _digest(file: Path) -> str:
 
 
 def _check_sums(path: Path, sums: Any) -> None:
-    """Raise InputError if a file of an index has another checksum."""
     if not isinstance(sums, dict):
         raise InputError(f'{path / "index.json"}: damaged ("sha256" is no object); build it again')
     for name, digest in sums.items():
@@ -367,7 +362,6 @@ _SUMMED = ("index.faiss", "ids.bytes.npy", "ids.ends.npy")
 
 @contextlib.contextmanager
 def _naming_damage(file: Path) -> Iterator[None]:
-    """Name the file in errors of faiss."""
     try:
         yield
     except InputError:
@@ -446,7 +440,6 @@ def _check_graph(faiss: Any, graph: Any, count: int) -> None:
 
 
 def _view(faiss: Any, vector: Any) -> np.ndarray:
-    """Return the numbers of a vector of C++, without a copy."""
     size = vector.size()
     return faiss.rev_swig_ptr(vector.data(), size) if size else np.zeros(0, np.int64)
 

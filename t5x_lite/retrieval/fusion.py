@@ -1,7 +1,5 @@
 """One ranking of several: fusion, BGE-M3's hybrid, reranking.
 
-One ranking of several.
-
     fused = fuse([dense, lexical], method="rrf", depth=100)             # query -> Ranking
     fuse([dense, lexical], method="min-max", weights=[1.0, 0.3], depth=100)
 
@@ -112,7 +110,6 @@ def fuse(
 
 
 def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, float]]:
-    """The documents of all runs by descending score, of equal ones those of the first run first."""
     found: dict[str, float] = {}
     for run in runs:
         values = _values(query, run.get(query, ())[:depth], "sum", RRF_K)
@@ -167,11 +164,7 @@ class TermIndex:
         self._weights = np.concatenate([np.zeros(0, np.float32), *weights])[order]
 
     def scores(self, query: Mapping[int, float]) -> Float[np.ndarray, " N"]:
-        """Return the score of each document.
-
-        Args:
-          query: token -> weight.
-        """
+        """Return the score of each document."""
         found = np.zeros(self.size, np.float32)
         for token, weight in sorted(query.items()):
             place = int(np.searchsorted(self._tokens, token))
@@ -242,13 +235,7 @@ class Finder:
         terms: Mapping[int, float] | None,
         vectors: Float[np.ndarray, "S K"] | None,
     ) -> dict[str, Scored]:
-        """Return the rankings of one query, by name.
-
-        Args:
-          dense: the query's vector.
-          terms: its weights by token.
-          vectors: vectors of its tokens.
-        """
+        """Return the rankings of one query, by name."""
         ways, scores = self._ways, {}
         if "dense" in ways.heads:
             assert self._corpus.dense is not None

@@ -168,7 +168,6 @@ def choose(
 
 
 def _text_rule(number: int, digests: set[int], known: Known, seen: set[int]) -> str:
-    """Return the rule about texts that drops a candidate; "" is none."""
     if number in known.numbers:
         return "answer"
     if digests & known.digests:
@@ -179,7 +178,6 @@ def _text_rule(number: int, digests: set[int], known: Known, seen: set[int]) -> 
 
 
 def _part_rule(number: int, known: Known, pool: "Pool") -> str:
-    """Return the rule about parts of texts that drops a candidate; "" is none."""
     for answer in known.texts:
         candidate = pool.words(number)
         if len(answer) >= _LEAST_CHARACTERS and f" {answer} " in f" {candidate} ":

@@ -214,7 +214,6 @@ class Inputs(NamedTuple):
 
 
 def _warn(asked: Sequence[Asked]) -> None:
-    """Log the share of the answers that are not in the pool."""
     places = [number for one in asked for number in one.positives]
     if missing := places.count(None):
         _logger.warning(
@@ -318,14 +317,12 @@ def _of_lines(lines: Iterable[Line]) -> Iterator[Passage]:
 
 
 def _key(name: Any, text: str) -> str:
-    """Return the id of a passage; that of its text where it has none."""
     if name is not None:
         return str(name)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def _asked(line: Line, number: int, pool: Pool, *, by_text: bool) -> Asked:
-    """Return the query of a line."""
     record = line.record
     name = record.get("id", number)
     if isinstance(name, bool) or not isinstance(name, str | int):

@@ -160,7 +160,6 @@ class PairReader:
                 yield from self._documents_of(path, own)
 
     def _documents_of(self, shard: str | Shard, own: dict[str, str]) -> Iterator[Document]:
-        """Yield the documents of a file that is no archive, or of a split of the hub."""
         if kind_of(shard) == "text":
             for document in read_documents(data_path(str(shard)), blocks=True):
                 yield Document(document.where, {**own, "text": document.text})
@@ -201,7 +200,6 @@ def _is_several(name: str) -> bool:
 
 
 def _aligned(one: str, other: str, *, languages: tuple[str, ...]) -> Iterator[Document]:
-    """Yield the lines of two files, side by side."""
     pairs = itertools.zip_longest(
         read_lines([one], longest=LONGEST_LINE), read_lines([other], longest=LONGEST_LINE)
     )

@@ -347,7 +347,6 @@ class Sieve:
             samples.append([pair.query[:200], pair.passage[:200]])
 
     def _why(self, pair: Raw) -> str:
-        """Return the filter that drops a pair; "" is none."""
         filters = self._filters
         num = _count(pair.query, filters.max_query_words + 1)
         if num < filters.min_query_words:

@@ -1,7 +1,5 @@
 """Queries with their vectors, and the search of `t5x-lite mine`.
 
-Queries with their vectors: texts that a checkpoint encodes, or vectors as they are in a file.
-
 names, vectors = QueryEncoder("work/bert").read("queries.jsonl")      # float32 [Q, D]
 names, vectors = QueryEncoder().read("queries.npy")
 
@@ -282,7 +280,6 @@ class EncoderSearch:
         return self._embedder.run(encoder.params, rows, role=role)
 
     def _open(self, vectors: Sequence[str]) -> "VectorShards":
-        """Return the vectors of the pool."""
         from t5x_lite.data.formats.vectors import VectorShards
 
         pool = self._inputs.pool

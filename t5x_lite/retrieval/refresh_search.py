@@ -238,7 +238,6 @@ def _contains(outer: bytes, inner: bytes, *, full: int) -> bool:
 
 
 def _folder(rule: Refresh, step: int) -> Path:
-    """Return the directory of vectors while a step is searched."""
     return Path(rule.directory) / f"{step}.partial"
 
 
@@ -270,7 +269,6 @@ def _search_in(
     *,
     batch_size: int,
 ) -> np.ndarray:
-    """As `search`, with a directory for the vectors of the passages."""
     mesh, top = make_mesh(MeshConfig()), rule.top
     encoder = Checkpoint.load([workdir], step=step, mesh=mesh).encoder()
     embedder = encoder.embedder(batch_size=batch_size)

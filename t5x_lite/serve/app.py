@@ -1,7 +1,5 @@
 """The ASGI application, and the page to try it.
 
-The ASGI application: one POST for each endpoint, health, readiness, metrics and the page.
-
     POST /predict {"inputs": ["..."]}  ->  {"results": [{"prediction": "..."}]}
     GET /health   200 while the process lives        GET /ready   200 when each endpoint answers
     GET /metrics  for Prometheus                     GET /        a page to try it
@@ -245,11 +243,7 @@ class Endpoint(Protocol):
     def example(self) -> Mapping[str, Any]: ...
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Return the rows of a request, checked; called in a thread.
-
-        Raises:
-          Refused: with a sentence.
-        """
+        """Return the rows of a request, checked; called in a thread."""
         ...
 
     def answer(
@@ -264,7 +258,7 @@ class Endpoint(Protocol):
 
 
 class Service:
-    """What answers; `app` is for the server.
+    """The answering service; `app` is its ASGI application.
 
     Args:
       endpoints: the table, by name: POST /NAME.

@@ -31,7 +31,7 @@ from t5x_lite.serve.requests import Refused
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """How a server answers; the same for all requests, because each choice is a program.
+    """Options of a server's answers; one set for all requests, as each choice is a program.
 
     Attributes:
       decoding: of predictions.
@@ -228,7 +228,6 @@ class PredictByHead:
             raise Refused(400, _sentence(error)) from error
 
     def _records(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the texts of a request, one by one."""
         if not record:
             return [{}]
         is_list = {name: isinstance(value, list) for name, value in record.items()}
@@ -462,7 +461,6 @@ def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
 
 
 def _names_of(answerer: Answerer) -> tuple[str, ...]:
-    """Return the fields of texts in the requests to a head."""
     names = {"classifier": ("inputs", "second"), "token": ("inputs",)}
     others = {"choice": ("inputs", "choices"), "span": ("question", "context", "inputs", "second")}
     return (names | others)[answerer.kind]
@@ -477,7 +475,7 @@ ENDPOINTS: dict[str, Callable[[Checkpoint, Asked], Any]] = {
 
 
 class _BySize:
-    """What is made once for each size of a batch."""
+    """A cache with one value for each size of a batch."""
 
     def __init__(self, make: Callable[[int], Any]):
         self._make, self._made = make, {}
@@ -508,7 +506,6 @@ def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
 
 
 def _with_cut(result: dict[str, Any], cut: bool) -> dict[str, Any]:
-    """Return the result, which says where its text was cut."""
     return {**result, "cut": True} if cut else result
 
 

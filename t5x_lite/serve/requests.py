@@ -1,13 +1,9 @@
 """The JSON of a request, and its bounds.
 
-The JSON of a request, checked before anything is made of it.
-
     record = parse(b'{"inputs": "dogs bark"}', fields={"inputs", "seed"})
     texts(record, "inputs", most=128)        # ["dogs bark"]
 
 Every error is a sentence that names the field.
-
-The bounds of a request, and the refusal of one that is outside of them.
 """
 
 import dataclasses
@@ -40,7 +36,7 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one server takes.
+    """Limits of one server.
 
     Attributes:
       max_body: bytes of a request's body at most.

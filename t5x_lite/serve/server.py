@@ -1,7 +1,5 @@
 """A server from its first byte to a clean end: connections, counts.
 
-A server from its first byte to a clean end.
-
 SIGTERM, SIGHUP or Ctrl-C: it takes no new connection, answers every request that it has, and ends;
 a second signal ends it at once.
 

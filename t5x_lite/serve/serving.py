@@ -32,7 +32,7 @@ TOKEN_VARIABLE = "T5X_LITE_TOKEN"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a server listens, and who may ask it.
+    """Address of a server, and its access token.
 
     Attributes:
       host: a name or an address; any but this machine's own needs a token.
@@ -126,7 +126,6 @@ class _Answering:
         self.failure: Exception | None = None
 
     def app(self, *, limits: Limits, token: str | None, title: str) -> Any:
-        """Return the ASGI application."""
         from t5x_lite.serve.app import Service
 
         absent = {
@@ -155,13 +154,11 @@ class _Answering:
         self._warming.start()
 
     def close(self) -> None:
-        """End the threads; what is queued is answered before."""
         self._stopping.set()
         self._warming.join()
         self._batcher.close()
 
     def programs(self) -> tuple[int, int]:
-        """How many programs are compiled, and how many there are."""
         return self._num_compiled, len(list(self._programs()))
 
     def _is_ready(self) -> bool:
@@ -182,7 +179,6 @@ class _Answering:
                         yield name, shape, size
 
     def _compile(self, name: str, shape: tuple[int, ...], size: int) -> None:
-        """Compile one program, and time it."""
         endpoint = self._table[name]
         row = endpoint.warm_row(shape)
         endpoint.answer([row], size=size, lengths=shape)
@@ -216,7 +212,6 @@ class _Answering:
 
 
 def _usual(model: Checkpoint) -> tuple[str, ...]:
-    """The endpoints of a model that writes text, of a head that answers, or of another encoder."""
     if all(hasattr(member.learner.model_type, "prefill") for member in model.members):
         return ("predict", "score")
     ranks = ("rerank",) if all(scores_texts(member) for member in model.members) else ()
