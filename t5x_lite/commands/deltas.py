@@ -284,7 +284,7 @@ def fisher(
 
 
 def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
-    """A checkpoint's learner and parameters, with adapters merged where kernels can hold them."""
+    """Return a checkpoint's learner and parameters, adapters merged into kernels if possible."""
     from t5x_lite.adapters.delta import Delta
     from t5x_lite.core import trees
     from t5x_lite.inference.delta_files import plain

@@ -244,7 +244,7 @@ def _record(
 
 
 class _Report:
-    """How many candidates each rule dropped, and how many queries have too few negatives."""
+    """Counts of the candidates that each rule dropped, and of queries with too few negatives."""
 
     def __init__(self):
         self._queries = self._negatives = self._few = self._none = self._filled = 0

@@ -1,4 +1,4 @@
-"""What the commands share: checks of their options, and the config that they name."""
+"""Options of several commands: their checks, and the config that they name."""
 
 import glob
 import importlib
@@ -22,7 +22,7 @@ def some_directory(directories: Sequence[str]) -> None:
 
 
 def before_beam(overrides: Sequence[str], *, runner: str) -> tuple[list[str], tuple[str, ...]]:
-    """What comes before "--", and what comes after it: the options of Beam.
+    """Split arguments at "--": the command's own, and the options of Beam.
 
     Raises:
       OptionError: there are such options, and the runner is none of Beam.
@@ -61,7 +61,7 @@ def load_driver(module: str, *, runner: str, extras: str) -> ModuleType:
 
 
 def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
-    """The experiment of a command that has options of its own besides the config's fields."""
+    """Return the experiment of a command that adds its own options to the config's fields."""
     from t5x_lite import config
 
     return config.load(

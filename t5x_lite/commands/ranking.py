@@ -217,7 +217,7 @@ def _read(path: str, wanted: Collection[str]) -> dict[str, str]:
 
 
 def _digest(rankings: Sequence["Ranking"], texts: _Texts, *, depth: int) -> str:
-    """What tells one input from another: names, order, and the texts that are scored."""
+    """Return a digest of the input: names, order, and the texts to be scored."""
     found = hashlib.sha256()
     for ranking in rankings:
         found.update(f"{ranking.query}\0{texts.queries[ranking.query]}\0".encode())
@@ -348,7 +348,7 @@ def _scored(
 
 
 def _file_digest(path: str) -> str:
-    """Of a file's content; "" of standard input."""
+    """Return the digest of a file's content, or "" for standard input."""
     if path == "-":
         return ""
     try:

@@ -348,7 +348,7 @@ def _bytes(index: str) -> int:
 
 
 def _timed(find: Any) -> tuple["Best", float]:
-    """What a search finds, and the seconds of a second call: the first compiles, and reads."""
+    """Return a search's result, and the seconds of its second call: the first one compiles."""
     find()
     start = time.perf_counter()
     best = find()

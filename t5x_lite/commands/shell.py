@@ -112,7 +112,7 @@ def options_of(target: Any, *, prefix: str = "--") -> dict[str, tuple[str, ...]]
 
 
 def values_of(hint: Any) -> tuple[str, ...]:
-    """The words that an annotation admits: those of a Literal, True and False; () for any."""
+    """Return the values of a Literal or a bool as words, or () for other annotations."""
     if hint is bool:
         return ("True", "False")
     if typing.get_origin(hint) is Literal:

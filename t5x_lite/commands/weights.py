@@ -378,7 +378,7 @@ def export_hf(
         saved = hf_export.merged(where, experiment) if has_modules else lazy_params(where)
 
         def vectors() -> Dense | None:
-            """How SentenceTransformer makes vectors."""
+            """Return the dense head for SentenceTransformer, or None if it is not requested."""
             if not sentence_transformers:
                 return None
             how = Vectors.of(experiment, pooling=pooling, normalize=normalize)

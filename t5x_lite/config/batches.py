@@ -52,7 +52,7 @@ def row_shapes(data: Data, *, num_tasks: int = 0) -> dict[str, tuple[int, ...]]:
 
 
 def row_lengths(data: Data) -> dict[str, int]:
-    """The features of a row, with their lengths in tokens: of several texts, that of each."""
+    """Return the features of a row with their lengths, in tokens of each single text."""
     return {name: shape[-1] for name, shape in row_shapes(data).items() if shape}
 
 

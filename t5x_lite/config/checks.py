@@ -110,7 +110,7 @@ _TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What a line says.
+    """Settings of one line.
 
     Attributes:
       pattern: a task's name; * stands for any letters, ? for one.
@@ -126,7 +126,7 @@ class Line:
 
 
 def parse_line(text: str) -> Line:
-    """What "PATTERN: SETTING=VALUE, SETTING=VALUE" says.
+    """Parse "PATTERN: SETTING=VALUE, SETTING=VALUE".
 
     Raises:
       InputError: a syntax error; an unknown setting, with the nearest name; or a setting does not

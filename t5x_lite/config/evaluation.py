@@ -1,4 +1,4 @@
-"""What an evaluation measures, and how it answers; a part of an `Experiment`."""
+"""The evaluation of an `Experiment`: its metrics, and how tasks are answered."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ SameIds = Literal["auto", "keep", "drop"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ways:
-    """How rankings are made.
+    """The heads and weights of rankings.
 
     Attributes:
       names: names of the rankings.
@@ -53,7 +53,7 @@ class Ways:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retrieval:
-    """What is searched, and how texts become vectors.
+    """The searched corpus, and the encoding of its texts.
 
     Attributes:
       directory: directory in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" measures
@@ -104,7 +104,7 @@ class Retrieval:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is measured during training and by `t5x-lite evaluate`.
+    """Evaluation during training and by `t5x-lite evaluate`.
 
     Attributes:
       period: steps between two evaluations; the last step always has one.
@@ -184,20 +184,20 @@ class Evaluation:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """What `per_task` says."""
+        """Parsed lines of `per_task`."""
         return tuple(map(parse_line, self.per_task))
 
     def changed(self, values: Mapping[str, Any]) -> "Evaluation":
-        """The same evaluation with other settings of `per_task`, but for those about the data."""
+        """Apply one task's settings, except those of the data, and empty `per_task`."""
         own = {name: value for name, value in values.items() if name not in OF_DATA}
         return dataclasses.replace(self, per_task=(), **own)
 
     @property
     def ranks(self) -> bool:
-        """Whether labels of any task may be ranked."""
+        """True if labels of any task may be ranked."""
         return self.rank or any(line.values.get("rank", False) for line in self.lines)
 
     @property
     def retrieval_alone(self) -> bool:
-        """Whether retrieval is all that is measured, so that the data are not read."""
+        """True if only retrieval is evaluated, so that the data are not read."""
         return bool(self.retrieval.directory) and not (self.loss or self.task_metrics)

@@ -292,7 +292,7 @@ class Experiment:
 
     @property
     def parts(self) -> Parts:
-        """How a batch is divided into microbatches."""
+        """Division of a batch into microbatches."""
         return Parts(
             count=self.microbatches, tokens=self.tokens_per_part, mode=self.microbatch_mode
         )
@@ -357,7 +357,7 @@ def with_options(
     prog: str = "t5x-lite train CONFIG",
     other_options: Iterable[str] = (),
 ) -> Experiment:
-    """An experiment whose leaves options change; the arguments and errors are those of `load`."""
+    """Return an experiment with leaves changed by options; see `load`."""
     if not overrides:
         return experiment
     options = _current_options(overrides)

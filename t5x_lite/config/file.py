@@ -288,7 +288,7 @@ def _from_python_file(file: Path) -> Any:
 
 
 def _module_name(file: Path) -> str:
-    """The dotted name of a file below the first directory of the project that holds it, if free."""
+    """Return a file's dotted name below the project's directory that holds it, if unused."""
     resolved = file.resolve()
     for directory in filter(None, [*project.opened().directories, project.shipped()]):
         if not resolved.is_relative_to(directory):

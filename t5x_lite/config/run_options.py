@@ -100,7 +100,7 @@ class Patience:
 
     @property
     def exhausted(self) -> bool:
-        """Whether training is to end."""
+        """True if training is to end."""
         return self._waited >= self._config.patience
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class Patience:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Which steps of a run are traced.
+    """Steps of a run that are traced.
 
     Attributes:
       start: the first step, counted as in the log; None traces nothing.

@@ -193,7 +193,7 @@ class FewShotEvaluator(TaskEvaluator):
         return means(self._found)
 
     def _of(self, trial: Trial) -> tuple[TaskEvaluator, list[int]]:
-        """What measures one trial, and the number of examples in each prompt."""
+        """Return the evaluator of one trial, and the number of examples in each prompt."""
         made = self.prompts.of(trial, [example.inputs_text for example in self.examples])
         prompted = [
             Prompted(
@@ -235,7 +235,7 @@ class FewShotEvaluator(TaskEvaluator):
         return sum(cut for cut, _ in self._left_out.values()), len(self.samples)
 
     def details(self) -> dict[str, Any]:
-        """What metrics.json says of the last run: the config, each trial, and the spread."""
+        """Return the last run's part of metrics.json: the config, each trial, and the spread."""
         config = self.prompts.config
         trials = [
             {
@@ -273,7 +273,7 @@ class Trials:
     aside: Sequence[str] = ()
 
     def details(self) -> dict[str, Any]:
-        """What metrics.json says in addition to the means; {} where no prompts were made."""
+        """Return the part of metrics.json beyond the means; {} if no prompts were made."""
         found = {name: one.details() for name, one in self.tasks.items()}
         if not found:
             return {}
@@ -282,7 +282,7 @@ class Trials:
         return {"few_shot": {"tasks": found, "spread": spread(self._scores())}}
 
     def lines(self) -> list[str]:
-        """What is logged: how many prompts lack examples, and a table of the spread."""
+        """Return log lines: the number of prompts that lack examples, and a table of the spread."""
         if not self.tasks:
             return []
         lines = []

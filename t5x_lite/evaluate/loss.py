@@ -65,7 +65,7 @@ class LossEvaluator:
         return other
 
     def names(self, params: Any) -> list[str]:
-        """The names of the metrics, from shapes of the parameters; one batch is read for it."""
+        """Return the names of the metrics from shapes of the parameters; one batch is read."""
         batch = next(iter(self._batches()))
         return ["loss", *jax.eval_shape(self._loss, params, batch).metrics]
 
@@ -149,7 +149,7 @@ def mean_over_examples(
 
 
 def classes_of(learner: Learner) -> int:
-    """How many classes a classifier has."""
+    """Return the number of classes of a classifier."""
     head = learner.heads.get("classifier")
     classes = 0 if head is None else vars(head).get("num_classes", 0)
     if classes < 2:

@@ -1,4 +1,4 @@
-"""What `t5x-lite evaluate` writes and prints, by the best checkpoint of each task if asked.
+"""Results of `t5x-lite evaluate`, from the best checkpoint of each task if requested.
 
 metrics.json                    the metrics; of a mixture also each task's row, and benchmarks;
                                 of few-shot prompts each trial, and the spread
@@ -155,7 +155,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 class Submissions:
-    """What can be written for the tasks of a suite.
+    """Files that can be written for the tasks of a suite.
 
     Attributes:
       names: the tasks whose test files can be read, or are not there.
@@ -252,7 +252,7 @@ def check_output(directory: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What was measured.
+    """Results of an evaluation.
 
     Attributes:
       suite: the tasks, after their run; None where there is none.

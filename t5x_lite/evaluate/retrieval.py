@@ -81,7 +81,7 @@ class Chunk(NamedTuple):
 
 
 class HeadCorpus:
-    """What heads make of documents: a `retrieval.fusion.Corpus` in memory.
+    """Outputs of heads for documents: a `retrieval.fusion.Corpus` in memory.
 
     Args:
       encode: what all heads that are needed make of rows.
@@ -113,11 +113,11 @@ class HeadCorpus:
         return made[way] is not None
 
     def terms(self) -> Iterator[Mapping[int, float]]:
-        """Of each document."""
+        """Return the terms of each document."""
         return iter(self._terms or [])
 
     def vectors(self, number: int) -> np.ndarray:
-        """Of a document's tokens."""
+        """Return the vectors of a document's tokens."""
         assert self._vectors is not None
         return self._vectors[number]
 
@@ -345,7 +345,7 @@ class RetrievalEvaluator:
                 )
 
     def _check_rankings(self) -> None:
-        """What is not judged may come twice: that is seen where it is found."""
+        """Raise InputError for a document that was found twice."""
         for best in (best for rankings in self.runs.values() for best in rankings.values()):
             names = [one.document for one in best]
             if len(set(names)) < len(names):
@@ -399,7 +399,7 @@ def retrieval_evaluator(
     batch_size: int,
     mesh: Mesh | None = None,
 ) -> RetrievalEvaluator:
-    """What measures a learner's parameters, at any time, by the retrieval of documents.
+    """Return an evaluator of a learner's parameters by the retrieval of documents.
 
     evaluator = retrieval_evaluator(
         experiment, learner_of(experiment), vocabulary, Retrieval(directory="scifact"),

@@ -98,7 +98,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Format:
-    """What a server takes for one task.
+    """A server's format for one task.
 
     Attributes:
       benchmark: "GLUE" or "SuperGLUE"; "CoNLL" has no server, but a script.
@@ -124,11 +124,11 @@ class Format:
 
     @property
     def default(self) -> Any:
-        """What is written for a prediction that is no answer."""
+        """The text for a prediction that is not an answer."""
         return self.label(Answer(index=(), text="", value=math.nan))[0]
 
     def label(self, answer: Answer) -> tuple[Any, bool]:
-        """What is written for an answer, and whether the answer was one."""
+        """Return the text for an answer, and True if the answer was valid."""
         if self.labels is not None:
             text = answer.text.strip()
             valid = text in self.labels
@@ -143,7 +143,7 @@ class Format:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """How a file is written and read again.
+    """A file format: its writer and its reader.
 
     Attributes:
       dump: (index, label) of all rows in their order -> the file's text.
@@ -158,7 +158,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Written:
-    """What became of one file.
+    """Facts about one written file.
 
     Attributes:
       path: the file.

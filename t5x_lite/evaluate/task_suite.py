@@ -120,7 +120,7 @@ class TaskSettings:
         )
 
     def shown(self, name: str, data: Data) -> Data:
-        """The config of the task whose examples a task's prompts show: its own, as a rule."""
+        """Return the config of the task that gives a task's prompts: its own by default."""
         task = self._values(name).get("examples_of", data.task)
         return data if task == data.task else dataclasses.replace(data, task=task)
 
@@ -160,11 +160,11 @@ class Answerers:
 
     @property
     def reads_labels(self) -> bool:
-        """Whether a head on an encoder answers, and no text is written."""
+        """True if a head on an encoder answers, and no text is written."""
         return self._data.layout.answered_by_head
 
     def of(self, task: Any, settings: Evaluation) -> Generator:
-        """What answers a task's examples."""
+        """Return the generator of a task's answers."""
         from t5x_lite.data import loading
 
         size = settings.batch_size or self._data.batch_size
@@ -201,7 +201,7 @@ class Answerers:
         return tuple(heads) if labels is None else with_labels(heads, own, labels)
 
     def in_order(self, task: Any) -> bool:
-        """Whether the head that answers a task has its classes in the order of the labels."""
+        """Return True if the head's classes are in the order of the task's labels."""
         from t5x_lite.data import loading
 
         return is_in_order(self._heads[self.check_head(task)], loading.task_labels(task))
@@ -255,7 +255,7 @@ class Answerers:
 
 
 def decoding(settings: Evaluation) -> Decoding:
-    """How an evaluation decodes."""
+    """Return the decoding config of an evaluation."""
     return Decoding(
         max_decode_length=settings.max_decode_length,
         num_beams=settings.num_beams,
@@ -435,7 +435,7 @@ class TaskSuite:
     def _examples(
         self, name: str, *, split: str, limit: int | None, may_lack: bool
     ) -> list[Any] | None:
-        """A split's examples; None where there is no file for it, and the task may lack it."""
+        """Return a split's examples, or None if an optional split has no file."""
         from t5x_lite.data import loading, reading
 
         try:
@@ -548,7 +548,7 @@ class TaskSuite:
         return self._answerers.of(self.sources[name].task, self._by_task.evaluation(name))
 
     def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:
-        """An experiment's heads, with the names of the task's classes where a head is trained."""
+        """Return an experiment's heads, with the task's class names on the trained head."""
         if not self._answerers.reads_labels or self.is_mixture:
             return tuple(heads)
         [source] = self.sources.values()
@@ -579,7 +579,7 @@ def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
 def task_rows(
     suite: TaskSuite, metrics: Mapping[str, float], *, steps: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """What metrics.json says of each task of a mixture."""
+    """Return the part of metrics.json about each task of a mixture."""
     invalid = suite.invalid()
     rows = {}
     for name in suite.evaluators:

@@ -394,7 +394,7 @@ class Answerer:
         return found
 
     def _joined(self, groups: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int, bool]]:
-        """The row of each text or pair, where its second text begins, and whether it was cut."""
+        """Return each row of tokens, the start of its second text, and True if truncated."""
         texts = list(dict.fromkeys(text for group in groups for text in group))
         encoded = first_tokens(self._vocabulary, texts, count=self.length)
         ids = dict(zip(texts, encoded, strict=True))
@@ -487,7 +487,7 @@ class Answerer:
 
     @property
     def can_list(self) -> bool:
-        """Whether an answer can list probabilities."""
+        """True if an answer can list probabilities."""
         return _option_kind(self.head) in ("classifier", "multi", "choice")
 
     def answer(

@@ -142,7 +142,7 @@ class Checkpoint:
 
     @property
     def params(self) -> Params:
-        """What `bind` takes: one model's parameters, or those of each member by its number."""
+        """Input of `bind`: one model's parameters, or each member's by its number."""
         if len(self.members) == 1:
             return self.members[0].params
         return {str(i): member.params for i, member in enumerate(self.members)}
@@ -161,7 +161,7 @@ class Checkpoint:
         return Preparation(self.bind)
 
     def generator(self, decoding: Decoding, *, batch_size: int) -> Generator:
-        """What predicts.
+        """Return the generator of predictions.
 
         Raises:
           InputError: a model is an encoder, which generates no text.
@@ -180,7 +180,7 @@ class Checkpoint:
         )
 
     def scorer(self, *, batch_size: int) -> Scorer:
-        """What gives log-likelihoods.
+        """Return the scorer of log-likelihoods.
 
         Raises:
           InputError: a model is an encoder, which generates no text.
@@ -279,7 +279,7 @@ class Checkpoint:
     def encoder(
         self, *, pooling: Pooling | None = None, normalize: bool | None = None
     ) -> TextEncoder:
-        """What turns texts into vectors.
+        """Return the encoder of texts into vectors.
 
         Args:
           pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean", with a
@@ -363,7 +363,7 @@ class Checkpoint:
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
-        """What a generator of this model predicts, with the prompts in front of the texts."""
+        """Return a generator's predictions, with the model's prompts in front of the texts."""
         found = generator.run(self.params, inputs, prompts=prompts, seeds=seeds, offset=offset)
         if prompts is None:
             return found

@@ -357,7 +357,7 @@ def _base_file(identity: Identity, target: Path) -> Base:
 
 
 def plain(experiment: Experiment, modules: Sequence[Any]) -> Experiment:
-    """A run's config with other modules, of a checkpoint that begins with all its weights."""
+    """Return a run's config with other adapters, for a checkpoint with all of its weights."""
     adapters = Adapters(add=tuple(map(write_module, modules)))
     return dataclasses.replace(experiment, adapters=adapters, train=(), init=Init())
 
@@ -430,7 +430,7 @@ def recorded_base(opened: Opened, *, by_option: bool) -> tuple[Path, Arrays]:
 
 
 def materialised(opened: Opened, *, by_option: bool) -> Delta:
-    """A delta as sums with its base, of which it is a change then, be it another one or not."""
+    """Return a delta's sums with its base, as a change of the same or another base."""
     delta, (where, arrays) = opened.delta, recorded_base(opened, by_option=by_option)
     changed = {path: arrays[path].read() for path in delta.parts if path in arrays}
     made = delta.materialise(trees.unflatten(changed))
@@ -443,7 +443,7 @@ def materialised(opened: Opened, *, by_option: bool) -> Delta:
 
 
 def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
-    """The config and the vocabulary of the delta that has the result's heads, else of the first."""
+    """Return config and vocabulary of the delta with the result's heads, or of the first delta."""
     heads = _heads(made)
     chosen = next((one for one in opened if _equal(_heads(one.delta), heads)), opened[0])
     if not chosen.files:
@@ -466,7 +466,7 @@ def _merged_config(directory: Path, files: Mapping[str, bytes]) -> Any:
 
 
 def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
-    """A base's files but its position in the data and its own base; the config has the modules."""
+    """Return a base's files without data position and own base; the config has the adapters."""
     files = reading.step_files(where)
     left = ("data/", reading.METRICS_FILE, BASE_FILE)
     kept = {name: content for name, content in files.items() if not name.startswith(left)}
@@ -475,7 +475,7 @@ def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
 
 
 class Rounding:
-    """What storing in fewer bits loses, over all arrays that a delta changes."""
+    """Loss of precision by smaller storage, over all arrays that a delta changes."""
 
     def __init__(self) -> None:
         self._error = self._change = self._weight = 0.0

@@ -66,7 +66,7 @@ def stopping_on(requested: Callable[[], bool]) -> Iterator[None]:
 
 
 def between_batches() -> None:
-    """Where an evaluator may be ended.
+    """End an evaluator here if that was requested.
 
     Raises:
       Stopped: it is to end.
@@ -85,14 +85,14 @@ Bind = Callable[[Params], Any]
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """What decoding needs of a vocabulary."""
+    """The interface of vocabularies that decoding uses."""
 
     def decode(self, ids: Iterable[int]) -> str: ...
 
 
 @runtime_checkable
 class Example(Protocol):
-    """What a task metric needs of an example; `data.pipeline.Example` is one."""
+    """The interface of examples that metrics use, such as `data.pipeline.Example`."""
 
     @property
     def inputs_text(self) -> str: ...
@@ -420,7 +420,7 @@ def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> It
 
 
 def as_text(text: str, found: Any) -> str:
-    """A prediction as it is read: a head finds numbers, of which a postprocessor may make text.
+    """Return a prediction as text; a postprocessor may turn a head's numbers into text.
 
     Args:
       text: the prediction.

@@ -1,4 +1,4 @@
-"""What a head on an encoder answers, as the text that metrics compare.
+"""Answers of a head on an encoder, as the text that metrics compare.
 
     ClassAnswers(bind, ("negative", "positive"), ...)    # "positive", the labels in their order
     ScoreAnswers(bind, ...)                              # "3.81"
@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Window(NamedTuple):
-    """What a head says of one window.
+    """Logits of a head for one window.
 
     Attributes:
       first: float32 [n], logits of an answer's first token, of the context's tokens.
@@ -229,7 +229,7 @@ class HeadAnswers(Generator):
         static_length: int | None = None,
         seconds: Sequence[int] | None = None,
     ) -> list[_T]:
-        """What a function makes of the logits of each row and of the places of its second text.
+        """Apply a function to each row's logits and the positions of its second text.
 
         Rows are padded to `static_length`, or else to a power of two that holds the longest.
         `seconds` has the place where the second text of each row begins, or the row's length. None
@@ -259,7 +259,7 @@ class HeadAnswers(Generator):
         return [found[row] for row in range(len(inputs))]
 
     def _read(self, head: Any, hidden: Array) -> Array:
-        """What a head says of the encoder's states."""
+        """Return a head's output for the encoder's states."""
         return head(hidden)
 
     @abstractmethod
@@ -482,7 +482,7 @@ def check_head(
     where: str,
     task: str = "",
 ) -> str:
-    """The name of the head that answers a task: one that is called so, or the one of its form.
+    """Return the name of a task's head: the one of the task's name, or of its form.
 
     Args:
       heads: heads of the checkpoint, by name.
@@ -535,7 +535,7 @@ def head_answers(
     candidates: bool = False,
     **options: Any,
 ) -> HeadAnswers:
-    """What answers a task's examples by a head that `check_head` has seen.
+    """Return the answerer of a task's examples by a head that `check_head` has accepted.
 
     Args:
       bind: bind of the learner.

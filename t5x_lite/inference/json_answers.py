@@ -294,7 +294,7 @@ def read_candidates(path: str, *, input: str, longest: int) -> list[str]:
 def identity_of(
     command: str, input: str, steps: Sequence[AnyPath], **options: Any
 ) -> dict[str, Any]:
-    """What makes a command the one that was killed: what it reads, and every option of it."""
+    """Return a command's identity for resuming: its inputs and all of its options."""
     source = Path(input)
     known = source.stat() if source.is_file() else None
     return {

@@ -168,7 +168,7 @@ class Measured:
 
     @property
     def remedy(self) -> str:
-        """What keeps such a step."""
+        """Option that keeps such a step."""
         return f"--checkpoints.best {self.metric} keeps such a step"
 
 
@@ -186,7 +186,7 @@ def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
 
 
 def told_at_end(directory: AnyPath) -> str | None:
-    """What a run says at its end about its best step; None where nothing was measured."""
+    """Return a run's last log line about its best step, or None without evaluations."""
     saved = checkpointing.saved_steps(directory)
     measured = Measured.of(directory) if saved else None
     if measured is None:
@@ -260,7 +260,7 @@ def with_float32_base(experiment: Experiment) -> Experiment:
 
 
 def _as_used(experiment: Experiment) -> Experiment:
-    """The same model as the devices run it: on CPU a scan would copy the layers at every token."""
+    """Return the model as devices run it: on CPU a scan would copy the layers at every token."""
     if jax.default_backend() != "cpu":
         return experiment
     model = experiment.model.on_cpu(dtype=experiment.compute_dtype)
@@ -365,7 +365,7 @@ def position_bytes(model: ModelConfig, *, dtype: str) -> int:
 
 
 def _vocabulary_directory(step_directory: AnyPath) -> Path:
-    """The vocabulary of a step on this machine: where it is, or a copy until the process ends."""
+    """Return a local directory of the vocabulary, perhaps a temporary copy."""
     found = step_directory / "files" / checkpointing.VOCABULARY_DIRECTORY
     if isinstance(found, Path):
         return found

@@ -210,7 +210,7 @@ class ModulesOf:
         )
 
     def learner(self, use: Sequence[str | Block]) -> Learner:
-        """The learner whose model has some of the modules in its slots; nothing is allocated.
+        """Return the learner with some adapters in the model's slots; nothing is allocated.
 
         Raises:
           InputError: one is not there, or two would stand at one site.
@@ -386,7 +386,7 @@ def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experi
 
 
 def check_init(experiment: Experiment) -> None:
-    """Rejects, by an InputError, modules that are damaged, or loaded into one that begins again."""
+    """Raise InputError for damaged adapters, or for loading into one that is reinitialized."""
     if experiment.adapters.loaded and not experiment.init.checkpoint:
         raise InputError("adapters.load needs the base that its modules are of: --init DIR")
     for directory in experiment.adapters.loaded.values():
@@ -394,7 +394,7 @@ def check_init(experiment: Experiment) -> None:
 
 
 def check_children(experiment: Experiment) -> None:
-    """Rejects, by an InputError, rows that do not say which module of a MultiTask is theirs."""
+    """Raise InputError for rows without the name of their MultiTask adapter."""
     use = experiment.adapters.composition
     blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
     numbers = adapter_numbers(experiment.data)

@@ -208,7 +208,7 @@ def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tu
 
 
 def sigmoid_or_raw(*, sigmoid: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """What is written of logits: 1 / (1 + e^-x), or they themselves."""
+    """Return the scores of logits: 1 / (1 + e^-x), or the logits."""
     return (lambda x: 1.0 / (1.0 + np.exp(-np.float64(x)))) if sigmoid else (lambda x: x)
 
 
@@ -313,7 +313,7 @@ def _of(found: Several, number: int) -> dict[str, Any]:
 
 
 def late_score(query: Float[np.ndarray, "S K"], passage: Float[np.ndarray, "T K"]) -> float:
-    """The mean over a query's tokens of their largest similarity; 0 where one has no token."""
+    """Return the mean over a query's tokens of their largest similarity; 0 without tokens."""
     if not len(query) or not len(passage):
         return 0.0
     return float(np.mean(np.max(query @ passage.T, axis=1)))

@@ -39,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vectors:
-    """How a text becomes a vector.
+    """Settings that turn a text into a vector.
 
     Attributes:
       pooling: of the states.
@@ -57,7 +57,7 @@ class Vectors:
         pooling: Pooling | None = None,
         normalize: bool | None = None,
     ) -> "Vectors":
-        """What is asked for, and else what the head "dense" says.
+        """Return the requested settings, completed by those of the head "dense".
 
         Raises:
           InputError: there is no such pooling, or no [CLS] for it.
@@ -76,19 +76,19 @@ class Vectors:
 
 
 def dense_head(experiment: Experiment) -> Dense | None:
-    """What a checkpoint says of its vectors; None where it says nothing."""
+    """Return a checkpoint's settings for vectors, or None."""
     return dense_of(heads_of(experiment.objective, experiment.heads))
 
 
 def whole_of(experiment: Experiment, learner: Learner) -> Callable[[Params], Any] | None:
-    """What puts together a learner, where vectors need more of it than the model; else None."""
+    """Return the binder of a learner if vectors need more than the model, else None."""
     head = dense_head(experiment)
     projects = head is not None and head.projection is not None
     return learner.bind if projects or experiment.objective.more_towers() else None
 
 
 def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
-    """What makes rows of texts for a model."""
+    """Return the function that makes rows of texts for a model."""
     return text_rows(vocabulary, begins=experiment.model.begins_with_cls)
 
 
@@ -166,11 +166,11 @@ class TextEncoder:
 
     @property
     def params(self) -> Params:
-        """What the embedder takes: the learner's parameters."""
+        """Input of the embedder: the learner's parameters."""
         return self.loaded.params
 
     def begins_with(self, prefix: str | None, prompt: str | None) -> str:
-        """What is put before a text.
+        """Return the prefix of a text.
 
         Args:
           prefix: the text itself; None is the checkpoint's prompt.
@@ -211,7 +211,7 @@ class TextEncoder:
         return Cut([with_cls(row, mcls) for row in found.rows], found.longer)
 
     def head_embedder(self, ways: Sequence[str], *, batch_size: int) -> HeadEmbedder:
-        """What several heads make of rows in one pass.
+        """Return the embedder of several heads in one pass.
 
         Args:
           ways: names of the heads, such as "dense", "lexical" and "multi_vector".
@@ -234,7 +234,7 @@ class TextEncoder:
     def embedder(
         self, *, batch_size: int, lengths: Sequence[int] | None = None, bag_top: int = 0
     ) -> Embedder:
-        """What gives the vectors of rows.
+        """Return the embedder of rows into vectors.
 
         Args:
           batch_size: rows encoded at once.
@@ -291,7 +291,7 @@ def head_embedder(
     mesh: Mesh | None,
     where: str,
 ) -> HeadEmbedder:
-    """What several heads make of rows in one pass.
+    """Return the embedder of several heads in one pass.
 
     Args:
       experiment: experiment of the learner.

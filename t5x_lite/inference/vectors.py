@@ -145,7 +145,7 @@ class Embedder:
     def _results(
         self, function: Callable[..., Any], params: Params, inputs: Sequence[np.ndarray]
     ) -> Iterator[tuple[list[int], Any]]:
-        """What a function gives for each batch, and the numbers of the inputs in it."""
+        """Yield a function's result for each batch, and the indices of its inputs."""
         under_way: collections.deque[tuple[list[int], Any]] = collections.deque()
         # Long ones first: what does not fit the memory is seen at once.
         order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
@@ -193,7 +193,7 @@ DENSE, LEXICAL, MULTI_VECTOR = "dense", "lexical", "multi_vector"
 
 
 class Several(NamedTuple):
-    """What heads make of texts; None of a head that was not asked.
+    """Outputs of heads for texts; None if a head was not requested.
 
     Attributes:
       dense: vectors.
@@ -267,7 +267,7 @@ class HeadEmbedder(Embedder):
     def several(
         self, params: Params, inputs: Sequence[np.ndarray], *, mcls: bool = False
     ) -> Several:
-        """What the heads make of each input, in order.
+        """Yield the heads' outputs for each input, in order.
 
         Args:
           params: what `bind` takes.

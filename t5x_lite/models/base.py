@@ -1,4 +1,4 @@
-"""What the architectures have in common: the config, the embedding and the output layer."""
+"""The base of all architectures: the config, the embedding and the output layer."""
 
 import dataclasses
 import math
@@ -57,7 +57,7 @@ class ModelConfig:
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """How the parameters are stored, where that is not as the module has them.
+        """Return the views of the stored parameters, if they differ from the module's.
 
         Args:
           prefix: beginning of the module's paths, such as "model/".
@@ -72,7 +72,7 @@ class ModelConfig:
         """Raise InputError if the model would not run on the devices as its config says."""
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Rejects, by an InputError, a precision in which its products cannot be computed.
+        """Raise InputError for a precision in which its products cannot be computed.
 
         Args:
           precision: precision of float32 products: "default", "high" or "highest".
@@ -112,7 +112,7 @@ class ModelConfig:
         return self
 
     def on_cpu(self, *, dtype: str) -> Any:
-        """The same model as a CPU runs it fastest without training, where it has such choices."""
+        """Return the same model with the fastest choices for inference on a CPU."""
         return self
 
     def forward_flops(self, shapes: RowShapes) -> int | None:
@@ -183,7 +183,7 @@ class Prepared:
 
 
 class TokenModel(nnx.Module):
-    """What all models over tokens have: the embedding, and the output of those that decode.
+    """The base of models over tokens: the embedding, and the output layer of decoders.
 
     Attributes:
       token_embedding: the table.
@@ -228,7 +228,7 @@ class TokenModel(nnx.Module):
         return constrain(logits, "batch", "length", "vocab")
 
     def output(self) -> Output:
-        """What `logits` multiplies with, for a loss that never has all logits at once."""
+        """Return the matrix of `logits`, for a loss that never has all logits at once."""
         if self.tied:
             table = self.token_embedding.table[...]
             return Output(table, ("vocab", "embed"), math.sqrt(table.shape[1]))
@@ -264,7 +264,7 @@ class TokenModel(nnx.Module):
         self.joint_output = FusedDense([kernel], axes=axes)
 
     def repeat(self, cache: Cache, num: int) -> Cache:
-        """The cache with `num` rows for each row; the inputs' keys and values are not copied."""
+        """Repeat each row of the cache `num` times, without copies of the inputs' keys."""
         return caching.repeat(cache, num)
 
     def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:

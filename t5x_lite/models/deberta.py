@@ -105,7 +105,7 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def relative(self) -> RelativePositions:
-        """How distances are seen."""
+        """Settings of relative positions."""
         most = self.max_relative_positions
         return RelativePositions(
             position_buckets=self.position_buckets,
@@ -127,7 +127,7 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def positions_at_input(self) -> bool:
-        """Whether the table of positions is added to the embeddings."""
+        """True if the position embedding is added to the embeddings."""
         return self.position_biased_input
 
     def text_flops(self, length: int, *, masked_lm: bool = False) -> int:
@@ -247,7 +247,7 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """What a masked language model's head reads: z2 with the enhanced mask decoder.
+        """Return the input of a masked LM head: z2 with the enhanced mask decoder.
 
         Args: as for the call.
         """
@@ -300,7 +300,7 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """What the first layer gets, zeros at padding, and which keys a token sees.
+        """Return the first layer's input, zeros at padding, and the mask.
 
         Args: as for the call.
         """

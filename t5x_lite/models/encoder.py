@@ -167,7 +167,7 @@ class EncoderConfig(ModelConfig):
 
     @property
     def positions_at_input(self) -> bool:
-        """Whether the table of positions is added to the embeddings."""
+        """True if the position embedding is added to the embeddings."""
         return self.position_rows > 0
 
     @property
@@ -258,7 +258,7 @@ class EncoderConfig(ModelConfig):
 
     @property
     def running(self) -> Running:
-        """How the stack of layers is run."""
+        """Settings by which the stack of layers is run."""
         undecided = self.attention == "auto" and self.has_distances
         return Running.of(
             unroll=self.unroll,
@@ -375,7 +375,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """What a masked language model's head reads: the output, unless a subclass says otherwise.
+        """Return the input of a masked LM head: the output, unless overridden.
 
         Args: as for the call.
         """
@@ -396,7 +396,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """What the first layer gets: the projected embeddings, and which keys a token sees.
+        """Return the first layer's input, the projected embeddings, and the mask.
 
         Args: as for the call.
         """
@@ -430,7 +430,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S E"]:
-        """Normalized sums of the tables' rows, with dropout, before a projection to d_model.
+        """Return normalized sums of the embeddings, with dropout, before a projection to d_model.
 
         Args: as for the call.
         """
@@ -529,7 +529,7 @@ class EncoderModel(nnx.Module):
 
 
 def is_encoder(model: ModelConfig) -> TypeGuard[EncoderConfig]:
-    """Whether a config is an encoder's, of any family."""
+    """Return True for the config of an encoder of any family."""
     return isinstance(model, EncoderConfig)
 
 
@@ -639,6 +639,6 @@ class Bert(EncoderModel):
         return scan_layers(self.layers, call, x, inputs=keys, running=running, part=part)[0]
 
     def pattern(self, mask: Visibility, length: int) -> Pattern:
-        """What its layers attend to, with the relative bias where there is one."""
+        """Return the pattern of its layers, with the relative bias if there is one."""
         pattern = self.config.running.pattern(mask, length)
         return pattern.biased(self.relative_bias, bidirectional=True) if self.relative else pattern

@@ -72,12 +72,12 @@ class Head:
 
     @property
     def scores_texts(self) -> bool:
-        """Whether it gives one number of a text, or of two texts that are read together."""
+        """True if it gives one number for a text, or for two texts that are read together."""
         return False
 
     @property
     def has_parameters(self) -> bool:
-        """Whether a checkpoint holds something of it."""
+        """True if a checkpoint holds parameters of it."""
         return True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
@@ -146,7 +146,7 @@ def dense(
     bias: bool = True,
     rngs: nnx.Rngs,
 ) -> Dense:
-    """A dense layer of a head: a kernel of truncated normal numbers, and a bias if it has one."""
+    """Return a head's dense layer, a kernel of truncated normal values and an optional bias."""
     init = truncated_normal(stddev)
     return Dense(d_in, d_out, axes=axes, initializer=init, bias=bias, rngs=rngs)
 
@@ -215,7 +215,7 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
 
 
 def as_before(heads: Sequence[Head], earlier: Sequence[Head]) -> tuple[Head, ...]:
-    """The heads of a run that continues: those that it had, which may have got names of classes.
+    """Return a resumed run's earlier heads, perhaps with new names of classes.
 
     Args:
       heads: heads of the config.
@@ -440,7 +440,7 @@ class Span(Head):
 
 
 class SpanHead(nnx.Module):
-    """Where an answer begins and where it ends: two numbers for each position (SQuAD).
+    """Scores of an answer's first and last token: two logits for each position (SQuAD).
 
     Args:
       d_model: size of the hidden states.

@@ -135,7 +135,7 @@ class LM(TokenModel):
         decoder_causal_attention: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """What the output layer makes the logits of; arguments and errors are those of the call."""
+        """Return the output layer's input; arguments and errors are those of the call."""
         if self.prefix and decoder_causal_attention is None:
             raise InputError(
                 "a model with model.prefix needs rows that say where the inputs are: set "

@@ -95,7 +95,7 @@ class MaskedLMHead(nnx.Module):
         return constrain(logits, "batch", "length", "vocab") if logits.ndim == 3 else logits
 
     def transform(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch E"]:
-        """What is multiplied with the table."""
+        """Return the states that are multiplied with the token embedding."""
         x = activate(self.dense.product(hidden), self.activation)
         x = self.norm(x.astype(hidden.dtype))
         return x if self.inverse is None else self.inverse.inverse(x)
@@ -106,7 +106,7 @@ RtdKind = Literal["electra", "deberta"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rtd(Head):
-    """Whether a token was replaced.
+    """Replaced token detection: the config of its head.
 
     Attributes:
       kind: "electra" or "deberta".
@@ -131,7 +131,7 @@ class Rtd(Head):
 
 
 class ElectraRtdHead(nnx.Module):
-    """Whether a token was replaced: dense -> activation -> one number (Clark et al. 2020).
+    """Replaced token detection: dense -> activation -> one number (Clark et al. 2020).
 
     Args:
       d_model: size of the hidden states.

@@ -335,7 +335,7 @@ def electra_large(**fields: Any) -> BertConfig:
 
 
 def electra_generator(discriminator: BertConfig, **fields: Any) -> BertConfig:
-    """The generator that ELECTRA's code gives a discriminator: as deep, with the same tables.
+    """Return ELECTRA's generator of a discriminator: equally deep, with its embeddings.
 
     Its width is a quarter of the discriminator's, or a third of base's 768, with heads of 64.
     Source: google-research/electra configure_pretraining.py and run_pretraining.py.
@@ -408,7 +408,7 @@ def mdeberta_v3_base(**fields: Any) -> DebertaConfig:
 
 
 def deberta_v3_generator(discriminator: DebertaConfig, **fields: Any) -> DebertaConfig:
-    """The generator of a discriminator: as wide, half as deep, with an enhanced mask decoder."""
+    """Return a discriminator's generator: as wide, half as deep, with enhanced mask decoder."""
     num_layers = max(1, discriminator.num_layers // 2)
     defaults: dict[str, Any] = {"num_layers": num_layers, "enhanced_mask_decoder": True}
     return discriminator.replace(**{**defaults, **fields})
@@ -436,7 +436,7 @@ def lm_v1(**fields: Any) -> LMConfig:
 
 
 def lm_base(**fields: Any) -> LMConfig:
-    """Base, 110M parameters; `fields` replace the preset's."""
+    """Return base, 110M parameters; `fields` replace the preset's."""
     return _lm(768, 12, 12, 2048, **fields)
 
 

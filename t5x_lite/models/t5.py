@@ -63,7 +63,7 @@ _SHARED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackConfig(ModelConfig):
-    """What all models made of T5's layers choose.
+    """The base config of all models made of T5's layers.
 
     Attributes:
       d_model: size of embeddings and hidden states.
@@ -185,7 +185,7 @@ class StackConfig(ModelConfig):
 
     @property
     def running(self) -> Running:
-        """How a stack of layers is run."""
+        """Settings by which a stack of layers is run."""
         return Running.of(
             unroll=self.unroll,
             remat=self.remat,
@@ -352,7 +352,7 @@ class T5(TokenModel):
         decoder_segment_ids: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """What the output layer makes the logits of; the arguments are those of the call."""
+        """Return the output layer's input; the arguments are those of the call."""
         seen = after_prompt(encoder_input_tokens, self.prompt)
         cross_mask = masks.across(seen, encoder_segment_ids, decoder_segment_ids)
         encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)

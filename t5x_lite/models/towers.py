@@ -1,4 +1,4 @@
-"""What retrievers have in addition to the model: a second tower, and pooling.
+"""Additions of retrievers to the model: a second tower, and pooling.
 
 Encoders in addition to the model, of its kind: that of passages, of a retriever with two towers.
 
@@ -130,6 +130,6 @@ def pool(
 
 
 def check_pooling(name: str, kind: str) -> None:
-    """Rejects, by an InputError, a kind that does not exist."""
+    """Raise InputError for an unknown kind."""
     if kind not in get_args(Pooling):
         raise InputError(f"{name} must be one of {get_args(Pooling)}: got {kind!r}")

@@ -61,7 +61,7 @@ Role = Literal["query", "passage"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """What is put before a text.
+    """A prefix of texts.
 
     Attributes:
       name: such as "query" or "document".
@@ -127,7 +127,7 @@ class Dense(Head):
         return DenseHead(self, model, rngs=rngs)
 
     def prompt(self, *names: str) -> str:
-        """What a text of a kind begins with: the first of some prompts that there is.
+        """Return the text of the first existing prompt, which begins a text.
 
         Args:
           names: of prompts; where there is none of them it is the default one, or "".
@@ -137,13 +137,13 @@ class Dense(Head):
 
 
 def dense_of(heads: Mapping[str, Head]) -> Dense | None:
-    """The head that makes vectors, of a checkpoint's heads by name; None where there is none."""
+    """Return the head for vectors among a checkpoint's heads by name, or None."""
     head = heads.get("dense")
     return head if isinstance(head, Dense) else None
 
 
 def check_cls(pooling: Pooling, model: ModelConfig) -> None:
-    """Rejects, by an InputError, the pooling "cls" of a model whose rows have no [CLS]."""
+    """Raise InputError for the pooling "cls" of a model without [CLS] in its rows."""
     if pooling == "cls" and not model.begins_with_cls:
         raise InputError(
             f"pooling 'cls': the rows of a {type(model).__name__} do not begin with [CLS]; use "
@@ -198,7 +198,7 @@ class DenseHead(nnx.Module):
         return unit(vectors) if self.config.normalize else vectors
 
     def project(self, pooled: Float[Array, "B D"], *, role: Role = "query") -> Float[Array, "B K"]:
-        """What the projection makes of pooled states, where there is one.
+        """Apply the projection to pooled states, if there is one.
 
         Args:
           pooled: float32.
@@ -220,7 +220,7 @@ def _sizes(model: ModelConfig | None) -> tuple[int, float]:
 
 
 def unit(vectors: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-    """The vectors at length 1; one of zeros stays as it is, with a gradient that is finite."""
+    """Scale vectors to length 1; zero vectors stay, with a finite gradient."""
     squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
 
@@ -274,7 +274,7 @@ class LexicalHead(nnx.Module):
     def is_term(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"]
     ) -> Bool[Array, "B S"]:
-        """What is no padding, where segment_ids are 0, and no special token."""
+        """Return True for tokens that are neither padding (segment_ids 0) nor special."""
         specials = jnp.asarray(self.config.specials, jnp.int32)
         return (segment_ids > 0) & ~jnp.isin(tokens, specials)
 
@@ -436,7 +436,7 @@ def late_scores(
     queries: tuple[Float[Array, "*A G Lq K"], Bool[Array, "*A G Lq"]],
     passages: tuple[Float[Array, "*A N Lp K"], Bool[Array, "*A N Lp"]],
 ) -> Float[Array, "*A G N"]:
-    """The mean over a query's tokens of their largest similarity with a token of the passage.
+    """Return the mean over a query's tokens of their largest similarity with passage tokens.
 
     Similarities are made for some passages at a time, [*A, G, c, Lq, Lp], and again in the backward
     pass; a query or a passage without tokens has the score 0.

@@ -111,7 +111,7 @@ def headwise_attention(
     bias: Float[Array, "#B H T S"] | None,
     mask: Bool[Array, "#B 1 #T S"] | None,
 ) -> Float[Array, "B T H K"]:
-    """What `softmax_attention` computes, one head of one row at a time, for CPUs.
+    """Compute `softmax_attention` for one head of one row at a time, for CPUs.
 
     XLA multiplies a batch of small matrices at 14 to 20 GFLOP/s on two cores and a single pair at
     67, and the logits of one head stay in the cache. The backward pass computes them again.
@@ -328,7 +328,7 @@ def of_rows(
 
 
 def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
-    """An array of masks or biases [.., S] with a value for so many keys before the others."""
+    """Prepend a value for so many keys to an array of masks or biases [.., S]."""
     if x is None:
         return None
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(num, 0)], constant_values=value)
@@ -364,7 +364,7 @@ def attention_by_head(
     prefix: Prefix | None = None,
     prefix_bias: Float[Array, "#B H #T P"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """What `dot_product_attention` computes, for few queries over the keys and values of a cache.
+    """Compute `dot_product_attention` for few queries over the keys and values of a cache.
 
     The operations and their order are those of `softmax_attention`, without its backward pass:
     incremental decoding gives what the whole forward pass gives. Keys are in blocks, G = N * H, and
@@ -486,7 +486,7 @@ class Attention(nnx.Module):
     def scaled_queries(
         self, x: Float[Array, "*batch D"], seen: Any = None
     ) -> Float[Array, "*batch J"]:
-        """Queries of x, multiplied by the scale in float32, before they are divided into heads."""
+        """Return queries of x, scaled in float32, before they are divided into heads."""
         if self.scale is None:
             return self.query(x, seen)
         product = self.query(x, seen) if saves_bytes() else self.query.product(x, seen)
@@ -514,7 +514,7 @@ class Attention(nnx.Module):
     def project_all(
         self, x: Float[Array, "B T D"]
     ) -> tuple[Float[Array, "B T H K"], tuple[Float[Array, "B T H K"], Float[Array, "B T H K"]]]:
-        """Queries, and keys and values, of the x of self-attention."""
+        """Return queries, keys and values of x for self-attention."""
         if self.joint is not None:
             query, key, value = map(self.heads, self.joint(x))
             return query, (key, value)

@@ -1,4 +1,4 @@
-"""What queries attend to: which keys they see, and what is added to their logits.
+"""The pattern of attention: the keys that queries attend to, and the bias of their logits.
 
     Pattern(masks.causal(8))                         an array: plain attention over all keys
     Pattern(masks.of_decoder())                      a Visibility: attention in blocks of keys
@@ -47,7 +47,7 @@ class Distances(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """What attention is computed of; scaled.
+    """Scaled inputs of attention.
 
     Attributes:
       query: projected queries.

@@ -67,7 +67,7 @@ def shapes(build: Callable[[nnx.Rngs], nnx.Module]) -> tuple[GraphDef, Any, Axes
 
 
 def init(build: Callable[[nnx.Rngs], nnx.Module], key: Key) -> Params:
-    """The initial parameters alone; a pure function of the key, to be jitted with out_shardings."""
+    """Return only the initial parameters; a pure function of the key, to jit with out_shardings."""
     return split(build(nnx.Rngs(params=key)))[1]
 
 

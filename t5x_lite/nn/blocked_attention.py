@@ -33,7 +33,7 @@ Pair = tuple[Array, Array]
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What is known before any array is.
+    """Static facts of a call, known without any array.
 
     Attributes:
       block: keys of a block.
@@ -213,7 +213,7 @@ def forward(
     rows: Rows,
     prefix: Pair | None = None,
 ) -> tuple[Array, tuple]:
-    """The output, and what `backward` takes: at its end output, largest logits and scales."""
+    """Return the output, and the residuals of `backward`: output, largest logits and scales."""
     num_queries, num_keys, dtype = query.shape[1], key.shape[1], value.dtype
     keys, values = _padded(rules, key), _padded(rules, value)
 

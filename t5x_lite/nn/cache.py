@@ -1,4 +1,4 @@
-"""What incremental decoding remembers: keys and values, and who descends from whom.
+"""The cache of incremental decoding: keys and values, and the ancestry of rows.
 
 An input is decoded in W rows (beams or samples), R = B * W, row b * W + w. Nothing of an input is
 copied for its rows: its cross-attention keys, and those of the decoder's prefix (start token and
@@ -159,7 +159,7 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
 
 
 def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Positions]:
-    """Where the next token goes and what it sees.
+    """Return the next token's slot and the mask of its keys.
 
     Returns:
       The first of its W slots; the mask of the slots that each row may see, its own new one
@@ -254,7 +254,7 @@ class Prefix(NamedTuple):
 
 
 def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
-    """The start token and each row's parts, one after the other, at the right end of the row.
+    """Right-align the start token and each row's parts, one after the other.
 
     align([[5, 6, 0], [7, 8, 9]], [[3, 0], [4, 2]], batch_size=2)
 
@@ -278,7 +278,7 @@ def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
 def prefix_mask(
     valid: Bool[Array, "B P"], both_ways: Bool[Array, "B P"] | None = None
 ) -> Bool[Array, "B 1 P P"]:
-    """What a prefix position may see: itself, what is before it, and both ways where so marked.
+    """Return the causal mask of a prefix, bidirectional where so marked.
 
     Args:
       valid: False at padding, which nothing sees.

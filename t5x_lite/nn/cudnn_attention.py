@@ -36,7 +36,7 @@ _LARGEST_HEAD = 256
 
 
 def check_sizes(*, d_kv: int) -> None:
-    """Rejects, by an InputError, heads that cuDNN's attention does not take."""
+    """Raise InputError for heads that cuDNN's attention does not take."""
     if d_kv % 8 or d_kv > _LARGEST_HEAD:
         raise InputError(
             "model.attention 'cudnn' needs heads of a multiple of 8 and at most "
@@ -141,7 +141,7 @@ def cudnn_attention(
 
 
 def _lengths(keys: Int[Array, "B S"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:
-    """How many keys a row has, and whether some of them stand behind padding."""
+    """Return each row's number of keys, and True if some of them follow padding."""
     real = keys > 0
     lengths = jnp.sum(real, axis=1, dtype=jnp.int32)
     behind = jnp.arange(keys.shape[1])[None] >= lengths[:, None]
@@ -168,7 +168,7 @@ def _longer(x: Array, fill: int) -> Array:
 def _whole(
     mask: Bool[Array, "#B 1 #T S"] | None, lengths: tuple[int, int], fill: tuple[int, int]
 ) -> Bool[Array, "_ 1 _ _"] | None:
-    """The mask with all of its queries and with what is put behind rows; None where all is seen."""
+    """Return the mask of all queries, fill included, or None if nothing is masked."""
     if mask is None and not any(fill):
         return None
     mask = jnp.ones((1, 1, *lengths), bool) if mask is None else mask
@@ -184,7 +184,7 @@ def _added(
     least: float,
     fill: tuple[int, int] = (0, 0),
 ) -> Float[Array, "_ H T S"]:
-    """What is added to the logits, in float32: the bias, or the least where a key is not seen."""
+    """Return the float32 term of the logits: the bias, or the least value at masked keys."""
     if mask is not None:
         fill = (mask.shape[2] - logits.shape[2], mask.shape[3] - logits.shape[3])
     if any(fill):

@@ -195,7 +195,7 @@ class Dense(nnx.Module):
         return product if bias is None else product + bias.astype(jnp.float32)
 
     def effective_kernel(self) -> Float[Array, "*layers I O"]:
-        """The kernel with which the layer needs no slot: for fused decoding, and for merging."""
+        """Return the kernel that replaces layer and slot, for fused decoding and merging."""
         kernel = self.kernel[...]
         return kernel if self.slot is None else self.slot.of_kernel(kernel)
 
@@ -304,7 +304,7 @@ class Embedding(nnx.Module):
         self.table = nnx.Param(table, logical=("vocab", "embed"))
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Looks tokens up by gather (t5x multiplies by one-hot vectors; the result is equal)."""
+        """Look up tokens by gather (t5x multiplies by one-hot vectors; the result is equal)."""
         return lookup(self.table[...], tokens)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:

@@ -78,7 +78,7 @@ def log_buckets(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativePositions:
-    """How distances are seen.
+    """Settings of relative positions.
 
     Attributes:
       position_buckets: S, log buckets to either side; 0 is one for each distance.

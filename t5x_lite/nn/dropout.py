@@ -60,7 +60,7 @@ def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[
 
 
 def kept_elements(key: Key, rate: float, shape: Sequence[int]) -> Bool[Array, "..."]:
-    """True where dropout keeps an element, by a hash of the element's indices.
+    """Return True where dropout keeps an element, by a hash of the element's indices.
 
     For TPUs, where JAX's generator takes 2.5 ms and the hash 0.1 ms for the same elements, by the
     compiler's estimate (docs/benchmarks.md).
@@ -91,11 +91,11 @@ class WeightDropout:
 
     @property
     def scale(self) -> float:
-        """What a kept weight is multiplied with, 1 / (1 - rate)."""
+        """The factor of a kept weight, 1 / (1 - rate)."""
         return 1.0 / (1.0 - _drawn_rate(self.rate) / 2**16)
 
     def kept(self, shape: Sequence[int], block: int | Array = 0) -> Array:
-        """True where a weight is kept, at random.
+        """Return True where a weight is kept, at random.
 
         Each random word gives two of them: half the time of a word for each. On TPUs the words are
         those of `kept_elements`.
@@ -128,7 +128,7 @@ class WeightDropout:
 def kept_keys(
     rate: float, streams: Int[Array, "..."], start: int | Array, size: int
 ) -> Bool[Array, "... size"]:
-    """True where a weight is kept, by a hash of its row, head, query and key.
+    """Return True where a weight is kept, by a hash of its row, head, query and key.
 
     The attention kernel for TPUs draws the same (`t5x_lite.nn.pallas_kernels`).
 

@@ -48,7 +48,7 @@ _BLOCK = 128
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Where the tokens stand.
+    """Positions of the tokens in the experts' blocks.
 
     Attributes:
       token: the token in each slot; M, behind the last, in one that is empty.
@@ -63,11 +63,11 @@ class Blocks:
     total: int
 
     def taken(self, x: Array) -> Array:
-        """The tokens' [M, ...] in their blocks: [N, S, ...]; an empty slot repeats the last one."""
+        """Gather tokens [M, ...] into blocks [N, S, ...]; empty slots repeat the last token."""
         return x[jnp.minimum(self.token, self.total - 1)]
 
     def put_back(self, made: Array) -> Array:
-        """What was made of them [N, S, ...] in their first order: [M, ...]; 0 of those in none."""
+        """Return blocks [N, S, ...] to the tokens' order [M, ...]; 0 for tokens of no block."""
         nothing = jnp.zeros((self.total, *made.shape[2:]), made.dtype)
         return nothing.at[self.token.reshape(-1)].set(
             made.reshape(-1, *made.shape[2:]), mode="drop"
@@ -102,7 +102,7 @@ def in_blocks(chosen: Int[Array, " M"], num: int) -> Blocks:
 
 
 def over_blocks(blocks: Blocks, rows: Any, call: Callable[[Any, Array], Array]) -> Array:
-    """What a function makes of each block that has tokens; zeros of the others.
+    """Apply a function to each block that has tokens; the others get zeros.
 
     Args:
       blocks: blocks of the tokens.
@@ -155,7 +155,7 @@ def through_experts(
     *,
     activation: Activation,
 ) -> Float[Array, "B T D"]:
-    """What each token's experts make of it, weighed; in the dtype of x.
+    """Return each token's weighted expert output, in the dtype of x.
 
     Args:
       x: the tokens.
@@ -196,7 +196,7 @@ def _here(
     activation: Activation,
     first: Array | int,
 ) -> Array:
-    """What experts `first` and on make of the tokens; those of others give 0."""
+    """Return the output of the local experts, from `first` on; 0 for other experts' tokens."""
     num, (batch, length, width) = len(experts.wi), x.shape
     each = chosen.shape[-1]
     blocks = in_blocks(chosen.reshape(-1) - first, num)
@@ -228,7 +228,7 @@ def _feed_forward(x: Array, mine: ExpertWeights, activation: Activation) -> Arra
 
 
 class ExpertChanges(nnx.Module):
-    """What E experts differ by from one feed-forward block; 0 at first.
+    """Differences of E experts from one feed-forward block; 0 at first.
 
     Args:
       num: E.
@@ -251,7 +251,7 @@ class ExpertChanges(nnx.Module):
         self.gated, self.has_bias = gated, bias
 
     def of(self, base: ExpertWeights) -> ExpertWeights:
-        """The experts: the block's arrays, of E = 1, and the changes; in the dtype of the block."""
+        """Return the experts: the block's arrays (E = 1) plus changes, in the block's dtype."""
 
         def added(change: nnx.Param, array: Array) -> Array:
             total = array.astype(jnp.float32) + change[...].astype(jnp.float32)
@@ -271,7 +271,7 @@ _OPEN: contextvars.ContextVar[dict[str, Array] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def collecting() -> Iterator[dict[str, Array]]:
-    """What is said inside of it, by name; what collects around it gets nothing of that."""
+    """Collect the named values that layers report inside of the block."""
     found: dict[str, Array] = {}
     before = _OPEN.set(found)
     try:

@@ -137,7 +137,7 @@ class LayerConfig:
 
 
 class PreNormLayer(nnx.Module):
-    """What pre-norm layers share."""
+    """The base of pre-norm layers."""
 
     dropout_rate: float
     after_attention: BlockSlot | None = None

@@ -50,7 +50,7 @@ def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Visibility:
-    """Which keys a query sees: those that all of this allows.
+    """The keys that a query attends to: those that all fields allow.
 
     Attributes:
       keys: segment id of each key, or its token where `queries` is None; 0 is padding, which
@@ -84,13 +84,13 @@ class Visibility:
 
     @property
     def is_only_causal(self) -> bool:
-        """Whether a query sees itself and all keys before it, in every row."""
+        """True if a query attends to itself and all earlier keys, in every row."""
         others = (self.keys, self.queries, self.both_ways, self.hidden)
         return self.causal and self.itself and all(ids is None for ids in others)
 
     @property
     def has_lengths(self) -> bool:
-        """Whether the number of keys is all that a row's queries differ in from another row's."""
+        """True if rows differ only in their number of keys."""
         others = (self.both_ways, self.hidden)
         return self.one_text and self.itself and all(ids is None for ids in others)
 
@@ -107,7 +107,7 @@ class Visibility:
     def block(
         self, num_queries: int, start: int | Int[Array, ""], size: int
     ) -> Bool[Array, "#B 1 #T size"] | None:
-        """The mask's columns start, ..., start + size - 1; those past the last key mean nothing."""
+        """Return the mask's columns start, ..., start + size - 1; later ones are undefined."""
         columns = start + jnp.arange(size)
 
         def taken(ids: Array | None) -> Array | None:
@@ -131,7 +131,7 @@ class Visibility:
     def _unhidden(
         self, hidden: Bool[Array, "B P _"] | None, num_queries: int, columns: Int[Array, " _"]
     ) -> Bool[Array, "#B 1 T _"] | None:
-        """What neither a query's own mask nor its own position forbids, of some columns."""
+        """Return some columns of the mask by position and by the queries' own mask."""
         own = None
         if not self.itself:
             own = (columns[None, :] != jnp.arange(num_queries)[:, None])[None, None]
@@ -148,7 +148,7 @@ class Visibility:
 def of_encoder(
     tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
 ) -> Visibility:
-    """What an encoder position may see: all that is not padding, or its own segment."""
+    """Return an encoder's mask: all that is not padding, or the position's own segment."""
     if segment_ids is None:
         return Visibility(keys=tokens)
     return Visibility(keys=segment_ids, queries=segment_ids)
@@ -157,7 +157,7 @@ def of_encoder(
 def of_decoder(
     segment_ids: Int[Array, "B T"] | None = None, *, prefix: Int[Array, "B T"] | None = None
 ) -> Visibility:
-    """What a decoder position may see: itself and what is before it, in its own segment.
+    """Return a decoder's mask: the position and earlier ones within its segment.
 
     Args:
       segment_ids: segment ids of packed examples; None is one segment without padding.
@@ -175,7 +175,7 @@ def across(
     segment_ids: Int[Array, "B S"] | None = None,
     target_segment_ids: Int[Array, "B T"] | None = None,
 ) -> Visibility:
-    """What a target may see of the inputs: all that is not padding, or its own segment.
+    """Return the targets' mask of the inputs: all that is not padding, or their own segment.
 
     Raises:
       ValueError: one of the segment ids is given and the other is not.

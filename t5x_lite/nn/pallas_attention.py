@@ -91,7 +91,7 @@ _MARGIN = MIB // 8
 
 
 def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsize: int) -> Layout:
-    """The division of the work with the block that is asked for, or halves of it, until it fits.
+    """Halve the requested block until the division of the work fits.
 
     A line of the log says that it is a smaller one.
 
@@ -148,7 +148,7 @@ _UNSEEN = -2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Call:
-    """What is known before any array is.
+    """Static facts of a call, known without any array.
 
     Attributes:
       rules: as blocked attention has them.
@@ -264,7 +264,7 @@ def costs(
     causal: bool = False,
     bidirectional: bool | None = None,
 ) -> tuple[Cost, Cost]:
-    """What the forward and the backward kernel do on one device.
+    """Return the costs of the forward and the backward kernel on one device.
 
     Args:
       batch: rows on the device.

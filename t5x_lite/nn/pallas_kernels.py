@@ -63,7 +63,7 @@ Refs = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the work on one device is divided; all of it is known before any array is.
+    """The static division of the work on one device.
 
     Attributes:
       num_queries: T.
@@ -134,7 +134,7 @@ class Layout:
 
     @property
     def num_diagonals(self) -> int:
-        """How many are made."""
+        """Number of diagonals, each with its bias."""
         low, high = self.diagonals
         return high - low + 1
 
@@ -145,7 +145,7 @@ class Layout:
 
     @property
     def bias_shape(self) -> tuple[int, ...]:
-        """Of the bias of one program's heads, or of its gradient."""
+        """Shape of the bias of one program's heads, and of its gradient."""
         return self.num_diagonals, self.group, self.key_block, self.query_block
 
     def heads(self) -> Sequence[slice]:
@@ -155,7 +155,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one call of a kernel does on one device.
+    """Cost of one call of a kernel on one device.
 
     Attributes:
       flops: FLOPs of its products, over the lanes that they run over: with d_kv 64 two heads lie in
@@ -174,7 +174,7 @@ class Cost:
 
 
 def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
-    """Of the forward kernel; `itemsize` is that of the queries."""
+    """Return the cost of the forward kernel; `itemsize` is the queries'."""
     (rows, columns), (queries, keys) = layout.blocks, layout.padded
     programs = batch * (layout.num_heads // layout.group)
     pairs = programs * _visited(layout) * layout.query_block * layout.key_block
@@ -200,7 +200,7 @@ def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
 
 
 def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
-    """Of the backward kernel: five products, of which the logits are one for the second time."""
+    """Return the cost of the backward kernel: five products, one of them the logits again."""
     columns, (queries, keys) = layout.blocks[1], layout.padded
     programs = batch * (layout.num_heads // layout.group)
     pairs = programs * _visited(layout) * layout.query_block * layout.key_block
@@ -298,7 +298,7 @@ def positions(layout: Layout, query_block: Any, key_block: Any) -> tuple[Array, 
 
 
 def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array | None:
-    """Which of a block's keys a query sees, bool [keys, queries]; None where all.
+    """Return a block's mask, bool [keys, queries], or None if nothing is masked.
 
     Args:
       layout: layout of the work.
@@ -331,7 +331,7 @@ def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array |
 
 
 def is_worked_on(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Any:
-    """Whether a block has anything to work on: see `Layout.skips`."""
+    """Return True if a block has work to do: see `Layout.skips`."""
     if not layout.skips:
         return True
     reached = key_block * layout.key_block < (query_block + 1) * layout.query_block
@@ -354,7 +354,7 @@ def masked_logits(
 
 
 def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
-    """True [keys, queries] where dropout keeps a head's weight; equal to `dropout.kept_keys`.
+    """Return [keys, queries], True where dropout keeps a weight, equal to `dropout.kept_keys`.
 
     Args:
       layout: layout of the work.
@@ -375,7 +375,7 @@ def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
 
 
 def diagonal_of(layout: Layout, query_block: Any, key_block: Any) -> Any:
-    """Where a block's bias is among those that are made."""
+    """Return the index of a block's bias."""
     low, high = layout.diagonals
     return jnp.clip(key_block - query_block, low, high) - low
 
@@ -522,7 +522,7 @@ def forward_kernel(
 
 
 def in_specs(layout: Layout, inputs: dict[str, Array], order: Any) -> dict[str, pl.BlockSpec]:
-    """How the inputs are cut, by name.
+    """Return the block specs of the inputs, by name.
 
     Args:
       layout: how the work is divided.

@@ -35,7 +35,7 @@ from t5x_lite.nn.masks import Visibility
 
 @runtime_checkable
 class DenseSlot(Protocol):
-    """What becomes of the product of a dense layer."""
+    """A change of the product of a dense layer."""
 
     def __call__(
         self,
@@ -67,7 +67,7 @@ class WholeSlot(Protocol):
 
     @property
     def per_row(self) -> bool:
-        """Whether rows differ, so that no kernel gives the same."""
+        """True if rows differ, so that no kernel is equivalent."""
         ...
 
     def with_bias(
@@ -114,14 +114,14 @@ class GatedSlot(Protocol):
 
 @runtime_checkable
 class HiddenSlot(Protocol):
-    """What becomes of that which the last dense layer of a block reads.
+    """A change of the input of a block's last dense layer.
 
     In a feed-forward block it is the hidden layer after its activation, in attention the mixed
     values of all heads.
     """
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """What the layer reads, in the dtype of what it would read without the slot."""
+        """Return the layer's input, in the dtype that it has without the slot."""
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
@@ -215,7 +215,7 @@ def after_prompt(rows: Int[Array, "B S"], prompt: TokenSlot | None) -> Int[Array
 
 
 def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
-    """Which keys are seen where a prompt stands before them; its rows see the first segment."""
+    """Return the mask behind a prompt; the prompt's rows attend to the first segment."""
     ids = (mask.keys, mask.queries)
     keys, queries = (None if each is None else after_prompt(each, prompt) for each in ids)
     return dataclasses.replace(mask, keys=keys, queries=queries)
@@ -223,14 +223,14 @@ def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
 
 @runtime_checkable
 class InvertibleSlot(Protocol):
-    """What becomes of the embedded tokens, and the inverse of it."""
+    """An invertible change of the embedded tokens."""
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """What the rest of the model reads."""
+        """Return the input of the rest of the model."""
         ...
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """What is multiplied with the table of tokens."""
+        """Invert the change, before the product with the token embedding."""
         ...
 
 
@@ -244,7 +244,7 @@ class OutputHost(Protocol):
 
 @runtime_checkable
 class BlockSlot(Protocol):
-    """What stands in place of the residual tail of a block."""
+    """A replacement of the residual tail of a block."""
 
     def __call__(
         self,
@@ -253,7 +253,7 @@ class BlockSlot(Protocol):
         norm: Callable[[Array], Array] | None,
         around: "Around",
     ) -> Float[Array, "B T D"]:
-        """What leaves the block.
+        """Return the output of the block.
 
         Args:
           f: the block's output, after its dropout.
@@ -266,7 +266,7 @@ class BlockSlot(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Around:
-    """What a layer knows in addition to the states of a block.
+    """Context of a block in addition to its states.
 
     Attributes:
       source: what the block read: x, or in a pre-norm layer the norm of it.
@@ -307,7 +307,7 @@ class PerRow(Protocol):
 
     @property
     def per_row(self) -> bool:
-        """Whether it does."""
+        """True if rows differ."""
         ...
 
 

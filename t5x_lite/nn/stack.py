@@ -113,7 +113,7 @@ def choose_attention(
     dropout: Literal["none", "shared", "each"] = "none",
     distances: bool = False,
 ) -> tuple[AttentionKind, str]:
-    """What `attention` "auto" is for a run, and why.
+    """Return the resolved `attention` "auto" of a run, and the reason.
 
     Args:
       kind: kind of the devices, as JAX names it.
@@ -143,7 +143,7 @@ def choose_attention(
 
 
 def choose_unroll(kind: str, num_layers: int) -> int | bool:
-    """What `unroll` "auto" is: straight-line code, or a loop where compiling would take long."""
+    """Resolve `unroll` "auto": straight-line code, or a loop if compilation would take long."""
     return True if num_layers <= _STRAIGHT.get(kind, 24) else 1
 
 
@@ -247,7 +247,7 @@ class Running:
         )
 
     def pattern(self, mask: Array | Visibility | None, length: int) -> Pattern:
-        """What the layers attend to, in the form that their attention takes: blocks, or an array.
+        """Return the layers' pattern in the form that their attention takes: blocks, or an array.
 
         Args:
           mask: as an array, or what it is made of.

@@ -1,4 +1,4 @@
-"""What an objective and a loss are, and the area under the ROC curve as sums.
+"""Objectives and losses, and the area under the ROC curve as sums.
 
 A loss is made of terms, each a SUM and the weight to divide it by. The train step divides each
 term by its own global weight and adds scale * term, once, over the global batch; so microbatching,
@@ -103,7 +103,7 @@ class Roc(NamedTuple):
         return (positives * below).sum() + 0.5 * ~there
 
     def error(self) -> Any:
-        """What `area` may differ from the exact area at most."""
+        """Return the maximum difference of `area` from the exact area."""
         return 0.5 * (_shares(self.positives) * _shares(self.negatives)).sum()
 
 
@@ -250,7 +250,7 @@ class Objective:
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The heads that the loss reads, which are trained; the others of a checkpoint are frozen.
+        """Return the loss's heads, which are trained; a checkpoint's other heads are frozen.
 
         Args:
           kept: the heads that the experiment or the checkpoint that it begins from has, by name,
@@ -283,11 +283,11 @@ class Objective:
         return self
 
     def undecided(self) -> tuple[str, ...]:
-        """What the family and the task decide, not the config: "head", "classes"."""
+        """Return the settings that family and task decide, not the config: "head", "classes"."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """The second stage: terms and metrics of the rows of a whole batch; it has no parameters.
+        """Return the second stage's terms and metrics of a whole batch; it has no parameters.
 
         Args:
           rows: name -> array [B, ...], in the order of the batch.
@@ -309,7 +309,7 @@ class Objective:
         return model.forward_flops(shapes)
 
     def phases(self) -> tuple[Phase, ...]:
-        """The updates of a step; none is one update of everything by the experiment's optimizer."""
+        """Return the updates of a step; () is one update of everything by the run's optimizer."""
         return ()
 
     def resolved(self, kept: Mapping[str, Head]) -> "Objective":
@@ -326,11 +326,11 @@ class Objective:
         return None
 
     def no_terms(self) -> tuple[int, ...] | None:
-        """The tokens of the vocabulary that are no terms of a text; None where it has no terms."""
+        """Return the tokens that are not terms of a text, or None if it has no terms."""
         return None
 
     def smaller_logits(self) -> str:
-        """The option that makes fewer logits at a time, where it would; "" where none does."""
+        """Return the option that makes fewer logits at a time, or ""."""
         return ""
 
     def models(self) -> Mapping[str, ModelConfig]:
@@ -338,7 +338,7 @@ class Objective:
         return {}
 
     def check_model(self, model: nnx.Module) -> None:
-        """Rejects, by an InputError, a model that the objective cannot train."""
+        """Raise InputError for a model that the objective cannot train."""
         if self.of_encoder and not isinstance(model, EncoderModel):
             raise InputError(
                 f"objective {type(self).__name__} trains an encoder, but the model is a "
@@ -346,7 +346,7 @@ class Objective:
             )
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """How the learner's parameters are stored, where that is not as they are read.
+        """Return the views of the learner's stored parameters, if they differ from those read.
 
         Args:
           model: config of the architecture, whose parameters are below "model/".

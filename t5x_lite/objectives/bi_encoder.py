@@ -1,4 +1,4 @@
-"""What the objectives of retrievers share: vectors, and scores within blocks of rows.
+"""The base of retrieval objectives: vectors, and scores within blocks of rows.
 
     rows = PairVectors(objective)(model, heads, batch).rows
     rows["queries"], rows["passages"]                   # float32 [B, D], [B, P, D]
@@ -177,7 +177,7 @@ def check_groups(objective: Objective, batch: Batch) -> None:
 
 
 def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
-    """Of numbers of each query and all passages, those of the passages of the query's block.
+    """Select each query's values for the passages in its block.
 
     Args:
       x: N / B passages a row.
@@ -189,7 +189,7 @@ def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
 
 
 def own_group(x: Shaped[Array, "B M"], block: int, num: int) -> Shaped[Array, "B P"]:
-    """Of numbers of a block's passages, those of each query's own.
+    """Select each query's values for its own passages, from those of its block.
 
     Args:
       x: input of `own_block`.

@@ -138,11 +138,11 @@ class Condenser(Masks, Objective):
         return model
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "mlm", and that a text's vector is the state of its [CLS], which is trained."""
+        """Return the heads "mlm" and "dense", the latter with the trained pooling "cls"."""
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def anew(self, earlier: Objective) -> str:
-        """A warning where the head's layers are new and the checkpoint's model had others."""
+        """Return a warning if the head's layers are new and the checkpoint had other ones."""
         if not isinstance(earlier, Condenser):
             return ""
         return (
@@ -319,7 +319,7 @@ class CoCondenserLoss(CondenserLoss):
 
 
 def candidates(batch: Batch) -> Bool[Array, "N N"]:
-    """Which spans of the batch a span is compared with: the other of its document, and negatives.
+    """Return each span's candidates: the other span of its document, and negatives.
 
     Args:
       batch: batch of the layout Spans(), N / 2 documents.

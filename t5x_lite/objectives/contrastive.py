@@ -82,7 +82,7 @@ _SEEDS = (0x9E3779B1, 0x85EBCA77)
 
 
 def check_scope(scope: str) -> None:
-    """Rejects, by an InputError, what is none of batch, block:N and group."""
+    """Raise InputError unless the scope is batch, block:N or group."""
     if scope not in (BATCH, GROUP) and not _BLOCK.fullmatch(scope):
         raise InputError(
             f"objective.candidates must be batch, group or block:N, such as block:32, got {scope!r}"
@@ -96,7 +96,7 @@ def block_size(scope: str) -> int | None:
 
 
 def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
-    """Which passages of the batch, N of them, each query is compared with.
+    """Return the mask of the passages of the batch, N of them, for each query.
 
     Args:
       batch: batch of the layout Groups(), B rows of N / B passages.
@@ -108,7 +108,7 @@ def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
 
 
 def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
-    """Which queries each row's first passage is compared with, for a symmetric loss.
+    """Return the mask of the queries for each row's first passage, for a symmetric loss.
 
     Those to which it is no answer, each once, and the row's own.
     """
@@ -193,7 +193,7 @@ def _allowed(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _first_of_each(candidate: Bool[Array, "B N"], keys: UInt32[Array, "N 2"]) -> Bool[Array, "B N"]:
-    """Of the candidates of a row that have one key, the first."""
+    """Keep the first of a row's candidates that have one key."""
     order = jnp.lexsort((keys[:, 1], keys[:, 0]))  # stable: of equal ones the first is first
     found, ordered = candidate[:, order], keys[order]
     begins = jnp.any(ordered != jnp.roll(ordered, 1, axis=0), axis=1).at[0].set(True)
@@ -364,7 +364,7 @@ def of_scores(
 def of_vectors(
     rows: Mapping[str, Array], real: Float[Array, " B"]
 ) -> dict[str, tuple[Array, Array]]:
-    """How near queries and answers are, and how evenly vectors lie on the sphere.
+    """Return the alignment of queries and answers, and the uniformity of vectors on the sphere.
 
     Alignment is E |f(q) - f(p)|^2 of a query and its passage, uniformity log E exp(-2 |x - y|^2) of
     different texts of the batch, the mean of that of queries and that of first passages; both of
@@ -435,7 +435,7 @@ class CosineRegression(BiEncoder):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Triplets(BiEncoder):
-    """How much nearer a query's answer shall be than each of its negatives.
+    """Margin loss: a query must be nearer to its positive than to each of its negatives.
 
     Attributes:
       margin: margin of the distances.

@@ -129,7 +129,7 @@ class Electra(Masks, Objective):
 
     @property
     def two_updates(self) -> bool:
-        """Whether a step updates first the generator and then the discriminator."""
+        """True if a step updates first the generator and then the discriminator."""
         return self.sharing != "es" if self.decoupled is None else self.decoupled
 
     def phases(self) -> tuple[Phase, ...]:

@@ -114,7 +114,7 @@ class Bound(nnx.Module):
 
 
 def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:
-    """The configs of a learner's heads by name: those that the objective reads, then the others.
+    """Return the configs of a learner's heads by name, the objective's own first.
 
     Raises:
       InputError: two have one name.
@@ -237,7 +237,7 @@ class Learner:
         )
 
     def check_train(self) -> None:
-        """Rejects, by an InputError, a pattern of `train` that means no parameter to be trained.
+        """Raise InputError for a pattern of `train` without a parameter to train.
 
         A pattern of an adapter is rejected in the same way. The path of an adapter means all that
         it trains, one of which is enough.
@@ -253,7 +253,7 @@ class Learner:
                 )
 
     def init(self, key: Key) -> Params:
-        """Initial parameters, as they are stored."""
+        """Return the initial parameters as they are stored."""
         parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters, self.use)
         fresh = tied_parameters.fresh(self.views, init(lambda rngs: Bound(*parts, rngs=rngs), key))
         if self._towers:  # they begin as the model
@@ -287,7 +287,7 @@ class Learner:
     def bind(
         self, params: Params, *, key: Key | None = None, adapter_ids: Array | None = None
     ) -> Bound:
-        """The module in the compute dtype, of stored parameters, with adapters in their slots.
+        """Return the module in the compute dtype from stored parameters, with adapters in slots.
 
         Args:
           params: as they are stored.
@@ -310,7 +310,7 @@ class Learner:
         return bound
 
     def changed(self, params: Params, *, key: Key | None = None) -> Params:
-        """The parameters that the module has, with what adapters have instead of the model's."""
+        """Return the module's parameters with the arrays that adapters replace."""
         seen = self.read(params)
         if not self._has_copies:
             return seen
@@ -340,7 +340,7 @@ class Learner:
         return split(bound.model)[1]
 
     def delta_form(self, adapters: Params) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
-        """What its adapters change of the model.
+        """Return the adapters' change of the model.
 
         Returns:
           path in the parameters -> part of a delta, and the adapters that no kernel can hold.
@@ -362,7 +362,7 @@ class Learner:
         return self.bind(params, adapter_ids=adapter_ids).model
 
     def check_mesh(self, mesh: Mesh) -> None:
-        """Rejects, by an InputError, a mesh that does not divide the parameters or the heads."""
+        """Raise InputError for a mesh that does not divide the parameters or the heads."""
         heads = self.model.divided_heads
         sharding.check_divisible(mesh, self.axes, self.shapes, num_heads=heads)
 
@@ -495,7 +495,7 @@ class Learner:
         return sum(map(modules.num_unused, names)) * (1 + len(self._towers))
 
     def holds_still(self, path: str) -> bool:
-        """Whether the parameter at a path is frozen in a run that trains a chosen part alone."""
+        """Return True for a frozen parameter of a run that trains only a chosen part."""
         return bool(self.train or self.adapters) and not self.trains(path)
 
     def _unread(self, path: str) -> bool:
@@ -503,7 +503,7 @@ class Learner:
 
     @functools.cached_property
     def _has_copies(self) -> bool:
-        """Whether an adapter has arrays instead of some of the model's."""
+        """True if an adapter replaces some of the model's arrays."""
         return bool(self.adapters) and bool(self._module.adapters.copied())
 
     @functools.cached_property
@@ -521,7 +521,7 @@ class Learner:
         return {pattern: own.get(pattern, (pattern,)) for pattern in self.train}
 
     def _of(self, adapter: Adapter) -> tuple[str, ...]:
-        """What an adapter trains: its patterns of the model, and its paths of each tower."""
+        """Return the patterns of the model that an adapter trains, and its paths in each tower."""
         flat = trees.flatten(self.shapes)
         patterns = adapter.trains(list(as_model(flat)))
         if not self._towers:
@@ -568,7 +568,7 @@ class Learner:
 
     @property
     def _is_partial(self) -> bool:
-        """Whether some parameters are not trained."""
+        """True if some parameters are not trained."""
         return not all(map(self.trains, trees.flatten(self.shapes)))
 
     @property
@@ -618,7 +618,7 @@ _SMALLEST_BOUND = 100_000
 
 
 def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
-    """Rejects, by an InputError, a copy of an array that a view makes of others, or reads."""
+    """Raise InputError for a copy of an array that a view computes from others, or reads."""
     for path in modules.copied():
         if any(view.mentions(f"model/{path}") for view in its_views):
             raise InputError(

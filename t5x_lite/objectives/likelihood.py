@@ -95,7 +95,7 @@ def cross_entropy(
 def correct(
     scores: Float[Array, "*batch V"], target_scores: Float[Array, "*batch"]
 ) -> Float[Array, "*batch"]:
-    """How far each target is the best of its row: 1, 0, or 1 / n if n scores are the largest.
+    """Return each target's accuracy: 1 if it is the best, 1 / n in a tie of n, else 0.
 
     Equal scores decide nothing: a model that gives all of V classes one score has 1 / V, which is
     what a random choice has.
@@ -156,7 +156,7 @@ def soft_targets(teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]) -> 
 
 
 class TokenLosses(NamedTuple):
-    """Of each position, in float32.
+    """Losses of each position, in float32.
 
     Attributes:
       loss: cross-entropy, z-loss included.

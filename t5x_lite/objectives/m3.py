@@ -227,7 +227,7 @@ class M3(Contrastive):
         return GROUP if block == 1 else f"block:{block}"
 
     def _shares(self, step: Array | None) -> tuple[Array | float, Array | float]:
-        """What L and L' are multiplied with."""
+        """Return the factors of L and L'."""
         if self.distill_from is None or step is None:
             return 1.0, 0.0
         on = (step >= self.distill_from).astype(jnp.float32)
@@ -297,7 +297,7 @@ class M3(Contrastive):
 
 
 class M3Rows(LossModule):
-    """What the three heads make of texts, as the rows of a loss in two stages."""
+    """Outputs of the three heads, as rows of a loss in two stages."""
 
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None

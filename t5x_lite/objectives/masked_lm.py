@@ -63,7 +63,7 @@ class Slots(NamedTuple):
 
 
 def counts(real: Bool[Array, "B S"], ratio: float) -> Int[Array, " B"]:
-    """How many tokens of each row to mask: max(1, round(ratio * tokens)), of special tokens too.
+    """Count tokens to mask a row: max(1, round(ratio * tokens)), special tokens included.
 
     Args:
       real: what is not padding.
@@ -82,7 +82,7 @@ def most(length: int, ratio: float) -> int:
 def units(
     word_ids: Int[Array, "B S"], *, whole_word: bool, max_ngram: int = 1, key: Key
 ) -> Int[Array, "B S"]:
-    """Number the units of masking from 1 along each row; 0 is never masked.
+    """Return the number of each unit of masking along its row, from 1; 0 is never masked.
 
     Args:
       word_ids: the same for all pieces of a word, which lie together; 0 at special tokens and
@@ -148,7 +148,7 @@ def replaced(
     random: float = 0.1,
     key: Key,
 ) -> Int[Array, "B S"]:
-    """What the model reads: each chosen token masked, replaced by a random one, or as it is.
+    """Return the model's input: chosen tokens are masked, replaced at random or unchanged.
 
     Args:
       tokens: the text.
@@ -201,7 +201,7 @@ def put_at_slots(
 
 
 def noise_and_dropout(key: Key | None) -> tuple[Key, Key | None]:
-    """The key of the masks and that of dropout; without a key the masks are always the same."""
+    """Split a key for masks and dropout; without a key the masks are always the same."""
     if key is None:
         return jax.random.key(0), None
     noise, dropout = jax.random.split(key)
@@ -213,7 +213,7 @@ Ratio = Annotated[float, In(0, 1, "()")]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Masks:
-    """Which tokens are predicted, and what the model reads in their place.
+    """The choice of predicted tokens and of their replacement.
 
     Attributes:
       mask_id: the vocabulary's [MASK].
@@ -266,7 +266,7 @@ class Masks:
     def draw(
         self, batch: Batch, *, vocab_size: int, pad_id: int, key: Key
     ) -> tuple[Int[Array, "B S"], Slots]:
-        """What the model reads, and the masked positions.
+        """Return the model's input, and the masked positions.
 
         Args:
           batch: batch of the layout Encoder().
@@ -349,13 +349,13 @@ def sums(
 
 
 def features(batch: Batch) -> Mapping[str, Any]:
-    """What an encoder is given in addition to the tokens, as far as the batch has it."""
+    """Return an encoder's inputs in addition to tokens, as far as the batch has them."""
     names = ("segment_ids", "positions", "token_types")
     return {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}
 
 
 def real_tokens(batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
-    """What is not padding."""
+    """Return True for tokens that are not padding."""
     if "encoder_segment_ids" in batch:
         return batch["encoder_segment_ids"] > 0
     return batch["encoder_input_tokens"] != pad_id

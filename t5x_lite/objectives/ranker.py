@@ -72,7 +72,7 @@ _NEVER = -1e9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ranker(Objective):
-    """How well a passage answers a query.
+    """Cross-encoder loss: scores of the passages that are read with a query.
 
     Attributes:
       loss: "listwise", the cross-entropy of the passage that answers among those of its row, or

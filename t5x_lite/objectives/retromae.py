@@ -143,7 +143,7 @@ def bag_scores(
 
 
 def largest(scores: Float[Array, "B V"], number: int) -> Float[Array, "B V"]:
-    """The largest scores of each row where they are, and 0 elsewhere (DupMAE's sparse vector).
+    """Keep the largest scores of each row, and set the others to 0 (DupMAE's sparse vector).
 
     Args:
       scores: scores of the vocabulary.
@@ -226,7 +226,7 @@ class RetroMAE(Masks, Objective):
         return RetroMAELoss(self, model, rngs=rngs)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "mlm", and that a text's vector is the state of its [CLS], which is trained."""
+        """Return the heads "mlm" and "dense", the latter with the trained pooling "cls"."""
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
@@ -363,7 +363,7 @@ class RetroMAELoss(nnx.Module):
         return scan_layers(self.decoder, call, x, inputs=each, running=straight)[0]
 
     def _visible(self, batch: Batch, documents: "Documents", *, key: Key) -> Visibility:
-        """Which keys each query of the enhanced decoder sees."""
+        """Return the mask of each query of the enhanced decoder."""
         config, word_ids = self.config, batch["encoder_word_ids"]
         batch_size, length = word_ids.shape
         unit_key, choice_key, pick_key = jax.random.split(key, 3)
@@ -400,7 +400,7 @@ class RetroMAELoss(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-    """Where the documents of each row begin and end.
+    """Boundaries of the documents of each row.
 
     Attributes:
       positions: from 0 within each.

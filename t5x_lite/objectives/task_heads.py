@@ -502,7 +502,7 @@ _BY_CLASSES = {1: "tasks.glue:stsb", 3: "tasks.glue:mnli"}
 
 
 def objective_for(head: Head | None, *, mask_id: int) -> tuple[Objective, str]:
-    """The objective that trains a head, and a task of its kind; `NoLoss` where there is none.
+    """Return the objective that trains a head, and a suitable task; `NoLoss` if there is none.
 
     Args:
       head: head of the checkpoint; None is an encoder alone.

@@ -103,7 +103,7 @@ def stem(word: str) -> str:
 
 
 def _consonants(word: str) -> list[bool]:
-    """Of each letter whether it is a consonant: y is one at the start and behind a vowel."""
+    """Return True for consonants; y is one at the start and after a vowel."""
     found: list[bool] = []
     for i, letter in enumerate(word):
         if letter == "y":
@@ -160,7 +160,7 @@ def _mended(word: str) -> str:
 
 
 def _replaced(word: str, rules: dict[str, str]) -> str:
-    """The word with its longest suffix of the rules replaced, if what is before it has m > 0."""
+    """Replace the word's longest suffix of the rules if its stem has m > 0."""
     for size in range(min(7, len(word)), 2, -1):
         suffix = word[-size:]
         if suffix in rules:

@@ -136,7 +136,7 @@ class InvertedIndex(NamedTuple):
         return analyzer(self.settings["analyzer"])
 
     def postings(self, term: str) -> tuple[np.ndarray, np.ndarray]:
-        """The documents of a term and its frequencies in them; none of one that is not there."""
+        """Return a term's documents and frequencies, which are empty for an unknown term."""
         number = self._number(term)
         if number is None:
             return self.documents[:0], self.frequencies[:0]
@@ -234,7 +234,7 @@ class _Builder:
         self._num_documents += 1
 
     def _write_block(self) -> None:
-        """Postings sorted by term, and within a term by document."""
+        """Write postings sorted by term, and within a term by document."""
         terms = np.asarray(self._block_terms, np.int32)
         order = np.argsort(terms, kind="stable")
         numbers, counts = np.unique(terms, return_counts=True)
@@ -348,7 +348,7 @@ class BM25:
         self._scores = np.zeros(len(exact), np.float32)
 
     def search(self, query: str, *, depth: int) -> list[tuple[str, float]]:
-        """The best documents that share a term with a query, and their scores, best first."""
+        """Return the best documents that share a term with a query, with scores, best first."""
         scores, touched = self._scores, []
         for term, times in collections.Counter(self._analyze(query)).items():
             documents, frequencies = self._index.postings(term)

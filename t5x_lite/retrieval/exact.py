@@ -126,7 +126,7 @@ def _better_on_cpu(
 
 
 def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
-    """Of each query the depth-th largest of the maxima of groups of documents."""
+    """Return each query's depth-th largest maximum of groups of documents."""
     num, size = product.shape
     width = max(1, min(_WIDTH, size // (2 * depth)))
     groups = size // width
@@ -137,14 +137,14 @@ def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _first_of_equal(query: np.ndarray, is_least: np.ndarray, depth: int) -> np.ndarray:
-    """What is above the least of its query, and the first `depth` that are equal to it."""
+    """Return True above a query's least score, and for the first `depth` equal to it."""
     before = np.cumsum(is_least) - is_least
     starts = np.searchsorted(query, query)  # of each the first of its query
     return ~is_least | (before - before[starts] < depth) if len(query) else is_least
 
 
 def _nth(query: np.ndarray, num: int) -> np.ndarray:
-    """Of sorted numbers of queries, how many of the same stand before each."""
+    """Return each number's count of equal earlier numbers, in sorted numbers of queries."""
     counts = np.bincount(query, minlength=num)
     return np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
 
@@ -267,7 +267,7 @@ class ExactSearch:
         self._seen += len(vectors)
 
     def _multiplied(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        """The product [Q, n], in an array that each chunk uses again: fresh pages cost time."""
+        """Return the product [Q, n] in a reused array: new pages cost time."""
         shape = (len(queries), len(documents))
         if self._product.shape != shape:
             self._product = np.empty(shape, np.float32)
@@ -305,7 +305,7 @@ class ExactSearch:
         return own
 
     def _keep_names(self, documents: Sequence[str]) -> None:
-        """The names of what is among the best now, and of nothing else."""
+        """Keep only the names of the best documents so far."""
         rows = jax.device_get(self._rows)
         best = {row for block in rows for row in np.unique(block).tolist() if row != _NONE}
         new = dict(enumerate(documents, start=self._seen))
@@ -350,7 +350,7 @@ def _compiled(depth: int, parts: int, mesh: Mesh | None) -> Callable[..., tuple[
 def _better(
     asked: tuple[Array, _Held], documents: Array, *, depth: int, parts: int
 ) -> tuple[Array, Array]:
-    """The best of those so far and of a chunk: scores [Q, depth] and numbers of documents."""
+    """Merge the best so far with a chunk: scores [Q, depth] and numbers of documents."""
     queries, held = asked
     shared = documents.reshape(parts, -1, documents.shape[1])
     # In float32 also where a device would round the factors: the search is exact.
@@ -376,7 +376,7 @@ def _best_of(
 
 
 def _top(scores: Float[Array, "Q W N"], depth: int) -> tuple[Array, Array]:
-    """The largest along the last axis, falling, and their places; of equal ones the first."""
+    """Return the largest scores of the last axis, descending, and their indices; ties by index."""
     size, depth = scores.shape[-1], min(depth, scores.shape[-1])
     width = 2 ** round(math.log2(max(1.0, math.sqrt(size / depth))))
     if width == 1 or size // width < depth:

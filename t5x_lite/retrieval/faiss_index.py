@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How an index is made.
+    """Settings by which an index is made.
 
     Attributes:
       train_vectors: vectors that centroids and codes are trained on; None is 64 of each list, at

@@ -125,7 +125,7 @@ def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, floa
 def _values(
     query: str, documents: Sequence[Ranked], method: Method, rrf_k: int
 ) -> dict[str, float]:
-    """What each document of a ranking brings to the sum."""
+    """Return the contribution of each document of a ranking to the sum."""
     if method == "rrf":
         return {one.document: 1 / (rrf_k + one.rank) for one in documents}
     scores = {one.document: one.score for one in documents if one.score is not None}
@@ -190,7 +190,7 @@ Scored = list[tuple[int, float]]
 
 @runtime_checkable
 class Corpus(Protocol):
-    """What heads made of documents: `data.formats.vectors.M3Texts`."""
+    """Outputs of heads for documents: `data.formats.vectors.M3Texts`."""
 
     ids: list[str]
     dense: np.ndarray | None
@@ -200,11 +200,11 @@ class Corpus(Protocol):
         ...
 
     def terms(self) -> Iterable[Mapping[int, float]]:
-        """Of each document."""
+        """Return the terms of each document."""
         ...
 
     def vectors(self, number: int) -> np.ndarray:
-        """Of a document's tokens."""
+        """Return the vectors of a document's tokens."""
         ...
 
 

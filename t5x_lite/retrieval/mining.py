@@ -37,7 +37,7 @@ _LEAST_CHARACTERS = 24
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Which candidates become negatives; its fields are options of `t5x-lite mine`.
+    """Rules for the choice of negatives; the fields are options of `t5x-lite mine`.
 
     Attributes:
       first: the first place of a ranking that is looked at, from 0.
@@ -72,13 +72,13 @@ class Rules:
 
     @property
     def scored(self) -> bool:
-        """Whether candidates need scores."""
+        """True if candidates need scores."""
         values = (self.margin, self.relative_margin, self.min_score, self.max_score)
         return any(value is not None for value in values)
 
     @property
     def compares(self) -> bool:
-        """Whether candidates are compared with the answers."""
+        """True if candidates are compared with the positives."""
         return self.margin is not None or self.relative_margin is not None
 
 
@@ -95,7 +95,7 @@ class Candidate(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of a query.
+    """Known facts about a query.
 
     Attributes:
       numbers: the answers that are in the pool.
@@ -213,7 +213,7 @@ def _drawn(*parts: str | int) -> int:
 
 
 def _sampled(query: str, kept: list[Candidate], pool: "Pool", rules: Rules) -> list[Candidate]:
-    """Some candidates in their order: those with the lowest draws."""
+    """Sample candidates in their order: those with the lowest random values."""
     draws = [_drawn(rules.seed, query, pool.name(one.number)) for one in kept]
     places = sorted(range(len(kept)), key=lambda place: (draws[place], place))
     return [kept[place] for place in sorted(places[: rules.negatives])]

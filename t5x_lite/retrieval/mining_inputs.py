@@ -1,4 +1,4 @@
-"""What `t5x-lite mine` reads: queries with their answers, and the passages that are searched.
+"""Inputs of `t5x-lite mine`: queries with their positives, and the searched passages.
 
 The passages among which negatives are looked for, by number.
 
@@ -38,7 +38,7 @@ _WORDS_KEPT = 1 << 14
 
 
 def same_words(text: str) -> str:
-    """What is equal for two texts that have the same words; the text itself if it has none."""
+    """Return a key that is equal for texts of the same words, or the text if it has none."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(_WORD.findall(plain)) or plain.strip()
 
@@ -107,7 +107,7 @@ class Pool:
         return self._numbers.get(name)
 
     def find(self, text: str) -> int | None:
-        """The number of the first passage of a text, with its title or without it; None is none."""
+        """Return the number of the first passage with a text, with or without title, or None."""
         if self._by_digest is None:
             numbers = range(len(self) - 1, -1, -1)
             self._by_digest = {each: k for k in numbers for each in self._digests[k].tolist()}
@@ -122,7 +122,7 @@ class Pool:
         return self._texts[number]
 
     def words(self, number: int) -> str:
-        """What `same_words` gives of a passage with its title; those asked for last are kept."""
+        """Return `same_words` of a passage with its title; the latest results are cached."""
         return self._words(number)
 
     def words_of_text(self, number: int) -> str:
@@ -131,11 +131,11 @@ class Pool:
         return same_words(self.text(number)[start:]) if start else self.words(number)
 
     def digests(self, number: int) -> set[int]:
-        """Of its text, with its title and without it."""
+        """Return the digests of the text with its title and without it."""
         return {*self._digests[number].tolist()}
 
     def identity(self) -> str:
-        """What tells it from another pool."""
+        """Return the identity that distinguishes it from other pools."""
         content = hashlib.sha256()
         for table in (self._names, self._texts):
             for values in table.arrays().values():
@@ -187,7 +187,7 @@ class Inputs(NamedTuple):
     digest: str
 
     def answers_by_query(self) -> dict[str, frozenset[int]]:
-        """The numbers of the answers, also those that another line of the same query names."""
+        """Return the positives of each query, over all lines of the same query."""
         found: dict[str, set[int]] = {}
         for one in self.asked:
             own = (number for number in one.positives if number is not None)

@@ -172,7 +172,7 @@ class PairReader:
 
 
 def _kind(name: str) -> Literal["archive", "documents", "tfds"]:
-    """What an input is: archives or lists of them, documents, or a data set of TFDS."""
+    """Return the kind of an input: archives or lists of them, documents, or a TFDS data set."""
     if is_named(name):
         return "tfds" if name.startswith(TFDS) else "documents"
     if plain_name(name).endswith((*_ARCHIVES, ".paths")):

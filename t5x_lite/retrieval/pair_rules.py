@@ -200,7 +200,7 @@ def ict(document: Document) -> Iterator[Raw]:
 
 
 def _passages(text: str) -> Iterator[list[str]]:
-    """The sentences of a text, in runs of up to `BLOCK_WORDS` words or of one longer sentence.
+    """Yield a text's sentences in runs of up to `BLOCK_WORDS` words, or one longer sentence.
 
     A sentence ends in the space before the next one, if there is any.
     """
@@ -220,7 +220,7 @@ def _passages(text: str) -> Iterator[list[str]]:
 
 
 def code_docstring(document: Document) -> Iterator[Raw]:
-    """What a function does in words, and its code (CodeSearchNet)."""
+    """Yield a function's description in words, and its code (CodeSearchNet)."""
     record = document.record
     words = _text(record, "docstring", "func_documentation_string")
     return _alone(record, words, _text(record, "code", "func_code_string"))
@@ -270,7 +270,7 @@ SAMPLES = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Filters:
-    """Which pairs are kept; its fields are options of `t5x-lite pairs`.
+    """Filters of pairs; the fields are options of `t5x-lite pairs`.
 
     Attributes:
       min_query_words: minimum query words of a query.
@@ -393,7 +393,7 @@ def plain(text: str) -> str:
 
 
 def _count(text: str, enough: int) -> int:
-    """The words of a text; of one that is divided by spaces, no more are looked for than needed."""
+    """Count a text's words; if spaces divide them, stop when there are enough."""
     spaced = len(text.split(None, enough))
     return spaced if text.isascii() or spaced > enough else len(words(text))
 

@@ -148,7 +148,7 @@ _PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairEncoder:
-    """How a checkpoint encodes queries and passages; its fields are options of `t5x-lite mine`.
+    """The encoding of queries and passages; the fields are options of `t5x-lite mine`.
 
     Attributes:
       step: the step to take from a work directory, or best; the newest if not given.

@@ -51,7 +51,7 @@ class Article(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Excerpts:
-    """Which articles are asked about, and by how much of each: options of `synthesize requests`.
+    """The choice of articles and excerpts: options of `synthesize requests`.
 
     Words of scripts without spaces are characters.
 
@@ -75,7 +75,7 @@ def draw_of(article: str, seed: int) -> int:
 
 
 def excerpt(article: Article, excerpts: Excerpts) -> str:
-    """A run of whole paragraphs, as many as fit, from a sampled one on; of a longer one its words.
+    """Return whole paragraphs from a random one on, or words of a paragraph that is too long.
 
     Returns:
       "" where the article is too short.
@@ -102,7 +102,7 @@ def _first_words(text: str, num: int) -> str:
 
 
 def request_of(article: Article, excerpts: Excerpts, template: str) -> dict[str, str] | None:
-    """What the generator gets; None of an article that is too short."""
+    """Return the generator's request, or None if the article is too short."""
     text = excerpt(article, excerpts)
     if not text:
         return None
