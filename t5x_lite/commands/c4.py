@@ -74,7 +74,7 @@ def c4(
       input: WET or WARC files, .gz or not; patterns, directories, gs:// and s3:// too; a file
         *.paths, *.paths.gz or *.txt that lists such files.
       overrides: --cleaning.RULE and its value, and after "--" the options of Beam.
-      output: the directory to write: new, or that of the same command.
+      output: the output directory: new, or unfinished output of the same command.
       preset: the rules of the published C4, or of the paper as it first appeared.
       variant: the variant of C4.
       bad_words: a list with an entry a line, or for multilingual a directory of such lists; none
@@ -84,7 +84,7 @@ def c4(
       base: prefix of relative paths in a list of paths, such as s3://commoncrawl.
       num_shards: shards of the training split; if not given, by the input's size (1024 for a whole
         crawl).
-      array_record: writes ArrayRecord files next to those of JSON lines.
+      array_record: also writes ArrayRecord files.
       workers: processes; one per core if not given. For the runner local.
       memory: GiB that deduplication may hold before it spills to disk. For the runner local.
       runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...

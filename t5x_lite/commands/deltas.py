@@ -69,14 +69,14 @@ def compose(
     sparsify, factor, materialize and without_heads are its functions.
 
     Args:
-      expression: of names, numbers, + - * / and functions.
+      expression: arithmetic with names, numbers, + - * / and functions.
       destination: the directory to write, a delta; it must not exist yet.
       delta: NAME=DIR for each name: a delta, or a run that trained adapters; with --base any run.
       fisher: for the function fisher, the diagonal of each of its deltas.
       base: the checkpoint that all of them are changes of; if not given, the recorded one.
       allow_other_base: uses --base though another one was recorded, and says so.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if the expression is wrong, with the column; if a directory is wrong; if the
@@ -195,11 +195,11 @@ def merge(
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
       base: the checkpoint that it is a change of; if not given, the recorded one.
-      adapters: which modules of a run are merged.
+      adapters: adapters of a run to merge.
       dtype: dtype of the stored weights; for bfloat16 the relative error is shown.
       allow_other_base: uses --base though another one was recorded, and says so.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if the source or its base is missing, damaged or another one, or if the
@@ -248,12 +248,11 @@ def fisher(
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
       examples: number of examples.
-      labels: empirical, those of the data, or expected, of a classifier all classes by their
-        probabilities.
+      labels: empirical: labels of the data; expected: all classes of a classifier, by probability.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if there is no such checkpoint, if its data are missing, if expected labels are
@@ -333,8 +332,8 @@ def heads(
       keep: the fraction of heads that stay, above 0; 1 only measures.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if there is no such checkpoint, if it has modules or shared arrays, if its data
@@ -431,13 +430,13 @@ def extend(
     Args:
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
-      positions: tokens of a text at most, such as 8192.
+      positions: maximum tokens of a text, such as 8192.
       new_rows: repeat the rows that there are, or random.
-      seed: of random rows.
+      seed: random seed for new rows.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Returns:
       The directory that was made.
@@ -531,7 +530,7 @@ def extended(
 
     Args:
       table: the one that there is.
-      rows: of the new one.
+      rows: rows of the new table.
       first: the row of a text's first token; those before it are as they were.
       draw: makes new rows of a shape; None repeats the rows from `first` on.
     """

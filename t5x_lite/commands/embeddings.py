@@ -103,38 +103,36 @@ def embed(
         vector (needs pyarrow); it is replaced if it is there.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: directory of the base, for a checkpoint that holds its trained part alone; if not given,
-        the one it was trained from.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       format: format of the input; auto goes by the file's name.
       pooling: the state of [CLS], or the mean of all; if not given, the checkpoint's, or else mean,
         with a warning.
-      normalize: whether vectors have length 1; if not given, the checkpoint's choice, or else True.
+      normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
       prefix: text put before every text, such as "query: "; if not given, the checkpoint's prompt.
       prompt: the name of the checkpoint's prompt, such as query or document; if not given, its
         default one, if it has one.
-      role: what the texts are: a retriever with two encoders, or with two projections, has one for
-        passages.
+      role: kind of the texts, for a retriever with its own encoder or projection for passages.
       batch_size: texts encoded at once.
-      inputs_length: tokens of a text at most; the model's training length if not given.
-      long_inputs: whether longer texts are cut, with a warning, or rejected.
-      longest_line: bytes of a line at most; a longer one is rejected before it is in memory.
+      inputs_length: maximum tokens of a text; default: the model's training length.
+      long_inputs: "cut" truncates longer texts and warns; "refuse" rejects them.
+      longest_line: maximum bytes of a line; a longer one is rejected before it is in memory.
       bag_top: of DupMAE, so many largest entries of the bag of words, the highest logits of the
         masked language model over a text's tokens, stand behind the state of [CLS]; the vector has
         as many more numbers as the vocabulary tokens, the others 0. 0 is no bag.
-      heads: what is written of a text: dense, lexical (weights of its tokens) and multi_vector
-        (vectors of its tokens), in one pass. Of dense alone output is a file, else a new directory
+      heads: output per text: dense, lexical (weights of its tokens) and multi_vector (vectors of
+        its tokens), in one pass. For dense only, the output is a file; otherwise a new directory
         with ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, which hybrid reads.
-      mcls: a [CLS] stands before each of so many tokens of a text, and the vector is the mean of
-        their states: BGE-M3's way with long texts, 256 there; one [CLS] if not given.
-      vector_numbers: of the vectors of tokens: float16, int8 with a scale of each, or float32.
-      part: I/N, such as 2/8: the I-th of N parts of the texts alone, for so many hosts. The files
-        of all parts, in order, are what search takes as --vectors.
-      compute_dtype: of the encoder's activations; if not given, that of the checkpoint's run.
-      text: column of the text of JSON and of tables, or columns in braces; the title stands before
-        "{text}".
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      mcls: adds a [CLS] before every N tokens of a text and averages their states (BGE-M3 for long
+        texts: 256); default: one [CLS].
+      vector_numbers: type of token vectors: float16, int8 with one scale each, or float32.
+      part: I/N, such as 2/8: embeds only shard I of N, for N hosts; pass the files of all shards,
+        in order, to search as --vectors.
+      compute_dtype: type of the encoder's activations; default: the type in the checkpoint's run.
+      text: column of the text in JSON and tables, or columns in braces; "{text}" follows a title.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Returns:
       The file or directory that was written.
@@ -340,7 +338,7 @@ class Cutter:
 
     Args:
       encoder: whose rows they are.
-      long_inputs: whether longer texts are cut or rejected.
+      long_inputs: "cut" truncates longer texts; "refuse" rejects them.
       mcls: tokens behind each [CLS] of a row; None has one [CLS].
     """
 

@@ -88,14 +88,13 @@ def mine(
       input: JSON lines {"query", "pos"}, or a directory in BEIR's format.
       output: the same lines with "neg", ids and scores; OUTPUT.settings.json is written next to it.
       checkpoint: searches with its vectors; instead of it, --rankings.
-      rankings: a run, whose queries are those of the input by their "id", as bm25 search, search,
-        fuse and rerank write it.
-      passages: files of the passages that are searched; if not given, those of the input.
-      vectors: of these passages in their order, if embed has made them.
-      split: train, validation or test: whose judgments of a BEIR directory.
-      rules: which passages become negatives.
+      rankings: a run of bm25 search, search, fuse or rerank; its query ids are the input's "id".
+      passages: passage files to search; default: the passages of the input.
+      vectors: vectors that embed made of these passages, in their order.
+      split: relevance judgments (qrels) of a BEIR directory: train, validation or test.
+      rules: rules for negatives.
       rescore: replaces "pos_scores" of the input by scores of the search; if not set they stay.
-      encoder: how the checkpoint encodes texts.
+      encoder: encoding of the texts.
 
     Raises:
       InputError: a file is wrong, a run names what the input does not have, or what is there of the
@@ -302,7 +301,7 @@ def refresh(
     is: training waits for a search that is late. It ends when no search is needed any more.
 
     Args:
-      workdir: of the run.
+      workdir: work directory of the run.
       passages: files of the passages that are searched.
       batch_size: texts encoded at once.
       once: ends after the checkpoints that are there.

@@ -84,25 +84,25 @@ def rerank(
       input: rankings of the first stage, in TREC's form, in MS MARCO's, or JSON lines {"query",
         "documents", "scores"}; - is standard input.
       output: the new run; .tsv is MS MARCO's form, .jsonl JSON lines, and all else TREC's.
-      beir: a directory with corpus.jsonl and queries.jsonl, whose texts are scored.
+      beir: directory with the texts to score: corpus.jsonl and queries.jsonl.
       queries: instead of it, queries with ids: JSON lines {"_id", "text"}, or id TAB text.
       passages: instead of it, passages with ids, and titles if they have them: JSON lines, MS
         MARCO's collection.tsv, DPR's psgs_w100.tsv.
       depth: documents of a query that are scored; the others keep their order below them.
       sigmoid: writes probabilities instead of logits.
-      format: of the output, if its name does not say it.
+      format: format of the output; default: by its name.
       tag: TREC's name of the run.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
-        not given.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       batch_size: pairs scored at once.
-      inputs_length: tokens of query and passage together; what the model was trained with if not
-        given. The passage alone is cut.
-      query_length: tokens of a query at most; what the model was trained with if not given.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      inputs_length: maximum tokens of query and passage together; only the passage is truncated;
+        default: the model's training length.
+      query_length: maximum tokens of a query; default: the model's training length.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if the checkpoint, a file or a line is wrong, or a text is missing.
@@ -254,22 +254,20 @@ def score_pairs(
         BGE-M3.
       input: JSON lines {"query", "pos", "neg"}; - is standard input.
       output: the same with "pos_scores" and "neg_scores"; - is standard output.
-      negatives_top: of so many negatives of a query, the first, there are scores, and null of the
-        others; of all if not given.
+      negatives_top: scores only the first N negatives of a query; others get null; default: all.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
-        not given.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       batch_size: pairs scored at once; with --heads texts.
-      inputs_length: tokens of query and passage together, or with --heads of a passage; what the
-        model was trained with if not given. The passage alone is cut.
-      query_length: tokens of a query at most; what the model was trained with if not given.
+      inputs_length: maximum tokens of query and passage together, or with --heads of a passage;
+        only the passage is truncated; default: the model's training length.
+      query_length: maximum tokens of a query; default: the model's training length.
       heads: the heads of a BGE-M3 that score: some of dense, lexical and multi_vector.
-      weights: of the dense, the lexical and the multi-vector score, whose weighted mean over the
-        heads is written.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      weights: weights of the dense, lexical and multi-vector score in their weighted mean.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if the checkpoint or a line is wrong.
@@ -380,15 +378,16 @@ def hybrid(
 
     Args:
       corpus: the directory that embed --heads dense lexical multi_vector wrote of the documents.
-      queries: that of the queries.
+      queries: directory of the queries.
       output: a new directory.
       ways: the runs that are written.
-      weights: of the dense, the lexical and the multi-vector score in all; of long documents the
-        paper has .15 .5 .35.
-      pair_weights: of the dense and the lexical score in dense_lexical; of long documents .2 .8.
-      depth: documents of a query at most.
+      weights: weights of the dense, lexical and multi-vector score in "all"; the paper has .15 .5
+        .35 for long documents.
+      pair_weights: weights of the dense and lexical score in "dense_lexical"; .2 .8 for long
+        documents.
+      depth: maximum documents per query.
       rerank: best documents of dense that multi_vector and all score again.
-      same_ids: whether a document that has a query's id stays in that query's ranking.
+      same_ids: keeps a document with the query's own id in its ranking.
       tag: TREC's name of the runs.
 
     Returns:

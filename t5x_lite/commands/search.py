@@ -89,21 +89,20 @@ def search(
     stands first in the corpus is first. A killed command continues.
 
     Args:
-      vectors: of the corpus: .npy or .parquet files that embed wrote, in order.
+      vectors: corpus vectors: .npy or .parquet files of embed, in order.
       ids: files of the texts that .npy files were made of, in order; without them a document's id
         is its number, from 0.
       queries: a file of texts, with --checkpoint; else of vectors.
       query_ids: as --ids, of queries that are vectors.
       output: the run.
-      encoder: of queries that are texts.
-      depth: documents of a query at most.
-      same_ids: whether a document that has a query's id stays in that query's ranking, or is left
-        out, as BEIR does.
+      encoder: encoder of text queries.
+      depth: maximum documents per query.
+      same_ids: keeps a document with the query's own id in its ranking; BEIR excludes it.
       format: trec, marco (MS MARCO's three columns) or jsonl; if not given, what the name says:
         .tsv is marco, .jsonl jsonl, and others trec.
       tag: TREC's name of the run.
-      part: I/N, such as 2/8: the I-th of N parts of the corpus alone, for so many hosts. fuse makes
-        one run of theirs by --method merge.
+      part: I/N, such as 2/8: searches only shard I of N, for N hosts; combine their runs by fuse
+        --method merge.
 
     Raises:
       InputError: a file is wrong, or what is there of the output is of another command.
@@ -162,7 +161,7 @@ def index_build(
     The directory appears when it is complete.
 
     Args:
-      vectors: of the corpus: .npy or .parquet files that embed wrote, in order.
+      vectors: corpus vectors: .npy or .parquet files of embed, in order.
       ids: files of the texts that .npy files were made of; without them ids are numbers.
       output: the directory of the index.
       kind: Flat (exact), IVFn,Flat (n lists), IVFn,PQm (m bytes of a vector), PQm, or HNSWm,Flat (a
@@ -170,8 +169,8 @@ def index_build(
       train_vectors: that IVF and PQ are trained on; if not given, 64 of each list, and at least
         65536.
       ef_construction: candidates that HNSW chooses neighbours from.
-      seed: of the vectors for training.
-      threads: of faiss; with more than one, graphs differ from run to run.
+      seed: random seed for the sample of training vectors.
+      threads: faiss threads; HNSW indexes are reproducible only with 1.
 
     Raises:
       InputError: as `retrieval.faiss_index.build`.
@@ -212,11 +211,11 @@ def index_search(
       queries: a file of texts, with --checkpoint; else of vectors.
       query_ids: files of the texts that queries as .npy were made of.
       output: the run.
-      encoder: of queries that are texts.
-      depth: documents of a query at most.
+      encoder: encoder of text queries.
+      depth: maximum documents per query.
       nprobe: lists of IVF that are searched; 1 in 64 if not given.
       ef_search: candidates of HNSW; 128 if not given.
-      threads: of faiss.
+      threads: faiss threads.
       same_ids: as for search.
       format: as for search.
       tag: TREC's name of the run.
@@ -271,13 +270,13 @@ def index_bench(
 
     Args:
       indexes: directories that index build wrote, of the same vectors.
-      vectors: of the corpus.
+      vectors: corpus vectors.
       queries: a file of vectors.
       depth: recall@depth is the fraction of the exact results that are found.
       nprobe: lists of IVF that are searched, a line each.
       ef_search: candidates of HNSW, a line each.
-      threads: of faiss.
-      output: a file for the lines; if not given, they are printed alone.
+      threads: faiss threads.
+      output: file for the lines; default: only print them.
 
     Returns:
       The lines.
@@ -409,9 +408,9 @@ def bm25_search(
       index: the directory that bm25 build wrote.
       queries: a file of texts: queries.jsonl, queries.tsv, or one a line.
       output: the run.
-      depth: documents of a query at most.
-      k1: how fast repetitions stop to count.
-      b: how much long documents are discounted, from 0 to 1.
+      depth: maximum documents per query.
+      k1: BM25's k1, saturation of term frequency.
+      b: BM25's b, length normalization, from 0 to 1.
       lengths: exact, or as Lucene keeps them, in one byte.
       same_ids: as for search.
       format: as for search.
@@ -487,10 +486,10 @@ def fuse(
       method: rrf (1 / (60 + rank)), sum (scores as they are), min-max (scores from 0 to 1 in each
         query), or merge (the runs are of parts of one corpus, in its order, as search --part makes
         them: the documents of all by their scores).
-      weights: of the runs, as many; 1 for each if not given.
+      weights: weights of the runs, one each; default: 1.
       depth: documents of each ranking that count.
-      k: documents of a fused ranking at most.
-      rrf_k: what is added to a rank by rrf.
+      k: maximum documents of a fused ranking.
+      rrf_k: constant added to ranks by rrf.
       format: as for search.
       tag: TREC's name of the run.
 
@@ -543,10 +542,10 @@ def evaluate_run(
       answers: instead of qrels: the fraction of questions that have an answer in the first
         passages. JSON lines {"_id", "answers"}, or DPR's question TAB ['answer'].
       corpus: the passages of the runs, for the answers.
-      cuts: how many first passages may hold the answer.
+      cuts: numbers of first passages that may hold the answer.
       output: the directory that gets metrics.json, the values of each query and report.html;
         nothing is written if not given.
-      seed: of the test's draws.
+      seed: random seed of the significance test.
 
     Returns:
       What is printed: by run the means, and the p-values of the differences from the first run.

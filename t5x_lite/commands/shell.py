@@ -46,7 +46,7 @@ def script(shell: Shell, commands: Mapping[str, Any], *, prog: str) -> str:
     """Return the script for a shell.
 
     Args:
-      shell: which one.
+      shell: name of the shell.
       commands: name, of one word or two, -> its dataclass.
       prog: the program's name.
     """
@@ -92,7 +92,7 @@ def options_of(target: Any, *, prefix: str = "--") -> dict[str, tuple[str, ...]]
 
     Args:
       target: a class, whose nested dataclasses are followed, or an instance.
-      prefix: what stands before every name.
+      prefix: prefix of every name.
     """
     cls = target if isinstance(target, type) else type(target)
     hints = typing.get_type_hints(cls, include_extras=True)

@@ -98,24 +98,25 @@ def evaluate_suite(
     command continues with the next set.
 
     Args:
-      suite: whose layout, metrics and rules: BEIR omits documents of a query's own id, and the
-        others do not.
+      suite: suite that sets layout, metrics and rules; BEIR excludes documents with a query's own
+        id.
       directory: that holds the sets, as they are released.
       output: the directory that gets the runs, metrics.json and report.html.
       checkpoint: encodes queries and documents; or give --bm25 or --runs.
       bm25: the analyzer of a BM25 index, instead of a checkpoint.
       runs: a directory of runs, SET.trec, .tsv or .jsonl, instead of both.
       step: the step to take from a work directory, or best; the newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      normalize: whether vectors have length 1; if not given, what the checkpoint says.
-      query_prefix: what every query begins with; if not given, the checkpoint's prompt.
-      document_prefix: what every document begins with; if not given, the checkpoint's prompt.
+      normalize: scales vectors to length 1; default: the checkpoint's choice.
+      query_prefix: beginning of every query; default: the checkpoint's prompt.
+      document_prefix: beginning of every document; default: the checkpoint's prompt.
       batch_size: texts encoded at once.
-      query_length: tokens of a query at most; what the model was trained with if not given.
-      document_length: tokens of a document at most; what the model was trained with if not given.
-      depth: documents of a query at most.
+      query_length: maximum tokens of a query; default: the model's training length.
+      document_length: maximum tokens of a document; default: the model's training length.
+      depth: maximum documents per query.
       trust_project: as for embed.
 
     Returns:
@@ -355,13 +356,14 @@ def evaluate_sts(
       checkpoint: a work directory or a step directory.
       output: a file for what is printed.
       step: the step to take from a work directory, or best; the newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      prefix: what every sentence begins with; if not given, the checkpoint's prompt.
+      prefix: beginning of every sentence; default: the checkpoint's prompt.
       prompt: the name of that.
       batch_size: sentences encoded at once.
-      inputs_length: tokens of a sentence at most; what the model was trained with if not given.
+      inputs_length: maximum tokens of a sentence; default: the model's training length.
       trust_project: as for embed.
 
     Returns:

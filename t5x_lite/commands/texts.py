@@ -142,13 +142,12 @@ def vocab(
       no_ascii: omits digits, ASCII letters and punctuation that are rare in the text.
       alpha: gives files without weights the fractions of their bytes to this power, such as 0.3 of
         languages.
-      encoder: writes spm.model, of which the special pieces are those of DeBERTa's: [PAD], [CLS],
-        [SEP] and [UNK], and [MASK] behind the last piece.
+      encoder: writes spm.model with DeBERTa's special pieces: [PAD], [CLS], [SEP] and [UNK], and
+        [MASK] as the last piece.
       character_coverage: fraction of the text's characters that get a piece, 0.98 to 1; if not
         given, 0.9995 and every frequent character.
       seed: random seed for the lines sampled by weights, and for the 2,000,000 of a longer text.
-      text: column of the text of JSON, tables and data sets, or columns in braces such as
-        "{title} {body}".
+      text: column of the text in JSON and tables, or columns in braces, such as "{title} {text}".
 
     Returns:
       The path of the model, which is also printed.
