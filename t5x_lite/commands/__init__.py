@@ -91,7 +91,7 @@ COMMANDS: Mapping[str, Any] = _Commands()
 
 
 def summaries() -> dict[str, str]:
-    """The first line of each command's docstring, read from the sources."""
+    """Return the first line of each command's docstring, read from the sources."""
     found = {}
     for name, place in _PLACES.items():
         module, _, command = place.partition(":")
@@ -101,7 +101,6 @@ def summaries() -> dict[str, str]:
 
 @functools.cache
 def _docstrings(module: str) -> dict[str, str | None]:
-    """The docstrings of a module's functions."""
     source = resources.files(__name__).joinpath(f"{module}.py").read_text(encoding="utf-8")
     return {
         node.name: ast.get_docstring(node)

@@ -71,7 +71,7 @@ def predict(
 
     A model that writes text is greedy, unless --num-beams or --temperature say otherwise; it reads
     an empty input as the end-of-sequence token alone. The same command resumes after a kill; an
-    output that exists is replaced when the new one is whole.
+    output that exists is replaced when the new one is complete.
 
     Args:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
@@ -80,17 +80,17 @@ def predict(
       output: the file to write; - is standard output.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: directory of the base, for a checkpoint that holds its trained part alone; if not given,
-        the one it was trained from.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       prompt: beginning of every prediction; a line's own "prompt" replaces it.
       batch_size: inputs decoded at once.
-      inputs_length: tokens of an input at most, and of a prompt, which is refused if it is longer;
-        the config's data.inputs_length if not given.
-      long_inputs: whether longer inputs are cut, with a warning, or refused.
-      longest_line: bytes of a line at most; a longer one is refused before it is in memory.
-      max_decode_length: tokens of a prediction at most, those of its prompt not counted.
-      num_beams: width of the beam search; 1 is none.
+      inputs_length: maximum tokens of an input, or of a prompt; longer prompts are rejected;
+        default: the config's data.inputs_length.
+      long_inputs: "cut" truncates longer inputs and warns; "refuse" rejects them.
+      longest_line: maximum bytes of a line; a longer one is rejected before it is in memory.
+      max_decode_length: maximum tokens of a prediction, without its prompt.
+      num_beams: width of the beam search; 1 disables it.
       length_rule: rule that compares beams of different lengths: T5X's or transformers'.
       length_penalty: exponent of that rule; 0.6 for t5x and 1.0 for hf if not given.
       early_stopping: for the rule hf, whether the search stops at num_beams outputs (True), when no
@@ -99,8 +99,7 @@ def predict(
       temperature: samples, from the logits divided by it, from 1e-6 on; 0 takes the likeliest
         token.
       top_k: samples among the K likeliest tokens; 0 is all.
-      top_p: nucleus sampling: keeps the smallest set of tokens whose probability reaches X; 1 keeps
-        all.
+      top_p: nucleus sampling: keeps the smallest set of tokens with probability X; 1 keeps all.
       min_p: samples among tokens at least X times as probable as the likeliest.
       seed: random seed for sampling, below 2**32; a line's result depends only on the seed and its
         line number, or on the line's own "seed".
@@ -115,8 +114,8 @@ def predict(
         a tagger cuts long texts.
       longest_answer: maximum tokens of an answer in a context; 15 if not given.
       impossible_answers: admits the answer "", as for SQuAD 2.0.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: the checkpoint or a line is wrong, or the score of a prediction is no number; the
@@ -223,7 +222,7 @@ def score(
 
     The log-likelihood is a sum over the targets' tokens and their end; "num_tokens" counts them. An
     empty string is encoded as the end-of-sequence token alone. The same command resumes after a
-    kill; an output that exists is replaced when the new one is whole.
+    kill; an output that exists is replaced when the new one is complete.
 
     Args:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
@@ -232,19 +231,19 @@ def score(
       output: the file to write; - is standard output.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: directory of the base, for a checkpoint that holds its trained part alone; if not given,
-        the one it was trained from.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       candidates: a file with one candidate a line: lines {"inputs"} get "prediction", the likeliest
         of them, and "scores", the log-likelihood of each.
       batch_size: examples scored at once.
-      inputs_length: tokens of an input at most; the config's data.inputs_length if not given.
-      targets_length: tokens of a target at most, its end included; no limit if not given. The
-        log-likelihood of one that is cut is that of its beginning.
-      long_inputs: whether longer inputs and targets are cut, with a warning, or refused.
-      longest_line: bytes of a line at most; a longer one is refused before it is in memory.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      inputs_length: maximum tokens of an input; default: the config's data.inputs_length.
+      targets_length: maximum tokens of a target, its end included; unlimited if not given. A
+        truncated target gets the log-likelihood of its beginning.
+      long_inputs: "cut" truncates longer inputs and targets and warns; "refuse" rejects them.
+      longest_line: maximum bytes of a line; a longer one is rejected before it is in memory.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: the checkpoint or a line is wrong; the output is not written then.

@@ -63,7 +63,7 @@ def c4(
     """Build C4 from Common Crawl WET or WARC files: clean, deduplicate, and report.
 
     Kept pages go to OUTPUT in shards, with report.html and stats.json about what was dropped and
-    why, and manifest.json, written last. A run that is killed goes on when it is given again. A
+    why, and manifest.json, written last. A run that is killed continues when it is given again. A
     rule is changed by --cleaning.RULE VALUE, such as --cleaning.min-words 3; the guide of C4
     lists them. What follows -- are options of Apache Beam, with any --runner but local:
 
@@ -74,7 +74,7 @@ def c4(
       input: WET or WARC files, .gz or not; patterns, directories, gs:// and s3:// too; a file
         *.paths, *.paths.gz or *.txt that lists such files.
       overrides: --cleaning.RULE and its value, and after "--" the options of Beam.
-      output: the directory to write: new, or that of the same command.
+      output: the output directory: new, or unfinished output of the same command.
       preset: the rules of the published C4, or of the paper as it first appeared.
       variant: the variant of C4.
       bad_words: a list with an entry a line, or for multilingual a directory of such lists; none
@@ -84,7 +84,7 @@ def c4(
       base: prefix of relative paths in a list of paths, such as s3://commoncrawl.
       num_shards: shards of the training split; if not given, by the input's size (1024 for a whole
         crawl).
-      array_record: writes ArrayRecord files beside those of JSON lines.
+      array_record: also writes ArrayRecord files.
       workers: processes; one per core if not given. For the runner local.
       memory: GiB that deduplication may hold before it spills to disk. For the runner local.
       runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
@@ -170,7 +170,7 @@ def _changed(rules: Cleaning, changes: Sequence[str]) -> Cleaning:
 
 
 def _check_lists(cleaning: Cleaning, variant: str) -> None:
-    """Refuses a variant without the list that makes it; says that there is no list of bad words."""
+    """Reject a variant without the list that makes it; name languages without a list."""
     for name in missing_lists(cleaning, variant):
         if name != "bad_words":
             raise InputError(f"--variant {variant} needs a list: give --{name} FILE")
@@ -183,7 +183,6 @@ def default_shards(files: "Sequence[Input]") -> int:
 
 
 def _summary(output: str, tally: "Tally") -> dict[str, Any]:
-    """What a run gave, for people: pages read and written, and damaged records."""
     from t5x_lite.report.c4 import REPORT
 
     read = tally.stages.get("read", {})
@@ -200,7 +199,6 @@ def _summary(output: str, tally: "Tally") -> dict[str, Any]:
 
 
 def _rows(found: Mapping[str, Any]) -> "Iterator[Row]":
-    """The lines of the table on a terminal: each number, and each split's pages."""
     for name, value in found.items():
         if name != "pages":
             yield {"": name.replace("_", " "), " ": value}

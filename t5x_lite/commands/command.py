@@ -69,7 +69,6 @@ class Command(Generic[Parameters, Result]):
 
     @functools.cached_property
     def _overrides(self) -> str | None:
-        """The parameter that gets the options which are fields of a config."""
         marked = (
             name
             for name, hint in self._hints.items()
@@ -126,14 +125,12 @@ def command(function: Callable[Parameters, Result]) -> Command[Parameters, Resul
 
 
 def _hints_of(declared: Any) -> dict[str, Any]:
-    """The annotations of a function's parameters, or of a dataclass's fields."""
     if isinstance(declared, type):
         return typing.get_type_hints(declared, include_extras=True)
     return {name: p.annotation for name, p in inspect.signature(declared).parameters.items()}
 
 
 def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
-    """Raise OptionError for a value outside of the bounds of its parameter's annotation."""
     for name, value in values.items():
         option = "--" + name.replace("_", "-")
         for each in value if isinstance(value, list | tuple) else (value,):
@@ -144,7 +141,7 @@ def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
 
 
 def _for_tyro(hint: Any) -> Any:
-    """An annotation as tyro reads it: a sequence is a tuple, and a path is a string."""
+    """Return an annotation as tyro reads it: a sequence is a tuple, and a path is a string."""
     if typing.get_origin(hint) is Annotated:
         inner, *marks = typing.get_args(hint)
         return Annotated[_for_tyro(inner), *marks]

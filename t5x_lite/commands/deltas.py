@@ -1,7 +1,7 @@
 """Commands that combine, merge, measure and extend checkpoints.
 
 compose and merge are about deltas: adapters, task vectors and other changes of a base. The rest
-write beside a checkpoint:
+write next to a checkpoint:
 
     work/rte_fisher/params/fisher/model/...       fisher: the diagonal, float32, of each array
     work/rte_fisher/files/fisher.json             the checkpoint, the number of examples, the labels
@@ -66,17 +66,17 @@ def compose(
     """Add, subtract and merge adapters, task vectors and other deltas of one base.
 
     'ties(a, b, density=0.2) - 0.5 * c' is an expression; linear, average, svd, ties, dare, fisher,
-    sparsify, factor, materialise and without_heads are its functions.
+    sparsify, factor, materialize and without_heads are its functions.
 
     Args:
-      expression: of names, numbers, + - * / and functions.
+      expression: arithmetic with names, numbers, + - * / and functions.
       destination: the directory to write, a delta; it must not exist yet.
       delta: NAME=DIR for each name: a delta, or a run that trained adapters; with --base any run.
       fisher: for the function fisher, the diagonal of each of its deltas.
       base: the checkpoint that all of them are changes of; if not given, the recorded one.
       allow_other_base: uses --base though another one was recorded, and says so.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if the expression is wrong, with the column; if a directory is wrong; if the
@@ -119,7 +119,6 @@ def _check_base(base: str | None, *, allowed: bool) -> None:
 
 
 def _named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
-    """NAME=DIR pairs as a dict."""
     places: dict[str, str] = {}
     for pair in pairs:
         name, equals, directory = pair.partition("=")
@@ -132,14 +131,12 @@ def _named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
 
 
 def _refuse_existing(destination: str | Path) -> None:
-    """Raises an InputError before deltas are read; `new_directory` is what decides."""
     target = Path(destination)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InputError(f"{destination} exists and is not empty; give another name")
 
 
 def _diagonal(where: str) -> Mapping[str, Any]:
-    """A Fisher diagonal by path."""
     from t5x_lite.checkpoints import items, manifest
     from t5x_lite.core.remote import local_path
     from t5x_lite.inference.loading import find_step
@@ -155,14 +152,12 @@ def _diagonal(where: str) -> Mapping[str, Any]:
 
 
 def _contents(delta: "Delta") -> str:
-    """What a delta changes, in words."""
     number, named = len(delta.parts), ", ".join(_titled(module) for module in delta.config)
     arrays = f"{number:,} changed array{'' if number == 1 else 's'}"
     return f"{arrays} and the adapter{'s' * (len(delta.config) > 1)} {named}" if named else arrays
 
 
 def _titled(module: "Module") -> str:
-    """An adapter's name, and its kind; the methods of a union."""
     from t5x_lite.adapters.merging import Union
 
     members = module.members if isinstance(module, Union) else ()
@@ -171,7 +166,7 @@ def _titled(module: "Module") -> str:
 
 
 def _in_bytes(number: int) -> str:
-    """A size with three digits, in the largest unit that leaves it at 1 or more."""
+    """Return a size with three digits, in the largest unit that leaves it at 1 or more."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -200,11 +195,11 @@ def merge(
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
       base: the checkpoint that it is a change of; if not given, the recorded one.
-      adapters: which modules of a run are merged.
+      adapters: adapters of a run to merge.
       dtype: dtype of the stored weights; for bfloat16 the relative error is shown.
       allow_other_base: uses --base though another one was recorded, and says so.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if the source or its base is missing, damaged or another one, or if the
@@ -253,12 +248,11 @@ def fisher(
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
       examples: number of examples.
-      labels: empirical, those of the data, or expected, of a classifier all classes by their
-        probabilities.
+      labels: empirical: labels of the data; expected: all classes of a classifier, by probability.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if there is no such checkpoint, if its data are missing, if expected labels are
@@ -271,7 +265,7 @@ def fisher(
     from t5x_lite.evaluate.loss import classes_of, fisher_diagonal
     from t5x_lite.inference.loading import Loaded
 
-    # Examples are drawn as training draws them, with the run's seed.
+    # Examples are sampled as training draws them, with the run's seed.
     with trusting_checkpoints(trust_project), new_directory(destination) as directory:
         loaded = Loaded.from_checkpoint(str(source), step=step)
         learner, params = _merged_learner(loaded)
@@ -289,7 +283,7 @@ def fisher(
 
 
 def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
-    """A checkpoint's learner and parameters, with adapters merged where kernels can hold them."""
+    """Return a checkpoint's learner and parameters, adapters merged into kernels if possible."""
     from t5x_lite.adapters.delta import Delta
     from t5x_lite.core import trees
     from t5x_lite.inference.delta_files import plain
@@ -307,7 +301,7 @@ def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
 
 
 def _rows(loaded: "Loaded", *, examples: int) -> Any:
-    """Batches of one row of a checkpoint's training data, drawn by its seed as training does."""
+    """Batches of one row of a checkpoint's training data, sampled by its seed as training does."""
     from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Fixed
 
@@ -335,11 +329,11 @@ def heads(
       source: a work directory or a step directory, without modules.
       destination: the directory to write; it must not exist yet.
       examples: number of examples.
-      keep: the share of heads that stay, above 0; 1 only measures.
+      keep: the fraction of heads that stay, above 0; 1 only measures.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if there is no such checkpoint, if it has modules or shared arrays, if its data
@@ -405,7 +399,6 @@ def heads(
 
 
 def _importance(loaded: "Loaded", learner: "Learner", *, examples: int) -> "dict[str, np.ndarray]":
-    """The importance of each head on training data; the learner is the one with masks."""
     import jax
     import jax.numpy as jnp
 
@@ -437,13 +430,13 @@ def extend(
     Args:
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
-      positions: tokens of a text at most, such as 8192.
+      positions: maximum tokens of a text, such as 8192.
       new_rows: repeat the rows that there are, or random.
-      seed: of random rows.
+      seed: random seed for new rows.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Returns:
       The directory that was made.
@@ -528,7 +521,7 @@ def extended(
     first: int,
     draw: "Callable[[tuple[int, int]], np.ndarray] | None" = None,
 ) -> "np.ndarray":
-    """A table of positions [R, D] with more rows.
+    """Return a table of positions [R, D] with more rows.
 
         table of 512 + 2 rows, 8,194 wanted:   row 2 + i of the new table = row 2 + (i mod 512)
 
@@ -537,7 +530,7 @@ def extended(
 
     Args:
       table: the one that there is.
-      rows: of the new one.
+      rows: rows of the new table.
       first: the row of a text's first token; those before it are as they were.
       draw: makes new rows of a shape; None repeats the rows from `first` on.
     """

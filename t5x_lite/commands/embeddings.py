@@ -1,8 +1,8 @@
 """embed: the texts of a file as vectors, without TensorFlow.
 
 A file of any size streams through in constant memory, a chunk of batches at a time, whose texts are
-sorted by length. All devices share a batch. The output appears when it is whole, and a killed
-command goes on behind the last whole chunk.
+sorted by length. All devices share a batch. The output appears when it is complete, and a killed
+command continues behind the last whole chunk.
 """
 
 import contextlib
@@ -90,8 +90,8 @@ def embed(
 ) -> Path:
     """Turn texts into vectors by an encoder: text, JSON lines or tables to .npy or .parquet.
 
-    All devices share a batch. The output appears when it is whole; a killed command goes on, but
-    with standard input or .parquet it begins again.
+    All devices share a batch. The output appears when it is complete; a killed command continues,
+    but with standard input or .parquet it begins again.
 
     Args:
       checkpoint: a work directory or a step directory.
@@ -103,38 +103,36 @@ def embed(
         vector (needs pyarrow); it is replaced if it is there.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: directory of the base, for a checkpoint that holds its trained part alone; if not given,
-        the one it was trained from.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       format: format of the input; auto goes by the file's name.
       pooling: the state of [CLS], or the mean of all; if not given, the checkpoint's, or else mean,
         with a warning.
-      normalize: whether vectors have length 1; if not given, the checkpoint's choice, or else True.
+      normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
       prefix: text put before every text, such as "query: "; if not given, the checkpoint's prompt.
       prompt: the name of the checkpoint's prompt, such as query or document; if not given, its
         default one, if it has one.
-      role: what the texts are: a retriever with two encoders, or with two projections, has one for
-        passages.
+      role: kind of the texts, for a retriever with its own encoder or projection for passages.
       batch_size: texts encoded at once.
-      inputs_length: tokens of a text at most; the model's training length if not given.
-      long_inputs: whether longer texts are cut, with a warning, or refused.
-      longest_line: bytes of a line at most; a longer one is refused before it is in memory.
+      inputs_length: maximum tokens of a text; default: the model's training length.
+      long_inputs: "cut" truncates longer texts and warns; "refuse" rejects them.
+      longest_line: maximum bytes of a line; a longer one is rejected before it is in memory.
       bag_top: of DupMAE, so many largest entries of the bag of words, the highest logits of the
         masked language model over a text's tokens, stand behind the state of [CLS]; the vector has
         as many more numbers as the vocabulary tokens, the others 0. 0 is no bag.
-      heads: what is written of a text: dense, lexical (weights of its tokens) and multi_vector
-        (vectors of its tokens), in one pass. Of dense alone output is a file, else a new directory
+      heads: output per text: dense, lexical (weights of its tokens) and multi_vector (vectors of
+        its tokens), in one pass. For dense only, the output is a file; otherwise a new directory
         with ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, which hybrid reads.
-      mcls: a [CLS] stands before each of so many tokens of a text, and the vector is the mean of
-        their states: BGE-M3's way with long texts, 256 there; one [CLS] if not given.
-      vector_numbers: of the vectors of tokens: float16, int8 with a scale of each, or float32.
-      part: I/N, such as 2/8: the I-th of N parts of the texts alone, for so many hosts. The files
-        of all parts, in order, are what search takes as --vectors.
-      compute_dtype: of the encoder's activations; if not given, that of the checkpoint's run.
-      text: column of the text of JSON and of tables, or columns in braces; the title stands before
-        "{text}".
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      mcls: adds a [CLS] before every N tokens of a text and averages their states (BGE-M3 for long
+        texts: 256); default: one [CLS].
+      vector_numbers: type of token vectors: float16, int8 with one scale each, or float32.
+      part: I/N, such as 2/8: embeds only shard I of N, for N hosts; pass the files of all shards,
+        in order, to search as --vectors.
+      compute_dtype: type of the encoder's activations; default: the type in the checkpoint's run.
+      text: column of the text in JSON and tables, or columns in braces; "{text}" follows a title.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Returns:
       The file or directory that was written.
@@ -256,7 +254,6 @@ def embed(
 
 
 def _identity_of_place(place: str) -> list[Any]:
-    """The files of a place: path, size and time of the last change of each."""
     from t5x_lite.core.jobs import identity_of_file
     from t5x_lite.data.formats.documents import TFDS
     from t5x_lite.data.tasks.text_files import shards_of
@@ -269,7 +266,6 @@ def _identity_of_place(place: str) -> list[Any]:
 def _read_place(
     place: str, *, format: "PassageFormat", longest: int, template: str
 ) -> Iterator["TextRecord"]:
-    """The texts of a file, a directory, a pattern or a data set; ids are numbers over all files."""
     from t5x_lite.data.formats.documents import TFDS, is_named
     from t5x_lite.data.formats.passages import TextRecord, read_texts
     from t5x_lite.data.tasks.text_files import shards_of
@@ -294,7 +290,6 @@ def _read_place(
 
 
 def _num_lines(place: str) -> int | None:
-    """The lines of one plain file, for progress."""
     from t5x_lite.data.formats.documents import is_named, kind_of
     from t5x_lite.data.formats.lines import count_lines
 
@@ -306,7 +301,6 @@ def _num_lines(place: str) -> int | None:
 def _vectors_of(
     encoder: "TextEncoder", *, batch_size: int, bag_top: int, mcls: int | None, role: "Role"
 ) -> "Callable[[list[np.ndarray]], np.ndarray]":
-    """What gives the vectors of rows."""
     if mcls is None:
         embedder = encoder.embedder(batch_size=batch_size, bag_top=bag_top)
         return lambda rows: embedder.run(encoder.params, rows, role=role)
@@ -329,7 +323,6 @@ def _write_heads(
     *,
     mcls: bool,
 ) -> None:
-    """Write the directory of several heads."""
     for chunk in chunks:
         found = embedder.several(params, chunk.rows, mcls=mcls)
         for vectors in (found.dense, *(found.vectors or ())):
@@ -345,7 +338,7 @@ class Cutter:
 
     Args:
       encoder: whose rows they are.
-      long_inputs: whether longer texts are cut or refused.
+      long_inputs: "cut" truncates longer texts; "refuse" rejects them.
       mcls: tokens behind each [CLS] of a row; None has one [CLS].
     """
 
@@ -355,10 +348,10 @@ class Cutter:
         self._num = 0
 
     def chunk(self, records: list["TextRecord"], *, prefix: str) -> Chunk:
-        """The tokens of some texts.
+        """Return the tokens of some texts.
 
         Raises:
-          InputError: one is too long, and such are refused.
+          InputError: one is too long, and such are rejected.
         """
         rows, longer = self._encoder.rows(
             [prefix + record.text for record in records], mcls=self._mcls
@@ -391,7 +384,6 @@ def _chunks(
 
 
 def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: "Role") -> None:
-    """Refuses, by an InputError, what does not go together."""
     if not heads or len(set(heads)) < len(heads):
         raise InputError(f"heads are one or more different names: got {', '.join(heads) or 'none'}")
     apart = tuple(heads) != ("dense",) or mcls is not None
@@ -400,7 +392,7 @@ def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: 
 
 
 def _check_files(input: str, output: str, *, is_directory: bool = False) -> None:
-    """Refuses what cannot be written, before the work and not after it."""
+    """Raise InputError for what cannot be written, before the work and not after it."""
     if is_directory:
         return  # the directory's job checks it
     from t5x_lite.data.formats.vectors import check_vector_file

@@ -1,14 +1,14 @@
-"""Hard negatives of queries, of a finished search or while a run goes on: mine, refresh.
+"""Hard negatives of queries, of a finished search or while a run continues: mine, refresh.
 
     mine("pairs.jsonl", output="mined.jsonl", checkpoint="work/retriever")
     mine("scifact", output="mined.jsonl", rankings="bm25.trec")    # BEIR
     refresh("work/run", passages=["corpus.jsonl"])
 
 `mine` writes what `tasks.pairs` reads: {"query", "pos", "neg", "pos_ids", "neg_ids", "pos_scores",
-"neg_scores"} and what else a line had. Beside it OUTPUT.settings.json says how it was made, and how
-many candidates each rule dropped. `retrieval.mining` has the rules. What is slow, the vectors of
-the pool and the search, stands in OUTPUT.partial until the output is whole: a killed command goes
-on.
+"neg_scores"} and what else a line had. OUTPUT.settings.json next to it lists the settings, and
+how many candidates each rule dropped. `retrieval.mining` has the rules. What is slow, the vectors
+of the pool and the search, stands in OUTPUT.partial until the output is complete: a killed command
+continues.
 
 `refresh` searches with the checkpoints of a run that needs hard negatives of them (ANCE):
 
@@ -16,7 +16,7 @@ on.
         --data.refresh.directory W/refresh
     t5x-lite refresh W --passages corpus.jsonl          # meanwhile, here or on another machine
 
-The search of a step is there whole or not at all; a killed command goes on with the step that it
+The search of a step is there whole or not at all; a killed command continues with the step that it
 was at.
 """
 
@@ -82,20 +82,19 @@ def mine(
     """Find hard negatives: passages that a search ranks high for a query and that do not answer it.
 
     Answers, by id and by their words, the query's own words and duplicates are never taken. The
-    same files give the same negatives; a killed command goes on.
+    same files give the same negatives; a killed command continues.
 
     Args:
       input: JSON lines {"query", "pos"}, or a directory in BEIR's format.
-      output: the same lines with "neg", ids and scores; OUTPUT.settings.json is written beside it.
-      checkpoint: searches with its vectors; in place of it, --rankings.
-      rankings: a run, whose queries are those of the input by their "id", as bm25 search, search,
-        fuse and rerank write it.
-      passages: files of the passages that are searched; if not given, those of the input.
-      vectors: of these passages in their order, if embed has made them.
-      split: train, validation or test: whose judgements of a BEIR directory.
-      rules: which passages become negatives.
+      output: the same lines with "neg", ids and scores; OUTPUT.settings.json is written next to it.
+      checkpoint: searches with its vectors; instead of it, --rankings.
+      rankings: a run of bm25 search, search, fuse or rerank; its query ids are the input's "id".
+      passages: passage files to search; default: the passages of the input.
+      vectors: vectors that embed made of these passages, in their order.
+      split: relevance judgments (qrels) of a BEIR directory: train, validation or test.
+      rules: rules for negatives.
       rescore: replaces "pos_scores" of the input by scores of the search; if not set they stay.
-      encoder: how the checkpoint encodes texts.
+      encoder: encoding of the texts.
 
     Raises:
       InputError: a file is wrong, a run names what the input does not have, or what is there of the
@@ -155,7 +154,6 @@ def _digest_of(path: str) -> str:
 
 
 def _of_run(path: str, inputs: "Inputs", rules: Rules) -> Iterator[_Ranked]:
-    """The ranking of each query in a run; none of a query that it lacks."""
     from t5x_lite.data.formats.rankings import read_run
 
     rankings: dict[str, list[Candidate]] = {}
@@ -201,7 +199,6 @@ def _of_search(search: EncoderSearch, inputs: "Inputs", rules: Rules) -> Iterato
 def _records(
     inputs: "Inputs", rankings: Iterable[_Ranked], rules: Rules, report: "_Report", *, rescore: bool
 ) -> Iterator[dict[str, Any]]:
-    """The line of each query with its negatives; `report` counts them."""
     from t5x_lite.retrieval.mining_inputs import digest
 
     answers, digests = inputs.answers_by_query(), inputs.digests_by_query()
@@ -223,7 +220,7 @@ def _records(
 def _record(
     one: "Asked", ranked: _Ranked, chosen: Chosen, pool: "Pool", *, rescore: bool
 ) -> dict[str, Any]:
-    """The line of a query.
+    """Return the line of a query.
 
     Without `rescore` "pos_scores" of the input stay, and a new negative has the score that the
     input has for its text, or null: two scales in one line would mislead a student.
@@ -246,7 +243,7 @@ def _record(
 
 
 class _Report:
-    """How many candidates each rule dropped, and how many queries have too few negatives."""
+    """Counts of the candidates that each rule dropped, and of queries with too few negatives."""
 
     def __init__(self):
         self._queries = self._negatives = self._few = self._none = self._filled = 0
@@ -298,13 +295,13 @@ def refresh(
     once: bool = False,
     trust_project: bool = False,
 ) -> None:
-    """Search for hard negatives with the checkpoints of a run that goes on (ANCE).
+    """Search for hard negatives with the checkpoints of a run that continues (ANCE).
 
     For runs with --data.refresh.period. Which negatives a step has does not depend on how fast this
     is: training waits for a search that is late. It ends when no search is needed any more.
 
     Args:
-      workdir: of the run.
+      workdir: work directory of the run.
       passages: files of the passages that are searched.
       batch_size: texts encoded at once.
       once: ends after the checkpoints that are there.

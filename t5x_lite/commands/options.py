@@ -1,4 +1,4 @@
-"""What the commands share: checks of their options, and the config that they name."""
+"""Options of several commands: their checks, and the config that they name."""
 
 import glob
 import importlib
@@ -16,13 +16,13 @@ _logger = logging.getLogger(__name__)
 
 
 def some_directory(directories: Sequence[str]) -> None:
-    """Raises OptionError where --checkpoint names no directory."""
+    """Raise OptionError where --checkpoint names no directory."""
     if not directories:
         raise OptionError("--checkpoint needs at least one directory")
 
 
 def before_beam(overrides: Sequence[str], *, runner: str) -> tuple[list[str], tuple[str, ...]]:
-    """What comes before "--", and what comes after it: the options of Beam.
+    """Split arguments at "--": the command's own, and the options of Beam.
 
     Raises:
       OptionError: there are such options, and the runner is none of Beam.
@@ -61,7 +61,7 @@ def load_driver(module: str, *, runner: str, extras: str) -> ModuleType:
 
 
 def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
-    """The experiment of a command that has options of its own besides the config's fields."""
+    """Return the experiment of a command that adds its own options to the config's fields."""
     from t5x_lite import config
 
     return config.load(
@@ -72,7 +72,7 @@ def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
 def with_epochs_of(
     path: str, overrides: Sequence[str], *, command: type, may_lack_data: bool = False
 ) -> Any:
-    """The experiment of a command that trains, with the steps of its epochs."""
+    """Return the experiment of a command that trains, with the steps of its epochs."""
     experiment = load_config(path, overrides, command=command)
     if experiment.epochs is None:
         return experiment
@@ -82,7 +82,7 @@ def with_epochs_of(
 
 
 def refuse_output_as_input(command: Any) -> None:
-    """Raises OptionError if the file of --output is also a file that the command reads."""
+    """Raise OptionError if the file of --output is also a file that the command reads."""
     options = vars(command)
     output = options.get("output")
     if not isinstance(output, str) or not os.path.isfile(output):
@@ -96,7 +96,7 @@ def refuse_output_as_input(command: Any) -> None:
 
 
 def _paths(values: Sequence[Any]) -> Iterator[str]:
-    """Yields the paths that options name: PATH, PATTERN, NAME=PATH or PATH=WEIGHT."""
+    """Yield the paths that options name: PATH, PATTERN, NAME=PATH or PATH=WEIGHT."""
     for value in values:
         if isinstance(value, str):
             name, _, rest = value.partition("=")

@@ -84,7 +84,7 @@ def pairs(
     """Make pairs of queries and passages from unlabelled text, by a rule and filters.
 
     OUTPUT.report.json says what each filter dropped. The same files give the same pairs; a killed
-    command goes on.
+    command continues.
 
     Args:
       input: WET or WARC files, directories or lists (*.paths) of them; JSON lines, Parquet, Arrow;
@@ -92,12 +92,12 @@ def pairs(
         or tfds://NAME. For parallel two text files may be translations line by line, or *.tsv has
         source TAB target, or score TAB source TAB target, or NLLB's columns.
       output: JSON lines {"query", "pos", "source", "lang"}, as training reads them.
-      rule: which parts of a document are a query and a passage.
+      rule: rule that makes queries and passages from a document.
       languages: the two languages of aligned files or of *.tsv; other inputs take one, if they do
         not state it.
       min_score: lowest score of a line of *.tsv that is kept.
-      filters: which pairs are kept.
-      seed: random seed for the sentences that the rule ict draws.
+      filters: filters of pairs.
+      seed: random seed for sentences sampled by the rule ict.
       text: column that is taken as text, or columns in braces, of JSON and of tables.
 
     Raises:
@@ -188,8 +188,8 @@ def synthesize_requests(
     Args:
       articles: JSON lines {"id", "text"}, perhaps with "title" and "lang".
       output: JSON lines {"id", "lang", "text", "prompt"}.
-      prompt: a file with the template, in which {text} stands for the excerpt.
-      excerpts: which articles, and how much of each.
+      prompt: template file; {text} is replaced by the excerpt.
+      excerpts: choice of articles and excerpts.
 
     Raises:
       InputError: a file or a line is wrong, or no article is long enough.
@@ -238,8 +238,8 @@ def synthesize_collect(
       articles: the files that the requests were made of.
       answers: JSON lines {"id", "question"}.
       output: JSON lines {"query", "pos", "id", "lang"}, as training reads them.
-      min_words: of a question at least.
-      max_words: of a question at most.
+      min_words: minimum words of a question.
+      max_words: maximum words of a question.
       languages_by: langdetect or cld3 drops questions in another language than the article's.
 
     Raises:
@@ -303,6 +303,5 @@ def _report(output: str, counts: Mapping[str, int], dropped: Counter[str]) -> No
 
 
 def _write_report(output: str, report: Mapping[str, Any]) -> None:
-    """Write OUTPUT.report.json."""
     content = json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n"
     write_atomically(Path(f"{output}.report.json"), content)

@@ -1,6 +1,6 @@
 """Rank by slower scores: rerank and score-pairs, by a cross-encoder; hybrid, by a BGE-M3's heads.
 
-rerank scores queries one behind the other, several at a time; a killed command goes on after the
+rerank scores queries one behind the other, several at a time; a killed command continues after the
 last ones that are written (`data.formats.rankings`). The texts of the passages that are scored are
 in memory, and no others.
 
@@ -77,32 +77,32 @@ def rerank(
 ) -> None:
     """Put the first places of a run in the order of a cross-encoder: a run in, a run out.
 
-    The same command again goes on where it was killed.
+    The same command again continues where it was killed.
 
     Args:
       checkpoint: a work directory or a step directory of a cross-encoder.
       input: rankings of the first stage, in TREC's form, in MS MARCO's, or JSON lines {"query",
         "documents", "scores"}; - is standard input.
       output: the new run; .tsv is MS MARCO's form, .jsonl JSON lines, and all else TREC's.
-      beir: a directory with corpus.jsonl and queries.jsonl, whose texts are scored.
-      queries: in place of it, queries with ids: JSON lines {"_id", "text"}, or id TAB text.
-      passages: in place of it, passages with ids, and titles if they have them: JSON lines, MS
+      beir: directory with the texts to score: corpus.jsonl and queries.jsonl.
+      queries: instead of it, queries with ids: JSON lines {"_id", "text"}, or id TAB text.
+      passages: instead of it, passages with ids, and titles if they have them: JSON lines, MS
         MARCO's collection.tsv, DPR's psgs_w100.tsv.
       depth: documents of a query that are scored; the others keep their order below them.
-      sigmoid: writes probabilities in place of logits.
-      format: of the output, if its name does not say it.
+      sigmoid: writes probabilities instead of logits.
+      format: format of the output; default: by its name.
       tag: TREC's name of the run.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
-        not given.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       batch_size: pairs scored at once.
-      inputs_length: tokens of query and passage together; what the model was trained with if not
-        given. The passage alone is cut.
-      query_length: tokens of a query at most; what the model was trained with if not given.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      inputs_length: maximum tokens of query and passage together; only the passage is truncated;
+        default: the model's training length.
+      query_length: maximum tokens of a query; default: the model's training length.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if the checkpoint, a file or a line is wrong, or a text is missing.
@@ -185,7 +185,6 @@ def _texts(
     passages: str | None,
     run: str,
 ) -> _Texts:
-    """The texts that are to be scored."""
     from t5x_lite.data.formats import retrieval_sets
 
     names = {one.document for ranking in rankings for one in ranking.documents[:depth]}
@@ -218,7 +217,7 @@ def _read(path: str, wanted: Collection[str]) -> dict[str, str]:
 
 
 def _digest(rankings: Sequence["Ranking"], texts: _Texts, *, depth: int) -> str:
-    """What tells one input from another: names, order, and the texts that are scored."""
+    """Return a digest of the input: names, order, and the texts to be scored."""
     found = hashlib.sha256()
     for ranking in rankings:
         found.update(f"{ranking.query}\0{texts.queries[ranking.query]}\0".encode())
@@ -245,9 +244,9 @@ def score_pairs(
     weights: Three = (1.0, 1.0, 1.0),
     trust_project: bool = False,
 ) -> None:
-    """Write scores beside the passages of a file of pairs, to distil from.
+    """Write scores next to the passages of a file of pairs, to distil from.
 
-    They are a cross-encoder's, or those of the heads of a BGE-M3. The same command again goes on
+    They are a cross-encoder's, or those of the heads of a BGE-M3. The same command again continues
     where it was killed.
 
     Args:
@@ -255,22 +254,20 @@ def score_pairs(
         BGE-M3.
       input: JSON lines {"query", "pos", "neg"}; - is standard input.
       output: the same with "pos_scores" and "neg_scores"; - is standard output.
-      negatives_top: of so many negatives of a query, the first, there are scores, and null of the
-        others; of all if not given.
+      negatives_top: scores only the first N negatives of a query; others get null; default: all.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
-        not given.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       batch_size: pairs scored at once; with --heads texts.
-      inputs_length: tokens of query and passage together, or with --heads of a passage; what the
-        model was trained with if not given. The passage alone is cut.
-      query_length: tokens of a query at most; what the model was trained with if not given.
+      inputs_length: maximum tokens of query and passage together, or with --heads of a passage;
+        only the passage is truncated; default: the model's training length.
+      query_length: maximum tokens of a query; default: the model's training length.
       heads: the heads of a BGE-M3 that score: some of dense, lexical and multi_vector.
-      weights: of the dense, the lexical and the multi-vector score, whose weighted mean over the
-        heads is written.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      weights: weights of the dense, lexical and multi-vector score in their weighted mean.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: if the checkpoint or a line is wrong.
@@ -322,7 +319,6 @@ def score_pairs(
 
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file and their places, checked."""
     from t5x_lite.data.formats import pairs
     from t5x_lite.data.formats.lines import read_examples
 
@@ -334,7 +330,6 @@ def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _scored(
     some: list[tuple[str, dict[str, Any]]], scorer: "CrossEncoder | HeadScorer", top: int | None
 ) -> Iterator[Mapping[str, Any]]:
-    """The objects with scores."""
     from t5x_lite.data.formats import pairs
 
     asked = []
@@ -351,7 +346,7 @@ def _scored(
 
 
 def _file_digest(path: str) -> str:
-    """Of a file's content; "" of standard input."""
+    """Return the digest of a file's content, or "" for standard input."""
     if path == "-":
         return ""
     try:
@@ -383,15 +378,16 @@ def hybrid(
 
     Args:
       corpus: the directory that embed --heads dense lexical multi_vector wrote of the documents.
-      queries: that of the queries.
+      queries: directory of the queries.
       output: a new directory.
       ways: the runs that are written.
-      weights: of the dense, the lexical and the multi-vector score in all; of long documents the
-        paper has .15 .5 .35.
-      pair_weights: of the dense and the lexical score in dense_lexical; of long documents .2 .8.
-      depth: documents of a query at most.
+      weights: weights of the dense, lexical and multi-vector score in "all"; the paper has .15 .5
+        .35 for long documents.
+      pair_weights: weights of the dense and lexical score in "dense_lexical"; .2 .8 for long
+        documents.
+      depth: maximum documents per query.
       rerank: best documents of dense that multi_vector and all score again.
-      same_ids: whether a document that has a query's id stays in that query's ranking.
+      same_ids: keeps a document with the query's own id in its ranking.
       tag: TREC's name of the runs.
 
     Returns:

@@ -57,8 +57,8 @@ def train(
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
         written.
-      trust_project: runs any module of yours that a checkpoint's config names; without it only
-        classes of t5x_lite, and of packages that CONFIG names, are admitted.
+      trust_project: admits all classes in a checkpoint's config; default: only classes of t5x_lite
+        and of packages that CONFIG names.
       overrides: options that are fields of the config.
 
     Returns:
@@ -108,21 +108,21 @@ def finetune(
 
     Sizes and vocabulary are the checkpoint's; lengths, labels and steps come from the table, and
     are printed. --FIELD VALUE changes a field of the config, as for train: --adapters.add 'reviews
-    = lora(r=8)' trains a module in place of the model.
+    = lora(r=8)' trains a module instead of the model.
 
     Args:
-      init: what t5x-lite import wrote, or a work directory or step directory.
+      init: checkpoint to start from: imported, a work directory or a checkpoint directory.
       table: a directory with train and validation files (CSV, TSV, JSONL, Parquet, Arrow), a file,
         a pattern in quotes, a directory of Hugging Face's datasets, a bucket, or hf://NAME. Without
         validation files one row in ten is held out.
       inputs: text that the model reads, with columns in braces.
       targets: text that it writes, or the label, such as '{stars}'.
-      workdir: where the run goes; the same command resumes.
-      second: of an encoder that reads pairs, the second text.
+      workdir: work directory of the run; the same command resumes.
+      second: second text, for an encoder of pairs.
       labels: the labels, each as the table has it or with a word for it (0=negative 1=positive);
         all that the training rows have if not given.
-      task: how answers are measured; auto is classify where there are few different targets, else
-        text_to_text or, of an encoder, regress.
+      task: kind of task; auto: classify for few different targets, else text_to_text, or regress
+        for an encoder.
       epochs: passes over the training rows; 3 if neither it nor --steps is given.
       dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
         written.
@@ -190,10 +190,10 @@ def glue(
     the config of each run, as for train: --steps 300, --optimizer.schedule.peak 2e-5.
 
     Args:
-      init: what t5x-lite import wrote, or a work directory or step directory.
+      init: checkpoint to start from: imported, a work directory or a checkpoint directory.
       directory: the benchmark's official files, a folder for each task; or TensorFlow Datasets.
-      workdir: where the runs go.
-      benchmark: which benchmark.
+      workdir: parent directory of the runs.
+      benchmark: name of the benchmark.
       tasks: the tasks to train, such as sst2 mrpc rte; all if not given.
       together: trains all tasks in one run: an encoder has a head for each, a T5 their mixture.
       epochs: passes over each task's training data; the benchmark's recipe if not given.
@@ -260,12 +260,12 @@ def evaluate(
       checkpoint: a work directory or a step directory; several are an ensemble.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: directory of the base, for a checkpoint that holds its trained part alone; if not given,
-        the one it was trained from.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       output: directory for metrics.json and the predictions or rankings; none if not given.
-      trust_project: runs any module of yours that a checkpoint's config names; without it only
-        classes of t5x_lite, and of packages that CONFIG names, are admitted.
+      trust_project: admits all classes in a checkpoint's config; default: only classes of t5x_lite
+        and of packages that CONFIG names.
       overrides: options that are fields of the config.
 
     Returns:
@@ -304,7 +304,7 @@ def plan(
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       topology: a TPU slice, such as v5e:4x4.
-      devices: cpu:N, N devices of this machine's CPU, in place of a topology.
+      devices: cpu:N, N devices of this machine's CPU, instead of a topology.
       attached: plans for the devices that are attached, of all hosts, and checks them against the
         topology if one is given.
       json: prints one line of JSON.
@@ -382,7 +382,6 @@ def report(
 
 
 def _seed_rows(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of a table: a metric of a group each; a star is what the page has in bold."""
     for group in groups:
         for metric, spreads in group["metrics"].items():
             row = {"group": group["group"], "metric": metric, "n": str(group["n"])}
@@ -404,8 +403,8 @@ def info(
     Args:
       directory: a work directory, a step directory, what import wrote, a delta or a cache.
       json: prints one line of JSON.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Returns:
       What is printed.

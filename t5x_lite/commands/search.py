@@ -86,24 +86,23 @@ def search(
     """Find the nearest vectors of a corpus for queries, exactly.
 
     All devices share the corpus, which may be larger than memory. Of equal scores the document that
-    stands first in the corpus is first. A killed command goes on.
+    stands first in the corpus is first. A killed command continues.
 
     Args:
-      vectors: of the corpus: .npy or .parquet files that embed wrote, in order.
+      vectors: corpus vectors: .npy or .parquet files of embed, in order.
       ids: files of the texts that .npy files were made of, in order; without them a document's id
         is its number, from 0.
       queries: a file of texts, with --checkpoint; else of vectors.
       query_ids: as --ids, of queries that are vectors.
       output: the run.
-      encoder: of queries that are texts.
-      depth: documents of a query at most.
-      same_ids: whether a document that has a query's id stays in that query's ranking, or is left
-        out, as BEIR does.
+      encoder: encoder of text queries.
+      depth: maximum documents per query.
+      same_ids: keeps a document with the query's own id in its ranking; BEIR excludes it.
       format: trec, marco (MS MARCO's three columns) or jsonl; if not given, what the name says:
         .tsv is marco, .jsonl jsonl, and others trec.
       tag: TREC's name of the run.
-      part: I/N, such as 2/8: the I-th of N parts of the corpus alone, for so many hosts. fuse makes
-        one run of theirs by --method merge.
+      part: I/N, such as 2/8: searches only shard I of N, for N hosts; combine their runs by fuse
+        --method merge.
 
     Raises:
       InputError: a file is wrong, or what is there of the output is of another command.
@@ -159,10 +158,10 @@ def index_build(
 ) -> None:
     """Index vectors for approximate search by faiss (extra index).
 
-    The directory appears when it is whole.
+    The directory appears when it is complete.
 
     Args:
-      vectors: of the corpus: .npy or .parquet files that embed wrote, in order.
+      vectors: corpus vectors: .npy or .parquet files of embed, in order.
       ids: files of the texts that .npy files were made of; without them ids are numbers.
       output: the directory of the index.
       kind: Flat (exact), IVFn,Flat (n lists), IVFn,PQm (m bytes of a vector), PQm, or HNSWm,Flat (a
@@ -170,8 +169,8 @@ def index_build(
       train_vectors: that IVF and PQ are trained on; if not given, 64 of each list, and at least
         65536.
       ef_construction: candidates that HNSW chooses neighbours from.
-      seed: of the vectors for training.
-      threads: of faiss; with more than one, graphs differ from run to run.
+      seed: random seed for the sample of training vectors.
+      threads: faiss threads; HNSW indexes are reproducible only with 1.
 
     Raises:
       InputError: as `retrieval.faiss_index.build`.
@@ -212,11 +211,11 @@ def index_search(
       queries: a file of texts, with --checkpoint; else of vectors.
       query_ids: files of the texts that queries as .npy were made of.
       output: the run.
-      encoder: of queries that are texts.
-      depth: documents of a query at most.
+      encoder: encoder of text queries.
+      depth: maximum documents per query.
       nprobe: lists of IVF that are searched; 1 in 64 if not given.
       ef_search: candidates of HNSW; 128 if not given.
-      threads: of faiss.
+      threads: faiss threads.
       same_ids: as for search.
       format: as for search.
       tag: TREC's name of the run.
@@ -241,7 +240,7 @@ def index_search(
 
 
 def _without_own(best: "Best", names: Sequence[str], index: "FaissIndex", *, depth: int) -> "Best":
-    """The best without the document of each query's own name."""
+    """Return the best without the document of each query's own name."""
     import numpy as np
 
     rows, scores = best.rows.copy(), best.scores.copy()
@@ -265,19 +264,19 @@ def index_bench(
     threads: Positive = 1,
     output: OptionalFile = None,
 ) -> list[dict[str, Any]]:
-    """Measure indexes beside exact search: recall, bytes, time to build, queries a second.
+    """Measure indexes next to exact search: recall, bytes, time to build, queries a second.
 
     Prints a JSON line of each index and setting; the first is exact search by JAX.
 
     Args:
       indexes: directories that index build wrote, of the same vectors.
-      vectors: of the corpus.
+      vectors: corpus vectors.
       queries: a file of vectors.
-      depth: recall@depth is the share of the exact results that are found.
+      depth: recall@depth is the fraction of the exact results that are found.
       nprobe: lists of IVF that are searched, a line each.
       ef_search: candidates of HNSW, a line each.
-      threads: of faiss.
-      output: a file for the lines; if not given, they are printed alone.
+      threads: faiss threads.
+      output: file for the lines; default: only print them.
 
     Returns:
       The lines.
@@ -335,7 +334,7 @@ def index_bench(
 
 
 def recall(found: "Best", exact: "Best") -> float:
-    """The share of the exact results that are among those of an index."""
+    """Return the share of the exact results that are among those of an index."""
     hits = sum(
         len(set(ours.tolist()) & set(theirs[theirs >= 0].tolist()))
         for ours, theirs in zip(found.rows, exact.rows, strict=True)
@@ -348,7 +347,7 @@ def _bytes(index: str) -> int:
 
 
 def _timed(find: Any) -> tuple["Best", float]:
-    """What a search finds, and the seconds of a second call: the first compiles, and reads."""
+    """Return a search's result, and the seconds of its second call: the first one compiles."""
     find()
     start = time.perf_counter()
     best = find()
@@ -359,8 +358,8 @@ def _timed(find: Any) -> tuple["Best", float]:
 def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -> None:
     """Index the terms of passages for BM25.
 
-    Memory holds the terms and one block of postings. The directory appears when it is whole; a
-    killed command goes on.
+    Memory holds the terms and one block of postings. The directory appears when it is complete; a
+    killed command continues.
 
     Args:
       input: files of passages: BEIR's corpus.jsonl, MS MARCO's collection.tsv, DPR's psgs_w100.tsv,
@@ -403,15 +402,15 @@ def bm25_search(
 ) -> None:
     """Find the best documents of an index for queries by BM25, with Lucene's formula.
 
-    Documents of equal scores stand in the order of their ids. A killed command goes on.
+    Documents of equal scores stand in the order of their ids. A killed command continues.
 
     Args:
       index: the directory that bm25 build wrote.
       queries: a file of texts: queries.jsonl, queries.tsv, or one a line.
       output: the run.
-      depth: documents of a query at most.
-      k1: how fast repetitions stop to count.
-      b: how much long documents are discounted, from 0 to 1.
+      depth: maximum documents per query.
+      k1: BM25's k1, saturation of term frequency.
+      b: BM25's b, length normalization, from 0 to 1.
       lengths: exact, or as Lucene keeps them, in one byte.
       same_ids: as for search.
       format: as for search.
@@ -487,10 +486,10 @@ def fuse(
       method: rrf (1 / (60 + rank)), sum (scores as they are), min-max (scores from 0 to 1 in each
         query), or merge (the runs are of parts of one corpus, in its order, as search --part makes
         them: the documents of all by their scores).
-      weights: of the runs, as many; 1 for each if not given.
+      weights: weights of the runs, one each; default: 1.
       depth: documents of each ranking that count.
-      k: documents of a fused ranking at most.
-      rrf_k: what is added to a rank by rrf.
+      k: maximum documents of a fused ranking.
+      rrf_k: constant added to ranks by rrf.
       format: as for search.
       tag: TREC's name of the run.
 
@@ -530,7 +529,7 @@ def evaluate_run(
     output: OptionalDirectory = None,
     seed: Count = 0,
 ) -> dict[str, Any]:
-    """Measure runs against judgements or answers, and compare them.
+    """Measure runs against judgments or answers, and compare them.
 
     Prints the means as JSON, and for several runs the p-values of the differences from the first,
     by a paired randomisation test.
@@ -540,13 +539,13 @@ def evaluate_run(
       qrels: TREC's four columns, MS MARCO's two, or BEIR's three with their header.
       metrics: such as ndcg@10, map, mrr@100, recall@1000, capped_recall@100, precision@5, hole@10,
         and mrr_marco, which goes by the rank column.
-      answers: in place of qrels: the share of questions that have an answer in the first passages.
-        JSON lines {"_id", "answers"}, or DPR's question TAB ['answer'].
+      answers: instead of qrels: the fraction of questions that have an answer in the first
+        passages. JSON lines {"_id", "answers"}, or DPR's question TAB ['answer'].
       corpus: the passages of the runs, for the answers.
-      cuts: how many first passages may hold the answer.
+      cuts: numbers of first passages that may hold the answer.
       output: the directory that gets metrics.json, the values of each query and report.html;
         nothing is written if not given.
-      seed: of the test's draws.
+      seed: random seed of the significance test.
 
     Returns:
       What is printed: by run the means, and the p-values of the differences from the first run.
@@ -579,7 +578,6 @@ def evaluate_run(
 
 
 def _rows(result: Mapping[str, Any]) -> list["Row"]:
-    """The table of a terminal: a row for each run, and for its p-values against the first run."""
     rows: list[Row] = []
     for name, means in result["runs"].items():
         rows.append({"run": name, "queries": result["queries"], **means})
@@ -590,7 +588,7 @@ def _rows(result: Mapping[str, Any]) -> list["Row"]:
 
 
 def run_names(runs: Sequence[str]) -> dict[str, str]:
-    """A name for each run: that of its file, or its path where two have one name."""
+    """Return a name for each run: that of its file, or its path where two have one name."""
     stems = [Path(path).name.removesuffix(".gz").rsplit(".", 1)[0] for path in runs]
     names = stems if len(set(stems)) == len(stems) else list(runs)
     if len(set(names)) < len(names):
@@ -599,7 +597,6 @@ def run_names(runs: Sequence[str]) -> dict[str, str]:
 
 
 def _compared(measured: Sequence["Measured"], *, seed: int = 0) -> dict[str, Any]:
-    """The means of each run, and how likely the differences from the first are by chance."""
     from t5x_lite.metrics.statistics import randomisation_test
 
     first, *others = measured
@@ -625,7 +622,6 @@ def _compared(measured: Sequence["Measured"], *, seed: int = 0) -> dict[str, Any
 def _write_results(
     output: str, measured: Sequence["Measured"], result: Mapping[str, Any], *, source: str
 ) -> None:
-    """Writes metrics.json, the values of each query, and the page."""
     from t5x_lite.core.files import made_directory, write_atomically
     from t5x_lite.core.jobs import encode
     from t5x_lite.report.retrieval import write_page

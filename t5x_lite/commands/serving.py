@@ -94,35 +94,34 @@ def serve(
       token_file: a file that holds the access token.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
-        not given.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       endpoints: predict, score, embed, rerank; if not given, predict and score of a model that
         writes text, predict of an encoder with a head that answers, rerank of a cross-encoder,
         embed of another encoder.
-      batch_size: texts that go through the model at once at most.
-      lengths: tokens that inputs are padded to, each a power of two and a program of its own; if
+      batch_size: maximum texts of a batch.
+      lengths: tokens that inputs are padded to, each a power of two and its own program; if
         not given, the longest, a quarter of it, and so on.
-      wait_ms: milliseconds that a text waits for others to share its batch at most.
-      inputs_length: tokens of an input at most; what the model was trained with if not given.
-      targets_length: tokens of a target or a candidate at most, its end included.
-      long_inputs: whether longer inputs are cut, which the answer says, or refused.
-      max_decode_length: tokens of a prediction at most.
-      num_beams: width of the beam search; 1 is none.
-      length_rule: how beams of different lengths are compared: as T5X does it, or as transformers.
+      wait_ms: maximum milliseconds that a text waits for others to share its batch.
+      inputs_length: maximum tokens of an input; default: the model's training length.
+      targets_length: maximum tokens of a target or candidate, its end included.
+      long_inputs: "cut" truncates longer inputs and marks their answers; "refuse" rejects them.
+      max_decode_length: maximum tokens of a prediction.
+      num_beams: width of the beam search; 1 disables it.
+      length_rule: rule that compares beams of different lengths: T5X's or transformers'.
       length_penalty: exponent of that rule; 0.6 for t5x and 1.0 for hf if not given.
       early_stopping: as for predict.
       num_return: predictions of each input; above 1 a result gets "predictions", best first.
       temperature: samples, from the logits divided by it; 0 takes the likeliest token.
       top_k: samples among so many tokens only; 0 is all.
-      top_p: nucleus sampling: keeps the smallest set of tokens whose probability reaches X.
+      top_p: nucleus sampling: keeps the smallest set of tokens with probability X.
       min_p: samples among the tokens that are so probable, relative to the likeliest.
       min_length: tokens of a prediction at least.
       no_repeat_ngram: no sequence of so many tokens comes twice in a prediction; 0 allows it.
-      pooling: of vectors; what the checkpoint says if not given.
-      normalize: whether vectors have length 1; what the checkpoint says if not given, or else True.
-      role: what embedded texts are: a retriever with two encoders, or with two projections, has one
-        for passages.
+      pooling: pooling of vectors; default: the checkpoint's.
+      normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
+      role: kind of embedded texts, for a retriever with its own encoder or projection for passages.
       head: name of the head that predicts, for an encoder with several.
       probabilities: as for predict; a request can also ask for them.
       threshold: as for predict.
@@ -130,14 +129,14 @@ def serve(
       longest_answer: as for predict.
       impossible_answers: as for predict.
       compilation_cache: a directory that keeps compiled programs, so that the next start is quick.
-      queue: texts that wait at most; beyond it a request gets 503 with Retry-After.
-      max_texts: texts of a request at most.
-      max_body: bytes of a request at most.
-      connections: open at the same time at most.
-      timeout: seconds until a request is answered at most.
+      queue: maximum waiting texts; further requests get 503 with Retry-After.
+      max_texts: maximum texts of a request.
+      max_body: maximum bytes of a request.
+      connections: maximum open connections.
+      timeout: maximum seconds until a request is answered.
       body_timeout: seconds that a request may take to arrive.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: the checkpoint or a choice is wrong, the address is taken, or others reach it and

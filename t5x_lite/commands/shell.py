@@ -43,10 +43,10 @@ def completion(
 
 
 def script(shell: Shell, commands: Mapping[str, Any], *, prog: str) -> str:
-    """The script for a shell.
+    """Return the script for a shell.
 
     Args:
-      shell: which one.
+      shell: name of the shell.
       commands: name, of one word or two, -> its dataclass.
       prog: the program's name.
     """
@@ -63,7 +63,6 @@ def script(shell: Shell, commands: Mapping[str, Any], *, prog: str) -> str:
 
 
 def _config() -> "Experiment":
-    """A config with the fields that T5's have, and those of every config."""
     from t5x_lite.config import Experiment
     from t5x_lite.data.config import Data
     from t5x_lite.models.t5 import T5Config
@@ -89,11 +88,11 @@ def _config() -> "Experiment":
 
 
 def options_of(target: Any, *, prefix: str = "--") -> dict[str, tuple[str, ...]]:
-    """The options of a dataclass, or of an instance with its parts, and their values.
+    """Return the options of a dataclass, or of an instance with its parts, and their values.
 
     Args:
       target: a class, whose nested dataclasses are followed, or an instance.
-      prefix: what stands before every name.
+      prefix: prefix of every name.
     """
     cls = target if isinstance(target, type) else type(target)
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -113,7 +112,7 @@ def options_of(target: Any, *, prefix: str = "--") -> dict[str, tuple[str, ...]]
 
 
 def values_of(hint: Any) -> tuple[str, ...]:
-    """The words that an annotation admits: those of a Literal, True and False; () for any."""
+    """Return the values of a Literal or a bool as words, or () for other annotations."""
     if hint is bool:
         return ("True", "False")
     if typing.get_origin(hint) is Literal:

@@ -1,7 +1,7 @@
 """evaluate-suite and evaluate-sts: an encoder on all sets of a benchmark, and on pairs.
 
 For each set of a suite the corpus is encoded and searched, or its terms are indexed, or a run of
-yours is read; the run of a set is kept, so that a killed command goes on with the next set. The
+yours is read; the run of a set is kept, so that a killed command continues with the next set. The
 mean is over the sets that are there, and the missing ones are named; sets of one group, as
 CQADupStack's twelve, count as one.
 
@@ -95,27 +95,28 @@ def evaluate_suite(
     """Measure a retriever on all sets of BEIR, MIRACL or another suite that a directory has.
 
     Prints the metrics of each set and their mean, and names the sets that are missing. A killed
-    command goes on with the next set.
+    command continues with the next set.
 
     Args:
-      suite: whose layout, metrics and rules: BEIR leaves out documents of a query's own id, and the
-        others do not.
+      suite: suite that sets layout, metrics and rules; BEIR excludes documents with a query's own
+        id.
       directory: that holds the sets, as they are released.
       output: the directory that gets the runs, metrics.json and report.html.
       checkpoint: encodes queries and documents; or give --bm25 or --runs.
-      bm25: the analyzer of a BM25 index, in place of a checkpoint.
-      runs: a directory of runs, SET.trec, .tsv or .jsonl, in place of both.
+      bm25: the analyzer of a BM25 index, instead of a checkpoint.
+      runs: a directory of runs, SET.trec, .tsv or .jsonl, instead of both.
       step: the step to take from a work directory, or best; the newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      normalize: whether vectors have length 1; if not given, what the checkpoint says.
-      query_prefix: what every query begins with; if not given, the checkpoint's prompt.
-      document_prefix: what every document begins with; if not given, the checkpoint's prompt.
+      normalize: scales vectors to length 1; default: the checkpoint's choice.
+      query_prefix: beginning of every query; default: the checkpoint's prompt.
+      document_prefix: beginning of every document; default: the checkpoint's prompt.
       batch_size: texts encoded at once.
-      query_length: tokens of a query at most; what the model was trained with if not given.
-      document_length: tokens of a document at most; what the model was trained with if not given.
-      depth: documents of a query at most.
+      query_length: maximum tokens of a query; default: the model's training length.
+      document_length: maximum tokens of a document; default: the model's training length.
+      depth: maximum documents per query.
       trust_project: as for embed.
 
     Returns:
@@ -177,7 +178,6 @@ def evaluate_suite(
 
 
 def _check_same(path: Path, how: Mapping[str, Any]) -> None:
-    """Raise InputError if a directory holds the runs of another command."""
     try:
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else how
     except ValueError:
@@ -202,7 +202,6 @@ def _missing(suite: "Suite", found: Sequence["Judged"]) -> list[str]:
 
 
 def _mean(found: Sequence["Judged"], sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The mean over groups of the mean over a group's sets."""
     from t5x_lite.metrics import runs as metrics_of_runs
 
     groups = [list(group) for _, group in itertools.groupby(found, key=lambda one: one.group)]
@@ -238,7 +237,6 @@ def _measured(one: "Judged", path: str, metrics: Sequence[str]) -> dict[str, flo
 
 
 def _recorded(encoder: QueryEncoder) -> dict[str, Any]:
-    """What the vectors of an encoder depend on."""
     from t5x_lite.inference.loading import find_step
 
     names = ("step", "pooling", "normalize", "prefix", "prompt", "batch_size", "inputs_length")
@@ -272,7 +270,6 @@ class _Dense:
         )
 
     def rankings(self, one: "Judged", *, depth: int) -> Iterator["Ranking"]:
-        """What is found for each query of a set."""
         from t5x_lite.core.workers import Prefetch
         from t5x_lite.data.formats.rankings import Ranking, ranked
         from t5x_lite.retrieval.exact import ExactSearch
@@ -303,7 +300,6 @@ class _Lexical:
         self._analyzer, self._folder = analyzer, folder
 
     def rankings(self, one: "Judged", *, depth: int) -> Iterator["Ranking"]:
-        """What is found for each query of a set."""
         from t5x_lite.data.formats.rankings import Ranking, ranked
         from t5x_lite.retrieval.bm25 import BM25, InvertedIndex, build
 
@@ -360,13 +356,14 @@ def evaluate_sts(
       checkpoint: a work directory or a step directory.
       output: a file for what is printed.
       step: the step to take from a work directory, or best; the newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone.
+      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
+        base.
       adapters: the modules in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      prefix: what every sentence begins with; if not given, the checkpoint's prompt.
+      prefix: beginning of every sentence; default: the checkpoint's prompt.
       prompt: the name of that.
       batch_size: sentences encoded at once.
-      inputs_length: tokens of a sentence at most; what the model was trained with if not given.
+      inputs_length: maximum tokens of a sentence; default: the model's training length.
       trust_project: as for embed.
 
     Returns:
@@ -411,7 +408,6 @@ def evaluate_sts(
 def _correlated(
     examples: list[Pair] | list[Triplet], vectors: "np.ndarray"
 ) -> dict[str, float | int]:
-    """The metrics of a file."""
     import numpy as np
 
     from t5x_lite.metrics.classification import pearson, spearman
@@ -461,7 +457,6 @@ def _sentence(row: "benchmark_files.Row", column: str) -> str:
 
 
 def _of_objects(path: str) -> Iterator[Pair | Triplet]:
-    """The objects of a file, whose first one tells whether they are pairs or triplets."""
     from t5x_lite.data.formats.lines import read_examples
 
     first = next(read_examples(path, fields=()), None)

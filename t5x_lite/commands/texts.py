@@ -127,7 +127,8 @@ def vocab(
 
     Digits, ASCII letters and punctuation always have a piece, since labels and numbers are written
     with them. There is no byte fallback, as in T5: --data.vocabulary bytes spells any text. With
-    weights the text is drawn from the files in these shares of its bytes, and none is repeated:
+    weights the text is sampled from the files in these fractions of its bytes, and none is
+    repeated:
 
         t5x-lite vocab --input en.txt=10 'de/*.txt=1' --output work/vocabulary --size 32000
 
@@ -135,19 +136,18 @@ def vocab(
 
     Args:
       input: text files, JSON lines, Parquet, Arrow, directories and patterns of them, hf://NAME or
-        tfds://NAME; - is standard input. FILE=WEIGHT gives each a share of the text.
+        tfds://NAME; - is standard input. FILE=WEIGHT gives each a fraction of the text.
       output: the directory that receives sentencepiece.model.
       size: pieces of the vocabulary, without the sentinels.
-      no_ascii: leaves out digits, ASCII letters and punctuation that are rare in the text.
-      alpha: gives files without weights the shares of their bytes to this power, such as 0.3 of
+      no_ascii: omits digits, ASCII letters and punctuation that are rare in the text.
+      alpha: gives files without weights the fractions of their bytes to this power, such as 0.3 of
         languages.
-      encoder: writes spm.model, of which the special pieces are those of DeBERTa's: [PAD], [CLS],
-        [SEP] and [UNK], and [MASK] behind the last piece.
+      encoder: writes spm.model with DeBERTa's special pieces: [PAD], [CLS], [SEP] and [UNK], and
+        [MASK] as the last piece.
       character_coverage: fraction of the text's characters that get a piece, 0.98 to 1; if not
         given, 0.9995 and every frequent character.
-      seed: random seed for the lines drawn by weights, and for the 2,000,000 of a longer text.
-      text: column of the text of JSON, tables and data sets, or columns in braces such as
-        "{title} {body}".
+      seed: random seed for the lines sampled by weights, and for the 2,000,000 of a longer text.
+      text: column of the text in JSON and tables, or columns in braces, such as "{title} {text}".
 
     Returns:
       The path of the model, which is also printed.
@@ -211,7 +211,6 @@ def vocab(
 
 
 def _is_place(name: str) -> bool:
-    """Whether an input is a data set, a directory or in a bucket, and no file of this machine."""
     from t5x_lite.core.remote import is_remote
     from t5x_lite.data.formats.documents import is_named
 
@@ -271,7 +270,7 @@ def cache(
 ) -> list[dict[str, Any]]:
     """Run a config's task once and write its tokens, which train reads by --data.cache DIR.
 
-    Training from a cache needs no TensorFlow, and corrupts every epoch anew. What follows -- are
+    Training from a cache needs no TensorFlow, and corrupts every epoch again. What follows -- are
     options of Apache Beam, with any --runner but local:
 
         t5x-lite cache CONFIG --output /shared/cache --runner FlinkRunner
@@ -320,7 +319,7 @@ def cache(
     if find_mixture(experiment.data) is not None:
         from t5x_lite.data.loading import trained_members  # now: TensorFlow takes seconds
 
-        # Before anything is written: the others would have to be written anew.
+        # Before anything is written: the others would have to be written again.
         trained = trained_members(experiment.data, vocabulary, seed=experiment.seed)
         caches = {str(data_path(output) / one.member.name): one.data for one in trained}
     made = []
@@ -332,7 +331,6 @@ def cache(
 
 
 def _print_cache(found: dict[str, Any]) -> None:
-    """Print a cache: a table of its splits on a terminal, a line of JSON elsewhere."""
     from t5x_lite.core.progress import print_result
 
     rows = [{"split": name, **split} for name, split in found["splits"].items()]

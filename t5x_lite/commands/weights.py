@@ -70,8 +70,8 @@ def import_hf(
         as Hugging Face's tokenizer does (hf), or as seqio does; for ByT5 also the sentinels' ids.
       part: the model, or the generator of a release of DeBERTaV3 (pytorch_model.generator.bin).
       revision: branch, tag or commit of a model at the hub; main if not given.
-      skip_from: of a Condenser whose head is there (model.pt), the layer whose states the head
-        reads; the paper has 6 of 12.
+      skip_from: layer with the states that a Condenser's head (model.pt) reads; the paper has 6 of
+        12.
 
     Returns:
       The directory that was made.
@@ -135,7 +135,8 @@ def import_t5x(
       source: a directory checkpoint_N, or the one above it.
       destination: the directory to write; it must not exist yet.
       vocabulary: a SentencePiece model, or "bytes" for ByT5; a checkpoint of T5X holds none.
-      extra_ids: sentinels besides the model's own pieces; if not given 100, or 0 where it has some.
+      extra_ids: sentinels in addition to the model's own pieces; if not given 100, or 0 where it
+        has some.
       step: number N of the checkpoint; the newest if not given.
       dtype: dtype of the stored weights.
       dropout_rate: dropout rate for further training; a checkpoint of T5X does not record it.
@@ -194,8 +195,8 @@ def import_adapter(
       step: the step to take from a work directory, or best; the newest if not given.
       name: name of the module.
       revision: branch, tag or commit of a module at the hub; main if not given.
-      trust_project: runs modules of yours that the base's config names; without it only classes of
-        t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Returns:
       The directory that was made.
@@ -240,13 +241,13 @@ def export_adapter(
         written, too; or composable-sft's pytorch_diff.bin of a sparse module or delta.
       step: the step to take from a work directory, or best; the newest if not given.
       name: name of the module, where the checkpoint has several.
-      no_head: leaves out the head that trained with it.
+      no_head: omits the head that trained with it.
       base_name: name at the hub or directory of the base that the config names; if not given, where
         the base was imported from.
       rank: rank of the LoRA that PEFT gets of a delta or composition, by a singular value
         decomposition; if not given, the exact sum of the ranks.
-      trust_project: runs modules of yours that a checkpoint's config names; without it only classes
-        of t5x_lite are admitted.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Returns:
       The directory that was made.
@@ -337,12 +338,12 @@ def export_hf(
       part: the model or, if it was trained to detect replaced tokens, the generator that drew them.
       head: head of an encoder with several that is written: mlm, rtd, classifier, choice,
         token or span; none leaves all out. If not given, the one that its objective reads.
-      sentence_transformers: whether SentenceTransformer loads the directory, too, with the vectors
-        that embed gives; of an encoder, whose head is left out.
+      sentence_transformers: also writes files for SentenceTransformer, with the vectors of embed;
+        only for encoders, without head.
       pooling: pooling of these vectors; if not given, the checkpoint's, or else mean.
-      normalize: whether they have length 1; if not given, the checkpoint's choice, or else True.
-      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
-        model; without it only classes of t5x_lite are admitted.
+      normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Returns:
       The directory that was made.
@@ -377,7 +378,7 @@ def export_hf(
         saved = hf_export.merged(where, experiment) if has_modules else lazy_params(where)
 
         def vectors() -> Dense | None:
-            """How SentenceTransformer makes vectors."""
+            """Return the dense head for SentenceTransformer, or None if it is not requested."""
             if not sentence_transformers:
                 return None
             how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
@@ -427,7 +428,7 @@ def push(
     Args:
       source: the exported directory.
       repository: ORG/NAME at the hub; it is made if it is missing.
-      private: whether a repository that is made is private.
+      private: makes a new repository private.
       message: message of the commit.
       dry_run: lists what would be uploaded, and sends nothing.
 
@@ -436,7 +437,7 @@ def push(
 
     Raises:
       InputError: the directory is no exported one, the name is none of the hub, the extra is not
-        installed, or the hub refuses.
+        installed, or the hub rejects.
     """
     from t5x_lite.interop.hf_export import CARD
     from t5x_lite.interop.hub import is_hub_id
@@ -470,7 +471,7 @@ def push(
 
 
 def exported_files(directory: Path) -> Mapping[str, int]:
-    """The files of an exported directory with their bytes, sorted; hidden ones are left out.
+    """Return the files of an exported directory with their bytes, sorted; hidden ones are omitted.
 
     Raises:
       InputError: it is missing, or not what `export` writes.

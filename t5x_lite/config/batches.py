@@ -1,7 +1,5 @@
 """Checks of a config's batches before it trains, and what a step works on.
 
-Checks of a config before it trains; see `t5x_lite.inference.loading` for checkpoints.
-
 What a config's train step works on: the features of a row, and its floating-point operations.
 """
 
@@ -29,11 +27,11 @@ from t5x_lite.layouts.base import ADAPTER_IDS, OWN_NEGATIVES
 
 
 def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:
-    """A batch of one row of padding: its features, [1, ...], have a row's shapes and dtypes.
+    """Return a batch of one row of padding: its features, [1, ...], have a row's shapes and dtypes.
 
     Args:
-      data: of the rows.
-      num_tasks: of the objective; rows have the number of one where it is above 0.
+      data: data of the rows.
+      num_tasks: number of tasks of the objective; rows have the number of one where it is above 0.
     """
     none = np.zeros(0, np.int64)
     made = data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
@@ -48,13 +46,13 @@ def batch_row(experiment: Experiment) -> dict[str, np.ndarray]:
 
 
 def row_shapes(data: Data, *, num_tasks: int = 0) -> dict[str, tuple[int, ...]]:
-    """The features of a row, as of `empty_row`, with their shapes; no data is read."""
+    """Return the features of a row, as of `empty_row`, with their shapes; no data is read."""
     row = empty_row(data, num_tasks=num_tasks)
     return {name: value.shape[1:] for name, value in row.items()}
 
 
 def row_lengths(data: Data) -> dict[str, int]:
-    """The features of a row, with their lengths in tokens: of several texts, that of each."""
+    """Return the features of a row with their lengths, in tokens of each single text."""
     return {name: shape[-1] for name, shape in row_shapes(data).items() if shape}
 
 
@@ -68,7 +66,7 @@ def step_flops(experiment: Experiment) -> int | None:
 
 
 def batch_flops(experiment: Experiment) -> Callable[[Mapping[str, np.ndarray]], int | None]:
-    """A function that gives the FLOPs of a train step on some rows, from their shapes."""
+    """Return a function that gives the FLOPs of a train step on some rows, from their shapes."""
 
     def flops(batch: Mapping[str, np.ndarray]) -> int | None:
         rows = {name: value.shape[1:] for name, value in batch.items()}
@@ -91,11 +89,7 @@ LONGEST = 1 << 24
 
 
 def check_batch(experiment: Experiment, mesh: Mesh) -> None:
-    """Refuses batches that do not divide among the devices, or have rows too long for the model.
-
-    Raises:
-      InputError: with the sizes.
-    """
+    """Reject batches that do not divide among the devices, or have rows too long for the model."""
     check_lengths(experiment)
     data, parts = experiment.data, sharding.data_parallelism(mesh)
     grouped = bool(data.batches.buckets())
@@ -120,16 +114,7 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
 
 
 def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
-    """Microbatches of a batch of one static shape.
-
-    Args:
-      experiment: says how a batch is divided.
-      shape: one of `shapes_of(experiment.data)`.
-      mesh: the devices.
-
-    Raises:
-      InputError: see `core.sharding.Parts.of`.
-    """
+    """Return microbatches of a batch of one static shape."""
     whole = {
         name: jax.ShapeDtypeStruct((shape.batch_size, *value.shape[1:]), value.dtype)
         for name, value in empty_row(shape, num_tasks=experiment.objective.num_tasks).items()
@@ -138,11 +123,7 @@ def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
 
 
 def check_devices(experiment: Experiment, mesh: Mesh) -> None:
-    """Refuses devices on which a model would not be trained as its config says.
-
-    Raises:
-      InputError: with what to set.
-    """
+    """Reject devices on which a model would not be trained as its config says."""
     kind = mesh.devices.flat[0].device_kind
     for model in (experiment.model, *experiment.objective.models().values()):
         model.check_devices(kind, dtype=experiment.compute_dtype)
@@ -151,12 +132,12 @@ def check_devices(experiment: Experiment, mesh: Mesh) -> None:
 def with_choices(
     experiment: Experiment, kind: str, *, earlier: Experiment | None = None
 ) -> tuple[Experiment, list[str]]:
-    """The experiment with what the value "auto" of its models' fields is.
+    """Return the experiment with what the value "auto" of its models' fields is.
 
     Args:
       experiment: the config.
-      kind: of the devices, as JAX names it.
-      earlier: the experiment of the run that goes on; what was chosen there is taken.
+      kind: kind of the devices, as JAX names it.
+      earlier: the experiment of the run that continues; what was chosen there is taken.
 
     Returns:
       The experiment, and a line for each model in which something was chosen now.
@@ -184,11 +165,7 @@ def with_choices(
 
 
 def check_lengths(experiment: Experiment) -> None:
-    """Refuses rows of another kind, and documents longer than a table of positions.
-
-    Raises:
-      InputError: with both.
-    """
+    """Raise InputError for rows of another kind, and documents longer than a table of positions."""
     data = experiment.data
     for name in ("inputs_length", "targets_length"):
         columns = getattr(data, name)

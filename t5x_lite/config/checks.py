@@ -1,7 +1,5 @@
 """Checks of fields, and settings of single tasks.
 
-Checks of the fields of a config; an error names the field and the value.
-
 Settings of single tasks of an evaluation: a line for each name or pattern of names.
 
     parse_line("wmt_*: num_beams=4, length_penalty=0.6")
@@ -47,7 +45,6 @@ def check_given(where: str, config: Any) -> None:
 
 @functools.cache
 def _required(config: type) -> frozenset[str]:
-    """Names of the fields with an annotation that excludes None."""
     try:
         hints = typing.get_type_hints(config)
     except NameError:  # a config of a user, with names that only a type checker reads
@@ -56,7 +53,6 @@ def _required(config: type) -> frozenset[str]:
 
 
 def _takes_none(hint: Any) -> bool:
-    """Whether an annotation admits None."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return any(_takes_none(each) for each in typing.get_args(hint))
     return hint in (type(None), Any, object) or isinstance(hint, typing.TypeVar)
@@ -114,7 +110,7 @@ _TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What a line says.
+    """Settings of one line.
 
     Attributes:
       pattern: a task's name; * stands for any letters, ? for one.
@@ -125,12 +121,12 @@ class Line:
     values: Mapping[str, Any]
 
     def matches(self, names: Sequence[str]) -> bool:
-        """Whether one of a task's names is meant."""
+        """Return True if one of a task's names is meant."""
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
 
 
 def parse_line(text: str) -> Line:
-    """What "PATTERN: SETTING=VALUE, SETTING=VALUE" says.
+    """Parse "PATTERN: SETTING=VALUE, SETTING=VALUE".
 
     Raises:
       InputError: a syntax error; an unknown setting, with the nearest name; or a setting does not
@@ -167,7 +163,7 @@ def parse_line(text: str) -> Line:
 
 
 def _setting(keyword: ast.keyword, *, where: str) -> tuple[str, Any]:
-    """The name and the value of SETTING=VALUE."""
+    """Return the name and the value of SETTING=VALUE."""
     name = str(keyword.arg)
     if name not in FIELDS:
         raise InputError(

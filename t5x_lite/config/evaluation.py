@@ -1,4 +1,4 @@
-"""What an evaluation measures, and how it answers; a part of an `Experiment`."""
+"""The evaluation of an `Experiment`: its metrics, and how tasks are answered."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ SameIds = Literal["auto", "keep", "drop"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ways:
-    """How rankings are made.
+    """The heads and weights of rankings.
 
     Attributes:
-      names: of the rankings.
-      weights: of the dense, the lexical and the multi-vector score in "all".
-      pair_weights: of the dense and the lexical score in "dense_lexical".
+      names: names of the rankings.
+      weights: weights of the dense, the lexical and the multi-vector score in "all".
+      pair_weights: weights of the dense and the lexical score in "dense_lexical".
       depth: documents of a ranking at most, and of each head's candidates.
       rerank: documents of the dense ranking that are scored again.
     """
@@ -53,7 +53,7 @@ class Ways:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retrieval:
-    """What is searched, and how texts become vectors.
+    """The searched corpus, and the encoding of its texts.
 
     Attributes:
       directory: directory in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" measures
@@ -70,8 +70,8 @@ class Retrieval:
       ways: rankings by the heads of a BGE-M3, each measured by itself as WAY/ndcg_at_10: some of
         dense, lexical, multi_vector, dense_lexical and all (`retrieval.fusion`); () is the one by
         the vector. What they need of the corpus is held in memory.
-      weights: of the dense, the lexical and the multi-vector score in "all".
-      pair_weights: of the dense and the lexical score in "dense_lexical".
+      weights: weights of the dense, the lexical and the multi-vector score in "all".
+      pair_weights: weights of the dense and the lexical score in "dense_lexical".
       same_ids: whether a document that has a query's id is in that query's ranking. "drop" leaves
         it out, as BEIR does; where queries are documents (ArguAna, Quora) each would find itself.
         "auto" leaves it out where it has the query's text, too, with its title or without: ids that
@@ -98,37 +98,37 @@ class Retrieval:
             raise InputError(f"evaluation.retrieval: {error}") from error
 
     def rankings(self) -> Ways:
-        """The rankings by heads."""
+        """Return the rankings by heads."""
         return Ways(names=self.ways, weights=self.weights, pair_weights=self.pair_weights)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is measured during training and by `t5x-lite evaluate`.
+    """Evaluation during training and by `t5x-lite evaluate`.
 
     Attributes:
       period: steps between two evaluations; the last step always has one.
       split: the split of the task that is measured.
-      loss: whether to measure the held-out loss.
+      loss: True if to measure the held-out loss.
       max_batches: batches of the held-out loss; None is the whole split.
-      loss_of_each_cache: whether the held-out loss is also that of each cache of data.cache alone,
+      loss_of_each_cache: True if the held-out loss is also that of each cache of data.cache alone,
         under the name of its directory, such as "validation/en/loss" of languages.
-      task_metrics: whether to decode and to compute the task's own metrics.
+      task_metrics: True if to decode and to compute the task's own metrics.
       max_examples: examples of the task metrics; None is the whole split.
       batch_size: examples decoded at once; None is the data's batch size.
       max_decode_length: tokens decoded at most.
       num_beams: width of the beam search that decodes; 1 is greedy.
       length_penalty: length penalty of that search, by T5X's rule; None is 0.6.
-      rank: whether the likeliest of the task's labels is the answer, and nothing is decoded; for
+      rank: True if the likeliest of the task's labels is the answer, and nothing is decoded; for
         tasks with a closed set of labels. Of a mixture, the other tasks are decoded.
       null_threshold: for questions that may have no answer (SQuAD 2.0), the answer is "" where the
         score of none, less that of the best span, is above it. The metric best_f1_thresh says which
         one is best for the split that was measured, of those that are not above this one: 1e9
         compares all.
-      best_per_task: whether `evaluate` measures each task of a mixture with the checkpoint that was
+      best_per_task: True if `evaluate` measures each task of a mixture with the checkpoint that was
         best at it, by its validation metrics, of those in the work directory.
       bootstrap: samples for 95 % confidence intervals in the metrics.json of `evaluate`; 0 is none.
-      submission: whether `evaluate --output` also answers the test splits of GLUE and SuperGLUE,
+      submission: True if `evaluate --output` also answers the test splits of GLUE and SuperGLUE,
         and writes the files that their servers take, and those that SQuAD's script takes, of the
         split that was measured; needs max_examples None.
       num_samples: predictions written to samples.jsonl at each evaluation.
@@ -136,7 +136,7 @@ class Evaluation:
         length_penalty=0.6". A task is meant by "wmt_ende", "tasks.wmt:ende", "tasks.wmt" or "ende";
         * stands for any letters. Settings: num_beams, length_penalty, max_decode_length, rank,
         max_examples, batch_size, inputs_length, which is the data's otherwise, and examples_of, a
-        task such as 'tasks.glue:mnli' whose examples few-shot prompts show in place of its own. Of
+        task such as 'tasks.glue:mnli' whose examples few-shot prompts show instead of its own. Of
         several lines for a task the later one counts, setting by setting.
       few_shot: examples of a task in front of its questions, for the task metrics.
       retrieval: documents that queries are to find by an encoder's vectors, of the same split.
@@ -184,20 +184,20 @@ class Evaluation:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """What `per_task` says."""
+        """Parsed lines of `per_task`."""
         return tuple(map(parse_line, self.per_task))
 
     def changed(self, values: Mapping[str, Any]) -> "Evaluation":
-        """The same evaluation with other settings of `per_task`, but for those about the data."""
+        """Apply one task's settings, except those of the data, and empty `per_task`."""
         own = {name: value for name, value in values.items() if name not in OF_DATA}
         return dataclasses.replace(self, per_task=(), **own)
 
     @property
     def ranks(self) -> bool:
-        """Whether labels of any task may be ranked."""
+        """True if labels of any task may be ranked."""
         return self.rank or any(line.values.get("rank", False) for line in self.lines)
 
     @property
     def retrieval_alone(self) -> bool:
-        """Whether retrieval is all that is measured, so that the data are not read."""
+        """True if only retrieval is evaluated, so that the data are not read."""
         return bool(self.retrieval.directory) and not (self.loss or self.task_metrics)

@@ -70,13 +70,13 @@ class Checkpoints:
       keep: number of the newest checkpoints that stay.
       best: the metric by which one more stays, such as "validation/loss", or a pattern by which one
         more stays for each metric that it matches: "validation/*/score" for each task of a mixture.
-        None keeps no best one; a metric of a test split is refused.
+        None keeps no best one; a metric of a test split is rejected.
       best_mode: whether the highest or the lowest value is best, max or min; None goes by the
         metric's name: of losses, cross entropies, perplexities and errors the lowest, else the
         highest.
-      whole: whether a checkpoint holds what `init` gave and adapters or `train` freeze, too; else
+      whole: True if a checkpoint holds what `init` gave and adapters or `train` freeze, too; else
         it names the checkpoint of `init` and digests of these arrays (`checkpoints.base`). A run
-        that has begun to save all of it goes on so.
+        that has begun to save all of it continues so.
       timeout: seconds that a save may take, and that its processes wait for each other, before it
         fails and the run ends.
     """
@@ -150,7 +150,6 @@ class Hosts:
 
 
 def _check_searches(searched: int, saved: int) -> None:
-    """Refuses a search of new negatives at steps without a checkpoint."""
     if searched % saved:
         raise InputError(
             f"data.refresh.period {searched} needs a checkpoint at each of its multiples: set "
@@ -168,12 +167,12 @@ class Experiment:
       data: the task, the vocabulary and the shape of the batches.
       optimizer: the optimizer and its schedule.
       steps: optimizer steps from the start of the run, not from where it is resumed.
-      epochs: passes over the training data, in place of `steps`: `train` counts the data and sets
+      epochs: passes over the training data, instead of `steps`: `train` counts the data and sets
         steps, and the lengths of schedules in the same proportion. None trains `steps`.
       seed: random seed for the initial parameters, dropout and the order of the data.
       workdir: the directory that receives config, checkpoints and metrics.
-      heads: frozen heads kept besides those that the objective reads; a run that begins from a
-        checkpoint keeps the heads that are in it.
+      heads: frozen heads kept in addition to those that the objective reads; a run that begins from
+        a checkpoint keeps the heads that are in it.
       adapters: small modules in the slots of the model, which is frozen then.
       train: trained parts: paths such as heads/classifier or model/encoder, or regular
         expressions that match whole paths; () is all but heads that the loss does not read, and
@@ -192,13 +191,13 @@ class Experiment:
         is that of the whole batch.
       tokens_per_part: the same by tokens that a device has in a part at most, padding included: as
         few parts as that allows, for each static shape of the batches. None goes by `microbatches`.
-      microbatch_mode: of losses whose rows meet all others of the batch: "cached" keeps their
-        vectors and runs each part twice (gradient caching), "recompute" differentiates through the
-        loop over the parts; the gradient is the same.
+      microbatch_mode: mode of losses that compare each row with the whole batch: "cached"
+        keeps their vectors and runs each part twice (gradient caching), "recompute" differentiates
+        through the loop over the parts; the gradient is the same.
       hosts: the processes of a run on several hosts.
       profile: steps that are traced, into profile/ of the work directory.
       stop_early: when training ends before `steps`.
-      tracking: where metrics go besides the work directory's metrics.jsonl.
+      tracking: where metrics go in addition to the work directory's metrics.jsonl.
       xla: options of XLA's compiler for the train step, KEY=VALUE, several one behind the other:
         those of XLA_FLAGS, on a TPU those of LIBTPU_INIT_ARGS too, without dashes.
       compilation_cache: a directory that keeps compiled programs for the next start; "" is JAX's
@@ -293,7 +292,7 @@ class Experiment:
 
     @property
     def parts(self) -> Parts:
-        """How a batch is divided into microbatches."""
+        """Division of a batch into microbatches."""
         return Parts(
             count=self.microbatches, tokens=self.tokens_per_part, mode=self.microbatch_mode
         )
@@ -328,7 +327,7 @@ def load(
     prog: str = "t5x-lite train CONFIG",
     other_options: Iterable[str] = (),
 ) -> Experiment:
-    """Reads an experiment and changes its leaves.
+    """Read an experiment and change its leaves.
 
     The config's project root becomes importable: see `config.file.read_config`.
 
@@ -358,7 +357,7 @@ def with_options(
     prog: str = "t5x-lite train CONFIG",
     other_options: Iterable[str] = (),
 ) -> Experiment:
-    """An experiment whose leaves options change; the arguments and errors are those of `load`."""
+    """Return an experiment with leaves changed by options; see `load`."""
     if not overrides:
         return experiment
     options = _current_options(overrides)
@@ -376,7 +375,6 @@ def with_options(
 
 
 def _current_options(overrides: Sequence[str]) -> list[str]:
-    """The options as they are called: --init DIR is short for --init.checkpoint DIR."""
     found = []
     for option in overrides:
         name, equals, value = option.partition("=")
@@ -389,7 +387,6 @@ def _current_options(overrides: Sequence[str]) -> list[str]:
 
 
 def _with_steps_of(experiment: Experiment, options: Sequence[str]) -> Experiment:
-    """The experiment that --steps makes of one that states epochs: its schedules follow."""
     steps, epochs = _value_of("--steps", options), _value_of("--epochs", options)
     if steps is None or epochs == "None":
         return experiment
@@ -410,7 +407,7 @@ _FEWEST_EVALUATIONS = 10
 def with_length(
     experiment: Experiment, steps: int, *, fixed: Iterable[str] = frozenset()
 ) -> Experiment:
-    """An experiment of another length, whose schedules have the same shape.
+    """Return an experiment of another length, whose schedules have the same shape.
 
     Warm-ups keep their fraction of the steps, decays end with the run. The periods of checkpoints
     and evaluations shrink with a shorter run, to a tenth of it at the least.
@@ -461,7 +458,7 @@ def with_length(
 def _of_length(
     schedule: Schedule, ratio: float, *, first: int, where: str, fixed: frozenset[str]
 ) -> Schedule:
-    """A schedule whose lengths are `ratio` times as long.
+    """Return a schedule whose lengths are `ratio` times as long.
 
     Those of one without an end, as T5's inverse square root, are absolute and stay.
     """
@@ -498,7 +495,7 @@ _OF_TRAINING = (
 
 
 def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
-    """The other options, and whether `--model init` is among them."""
+    """Return the other options, and whether `--model init` is among them."""
     rest: list[str] = []
     values: list[str] = []
     remaining = iter(options)
@@ -517,7 +514,7 @@ def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Experiment:
-    """The experiment with the family and the sizes of the checkpoint that `init` names.
+    """Return the experiment with the family and the sizes of the checkpoint that `init` names.
 
     If that checkpoint is gone, the work directory of a run that began with it has the sizes.
     Dropout and the way attention is computed stay those of the config, as far as the family has
@@ -564,12 +561,10 @@ def begun_with(checkpoint: str, workdir: str) -> Experiment | None:
 
 
 def _place(directory: str) -> str:
-    """A directory in one spelling."""
     return directory.rstrip("/") if "://" in directory else os.path.abspath(directory)
 
 
 def _saved_at(source: remote.AnyPath) -> Experiment:
-    """Read the config.json of a checkpoint or of a work directory."""
     try:
         saved = from_json(source.read_bytes().decode(), source=str(source))
     except (OSError, UnicodeDecodeError) as error:
@@ -580,7 +575,6 @@ def _saved_at(source: remote.AnyPath) -> Experiment:
 
 
 def _value_of(option: str, options: Sequence[str]) -> str | None:
-    """The last value of an option, in either spelling."""
     found = None
     for at, each in enumerate(options):
         name, equals, value = each.partition("=")
@@ -590,14 +584,14 @@ def _value_of(option: str, options: Sequence[str]) -> str | None:
 
 
 def save(experiment: Experiment, path: str | Path) -> None:
-    """Writes the experiment as JSON that `load` reads; the file is there whole or not at all."""
+    """Write the experiment as JSON that `load` reads; the file is there whole or not at all."""
     content = to_json(experiment).encode()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content)
 
 
 def check_same_experiment(saved: Experiment, current: Experiment, workdir: str | Path) -> None:
-    """Refuses to resume a work directory that another experiment wrote.
+    """Raise InputError instead of resuming a work directory that another experiment wrote.
 
     Raises:
       InputError: naming every field among MATCHING_FIELDS that differs, with both values.
@@ -611,7 +605,7 @@ def check_same_experiment(saved: Experiment, current: Experiment, workdir: str |
 
 
 def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]) -> list[str]:
-    """One phrase for each leaf of some fields in which two experiments differ."""
+    """Return one phrase for each leaf of some fields in which two experiments differ."""
     found: list[str] = []
     for name in fields:
         there, here = (encode(_resolved(part, name), where=name) for part in (saved, current))
@@ -641,7 +635,6 @@ def _resolved(experiment: Experiment, name: str) -> Any:
 
 
 def _differences(name: str, there: Any, here: Any) -> list[str]:
-    """Describes the leaves in which two encoded configs differ, by dotted name."""
     if isinstance(there, dict) and isinstance(here, dict) and there["type"] == here["type"]:
         return [
             difference
@@ -657,7 +650,6 @@ def _differences(name: str, there: Any, here: Any) -> list[str]:
 
 
 def _shown(node: Any) -> str:
-    """An encoded value as an error shows it: a config by the name of its class."""
     if isinstance(node, list) and any(isinstance(each, dict) for each in node):
         return f"[{', '.join(map(_shown, node))}]"
     if not isinstance(node, dict):
@@ -666,7 +658,7 @@ def _shown(node: Any) -> str:
 
 
 def _cause(error: BaseException | None) -> InputError | None:
-    """The InputError of a config's own check that a parsing error stands for, if any."""
+    """Return the InputError of a config's own check that a parsing error stands for, if any."""
     while error is not None and not isinstance(error, InputError):
         error = error.__cause__ or error.__context__
     return error

@@ -1,7 +1,5 @@
 """Config files: the Python file that holds an experiment, and configs as JSON.
 
-Reading a config file: a Python file that defines `experiment`, or the JSON that was saved of it.
-
 Whatever is wrong in the file becomes one line with its place:
 
     configs/my_run.py:7: T5Config has no field d_modle; did you mean d_model?
@@ -40,7 +38,7 @@ from t5x_lite.core.options import did_you_mean, is_config
 
 
 def to_json(config: Any) -> str:
-    """Writes a dataclass as JSON text that `from_json` turns into an equal one.
+    """Write a dataclass as JSON text that `from_json` turns into an equal one.
 
     Raises:
       InputError: a value that is no config, tuple, str, bool, int, float or None, or a class that
@@ -50,7 +48,7 @@ def to_json(config: Any) -> str:
 
 
 def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
-    """Builds the dataclass that `to_json` wrote.
+    """Build the dataclass that `to_json` wrote.
 
     Reading imports the modules of the classes, which is running them: a checkpoint may name classes
     of t5x_lite and of the packages that the command's own config names, or what `project` trusts.
@@ -58,11 +56,11 @@ def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
     Args:
       text: the JSON.
       source: where the text is from, for the errors: a path.
-      any_module: whether classes of all modules may be named, as by the config of a command.
+      any_module: True if classes of all modules may be named, as by the config of a command.
 
     Raises:
       InputError: malformed JSON, a class that is not trusted or cannot be imported, an unknown or
-        missing field, or a value that the class refuses.
+        missing field, or a value that the class rejects.
     """
     try:
         node = plain_json(text)
@@ -81,7 +79,7 @@ def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
 
 
 def modules_of(config: Any) -> set[str]:
-    """The modules of a config's class and of those of its parts."""
+    """Return the modules of a config's class and of those of its parts."""
     if isinstance(config, tuple):
         return set().union(*map(modules_of, config))
     if not is_config(config):
@@ -91,14 +89,11 @@ def modules_of(config: Any) -> set[str]:
 
 
 def encode(value: Any, *, where: str) -> Any:
-    """Turns a config or one of its values into what the json module writes.
+    """Turn a config or one of its values into what the json module writes.
 
     Args:
       value: a dataclass, tuple, str, bool, int, float or None.
       where: the dotted name of the value, for the errors.
-
-    Raises:
-      InputError: see `to_json`.
     """
     if is_config(value):
         fields = [field.name for field in dataclasses.fields(value) if field.init]
@@ -119,7 +114,7 @@ def encode(value: Any, *, where: str) -> Any:
 
 
 def _type_name(cls: type, *, where: str) -> str:
-    """Returns "module:Class" of a class that another process can import."""
+    """Return "module:Class" of a class that another process can import."""
     module = sys.modules.get(cls.__module__)
     if cls.__module__ == "__main__" or not hasattr(module, cls.__qualname__):
         raise InputError(
@@ -130,7 +125,6 @@ def _type_name(cls: type, *, where: str) -> str:
 
 
 def _decode(node: Any, *, where: str) -> Any:
-    """The inverse of `encode`."""
     if isinstance(node, list):
         return tuple(_decode(item, where=f"{where}[{i}]") for i, item in enumerate(node))
     if not isinstance(node, dict):
@@ -163,7 +157,7 @@ def _decode(node: Any, *, where: str) -> Any:
 
 
 def _refuse_untrusted(node: Any, *, where: str) -> None:
-    """Raises InputError for the first class of a module that a checkpoint may not name."""
+    """Raise InputError for the first class of a module that a checkpoint may not name."""
     name = node.get("type") if isinstance(node, dict) else None
     if isinstance(name, str) and name != "float" and not project.trusts(name.partition(":")[0]):
         raise InputError(
@@ -177,7 +171,6 @@ def _refuse_untrusted(node: Any, *, where: str) -> None:
 
 
 def _find_class(name: Any, *, where: str) -> Any:
-    """Imports the dataclass "module:Class"."""
     if not isinstance(name, str) or name.count(":") != 1:
         raise InputError(f'{where}: "type" must be "module:Class", got {name!r}')
     module_name, _, class_name = name.partition(":")
@@ -199,10 +192,10 @@ def _find_class(name: Any, *, where: str) -> Any:
 
 
 def read_config(path: str | Path) -> Any:
-    """Reads the object that a config file defines.
+    """Read the object that a config file defines.
 
     The config, the task it names and modules that they import in turn are looked for in the current
-    directory, in the config's project and beside a Python config, now and later; nothing else is,
+    directory, in the config's project and next to a Python config, now and later; nothing else is,
     and sys.path stays as it is: see `project`. The project's root is the nearest parent directory
     with a pyproject.toml, a .git or a tasks folder.
 
@@ -224,7 +217,7 @@ def read_config(path: str | Path) -> Any:
 
 
 def _existing_file(file: Path) -> Path:
-    """Returns the path of a readable .py or .json file; of a shipped one where there is none here.
+    """Return the path of a readable .py or .json file; of a shipped one where there is none here.
 
     So configs/tiny_pretrain.py is found in any directory, and a file of that name there wins.
     """
@@ -246,13 +239,12 @@ def _existing_file(file: Path) -> Path:
 
 
 def _is_config(file: Path) -> bool:
-    """Whether a shipped file is one of the configs, and not another file of a checkout."""
     shipped = project.shipped()
     return shipped is not None and (shipped / "configs") in file.parents
 
 
 def _configs_like(file: Path, shipped: Path | None) -> list[str]:
-    """Configs beside one that is not there, and shipped ones, as one would give them."""
+    """Configs next to one that is not there, and shipped ones, as one would give them."""
     here = [str(other) for other in sorted(file.parent.glob("*.py"))]
     if shipped is None or file.is_absolute():
         return here
@@ -269,7 +261,7 @@ def _from_json_file(file: Path) -> Any:
 
 
 def _from_python_file(file: Path) -> Any:
-    """Runs a config file and returns its `experiment`.
+    """Run a config file and return its `experiment`.
 
     The module gets the name by which it can be imported from its project root, so that a class
     that the config defines can be found again from a saved config.
@@ -296,7 +288,7 @@ def _from_python_file(file: Path) -> Any:
 
 
 def _module_name(file: Path) -> str:
-    """The dotted name of a file below the first directory of the project that holds it, if free."""
+    """Return a file's dotted name below the project's directory that holds it, if unused."""
     resolved = file.resolve()
     for directory in filter(None, [*project.opened().directories, project.shipped()]):
         if not resolved.is_relative_to(directory):
@@ -329,7 +321,6 @@ def _where_and_what(error: Exception, *, file: Path) -> str:
 
 
 def _fields_of(class_name: str) -> list[str]:
-    """The fields of the imported dataclasses of a name, for a suggestion."""
     classes = (getattr(module, class_name, None) for module in list(sys.modules.values()))
     found = [cls for cls in classes if isinstance(cls, type) and dataclasses.is_dataclass(cls)]
     return [field.name for cls in found for field in dataclasses.fields(cls)]

@@ -44,7 +44,7 @@ class EarlyStopping:
 
     Attributes:
       metric: a metric of the evaluation, such as "validation/loss"; None never ends early, and one
-        of a test split is refused.
+        of a test split is rejected.
       mode: whether the highest or the lowest value is best, max or min; None goes by the metric's
         name: of losses, cross entropies, perplexities and errors the lowest, else the highest.
       patience: evaluations in a row without improvement that end training.
@@ -65,9 +65,9 @@ class Patience:
     """Counts evaluations in a row that brought no improvement."""
 
     def __init__(self, config: EarlyStopping, history: Iterable[Mapping[str, float]] = ()) -> None:
-        """Starts from the evaluations that the run has behind it, in their order.
+        """Start from the evaluations that the run has behind it, in their order.
 
-        Those without the metric are passed over: the run may have measured something else then.
+        Those without the metric are skipped: the run may have measured something else then.
         """
         self._config = config
         self._sign = 1 if mode_of(config.metric or "", config.mode) == "min" else -1
@@ -78,7 +78,7 @@ class Patience:
                 self.add(metrics)
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Takes the metrics of an evaluation; what is not finite is no improvement.
+        """Take the metrics of an evaluation; what is not finite is no improvement.
 
         Raises:
           InputError: the metric is not among them.
@@ -100,7 +100,7 @@ class Patience:
 
     @property
     def exhausted(self) -> bool:
-        """Whether training is to end."""
+        """True if training is to end."""
         return self._waited >= self._config.patience
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class Patience:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Which steps of a run are traced.
+    """Steps of a run that are traced.
 
     Attributes:
       start: the first step, counted as in the log; None traces nothing.
@@ -129,7 +129,7 @@ class Capture:
     """Traces the steps that a `Profile` names; a context manager that ends a trace left open."""
 
     def __init__(self, profile: Profile, directory: str | os.PathLike) -> None:
-        """Traces nothing yet.
+        """Trace nothing yet.
 
         Args:
           profile: which steps.
@@ -149,14 +149,14 @@ class Capture:
             self._stop()
 
     def before(self, step: int) -> None:
-        """Starts the trace before the first of its steps, or of those that a resumed run takes."""
+        """Start the trace before the first of its steps, or of those that a resumed run takes."""
         if step in self._steps and self._local is None:
             remote = is_remote(self.directory)
             self._local = tempfile.mkdtemp() if remote else self.directory
             jax.profiler.start_trace(self._local)
 
     def after(self, step: int, results: Any) -> bool:
-        """Ends the trace after the last of its steps.
+        """End the trace after the last of its steps.
 
         Args:
           step: the step just dispatched.

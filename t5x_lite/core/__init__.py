@@ -1,1 +1,1 @@
-"""What every other folder uses: files, errors, options, trees, processes; nothing of models."""
+"""The base of all folders: files, errors, options, trees, processes; no models."""

@@ -1,7 +1,5 @@
 """Accelerators: which ones this machine has, and what chips can do.
 
-Which accelerators this machine has, as far as can be said before JAX starts.
-
 JAX asks libtpu wherever it is installed (extra `plan`), also on machines without a TPU, and libtpu
 then writes lines of errors to standard error: "Failed to find host bounds ...".
 
@@ -32,7 +30,7 @@ _CHOICES = (*STAND_IN, "JAX_PLATFORMS", "JAX_FORCE_TPU_INIT")
 
 
 def has_tpu(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Whether a TPU chip is plugged in, without starting JAX's backend."""
+    """Return True if a TPU chip is plugged in, without starting JAX's backend."""
     return any(
         (device / "vendor").read_text().strip() == _GOOGLE
         and not (device / "class").read_text().startswith(_DISK_OR_NETWORK)
@@ -114,12 +112,12 @@ _CHIPS = {
 
 
 def is_nvidia(device_kind: str) -> bool:
-    """Whether devices of a kind are those of CUDA: "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2"."""
+    """Return True for kinds of CUDA devices: "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2"."""
     return device_kind.startswith(("NVIDIA", "Tesla", "Quadro", "GeForce"))
 
 
 def chip(device_kind: str) -> Chip:
-    """The chip of a jax.Device's kind; an empty one where nothing is known, as of a CPU."""
+    """Return the chip of a jax.Device's kind; an empty one where nothing is known, as of a CPU."""
     if device_kind.startswith("NVIDIA"):
         words = device_kind.replace("-", " ")  # "NVIDIA A100-SXM4-40GB"
         kinds = [kind for kind in _CHIPS if f"{words} ".startswith(f"{kind} ")]

@@ -1,6 +1,4 @@
-"""What JAX needs of devices: their memory, an allocator for CPUs, options of the compiler.
-
-The memory of devices, and sizes that are refused before anything is allocated.
+"""Devices for JAX: their memory, an allocator for CPUs, options of the compiler.
 
 A size that does not fit would otherwise wait for ever in XLA, or end the process without a line. A
 caller estimates the bytes that a device must hold at least, from shapes alone, and calls
@@ -123,7 +121,7 @@ _ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9
 
 
 def keep_freed_memory() -> bool:
-    """Makes malloc keep what is freed; before JAX starts its threads, where it runs on CPU.
+    """Make malloc keep what is freed; before JAX starts its threads, where it runs on CPU.
 
     One arena, because blocks of the others cannot grow beyond 64 MiB, and no block of its own from
     the kernel. The process then stays as large as it was at most. It changes nothing where there is
@@ -133,7 +131,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_back() -> bool:
-    """Ends `keep_freed_memory`: the kernel gets what is free, and from now on large blocks at once.
+    """End `keep_freed_memory`: the kernel gets what is free, and from now on large blocks at once.
 
     But those that fit into a hole between others, which it gets with the next call.
     """
@@ -146,7 +144,7 @@ def give_back() -> bool:
 
 
 def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, R]:
-    """The same function, but freed memory is given back whenever the process takes too much.
+    """Return the same function, but freed memory is given back whenever the process takes too much.
 
     Then the result is waited for, as a step in progress has its buffers still.
     """
@@ -172,7 +170,6 @@ def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, 
 
 
 def _set(settings: dict[int, int]) -> bool:
-    """Sets options of malloc, where there is glibc and JAX will run on CPU."""
     if not sys.platform.startswith("linux") or not _on_cpu():
         return False
     try:
@@ -183,13 +180,11 @@ def _set(settings: dict[int, int]) -> bool:
 
 
 def _resident() -> int:
-    """Bytes of the process that are in memory."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _on_cpu() -> bool:
-    """Whether JAX will run on CPU; it is not asked, as the answer would start it."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms:
         return platforms == "cpu"
@@ -203,7 +198,7 @@ _ALL_REDUCE_MOTION = "while-loop-all-reduce-code-motion"
 
 
 def compiler_options(pairs: Sequence[str]) -> dict[str, str | bool]:
-    """Options of XLA's compiler, as `jax.jit` takes them."""
+    """Return options of XLA's compiler, as `jax.jit` takes them."""
     options: dict[str, str | bool] = {}
     for pair in pairs:
         key, equals, value = pair.lstrip("-").partition("=")
@@ -217,10 +212,10 @@ def compiler_options(pairs: Sequence[str]) -> dict[str, str | bool]:
 
 
 def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]:
-    """The options, with the pass off that moves reductions out of loops.
+    """Return the options, with the pass off that moves reductions out of loops.
 
     It miscompiles gradients that a loop's body scatters, such as those of an embedding
-    (openxla/xla issue 49143; mended there in September 2026, after JAX 0.11.2).
+    (openxla/xla issue 49143; fixed there in September 2026, after JAX 0.11.2).
     """
     disabled = options.get(_DISABLED)
     both = f"{disabled},{_ALL_REDUCE_MOTION}" if disabled else _ALL_REDUCE_MOTION
@@ -228,7 +223,7 @@ def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]
 
 
 def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
-    """Compiles a tiny program with the options, so that a wrong one is refused at the start."""
+    """Compile a tiny program with the options, so that a wrong one is rejected at the start."""
     if not options:
         return
     everywhere = replicated(mesh)
@@ -253,14 +248,14 @@ def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
 
 
 def matmul_precision(name: str) -> contextlib.AbstractContextManager[None]:
-    """Traces with this precision of matrix products; "default" is JAX's own setting."""
+    """Trace with this precision of matrix products; "default" is JAX's own setting."""
     if name == "default":
         return contextlib.nullcontext()
     return jax.default_matmul_precision(name)
 
 
 def use_compilation_cache(directory: str) -> None:
-    """Keeps what is compiled from here on, for this run's restarts and for others.
+    """Keep what is compiled from here on, for this run's restarts and for others.
 
     JAX keeps programs that took more than a second to compile, by a key of the program, its
     options, the devices and the versions. Without a directory its own settings stand, such as the

@@ -1,7 +1,5 @@
 """Errors of the user's input, how optional parts are installed, and the command as it was typed.
 
-The two errors that the whole package shares, and what the system's errors say.
-
 Importing them costs nothing (no JAX).
 
 How the optional parts of this package are installed, said in one way everywhere.
@@ -54,7 +52,7 @@ def shown(value: object, most: int = 60) -> str:
 
 
 class InputError(ValueError):
-    """What the user gave is wrong: a config, a path, a data file, a vocabulary.
+    """Wrong input of the user: a config, a path, a data file, a vocabulary.
 
     The message is one line: what was wrong, where (file:line), and what to do. The command line
     prints it and exits with code 2. A word or a message far too long is cut, since it repeats what
@@ -82,7 +80,7 @@ class Interrupted(Exception):
 
 
 def system_reason(error: BaseException) -> str | None:
-    """What the system said when an error began there: "No space left on device"."""
+    """Return the system's message if an error began there: "No space left on device"."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None:
@@ -95,7 +93,7 @@ def system_reason(error: BaseException) -> str | None:
 
 
 def line_of_file(error: BaseException) -> str | None:
-    """One line about an error of the system's that names a file; None of any other error."""
+    """Return one line about an error of the system's that names a file; None of any other error."""
     if not isinstance(error, OSError) or error.filename is None or not error.strerror:
         return None
     return f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -105,7 +103,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def install_command(*extras: str, root: Path = _ROOT) -> str:
-    """The command that installs extras, such as "data" and "beam", where this package is."""
+    """Return the command that installs extras, such as "data" and "beam", where this package is."""
     wanted, constraints = f"[{','.join(extras)}]", root / "constraints.txt"
     if not ((root / "pyproject.toml").is_file() and constraints.is_file()):
         return f'pip install "t5x-lite{wanted}"'
@@ -132,13 +130,13 @@ def invoked_as(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def command() -> str:
-    """The command of this package that runs, or else how the process was started."""
+    """Return the command of this package that runs, or else how the process was started."""
     arguments = _arguments.get()
     return " ".join(map(quoted, sys.argv if arguments is None else (_PROG, *arguments)))
 
 
 def quoted(word: str) -> str:
-    """A word as a shell takes it: in double quotes where it has single ones and nothing else."""
+    """Quote a word for a shell, in double quotes if it contains only single ones."""
     if "'" in word and not set(word) & set('"$`\\!'):
         return f'"{word}"'
     return shlex.quote(word)

@@ -1,19 +1,15 @@
 """Files and directories that appear whole or not at all.
 
-Files that appear whole or not at all.
-
     write_atomically("runs/tiny/report.html", page.encode())
 
     with open_atomically("answers.jsonl") as file:
         for line in lines:
             file.write(line)
 
-The bytes go to a hidden file beside the target, which takes the target's name when all of them are
+The bytes go to a hidden file next to the target, which takes the target's name when all of them are
 on the disk; a reader, and a process that is killed, finds the old file or the new one. What is
 behind a symbolic link is replaced, and the link stays. A device or a pipe, such as /dev/stdout,
 cannot be replaced: it is written to straight.
-
-New directories that are there whole or not at all.
 """
 
 import codecs
@@ -56,14 +52,14 @@ def inside(directory: Path, name: object, *, where: object) -> Path:
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a file that is there whole, or as it was before."""
+    """Write a file that is there whole, or as it was before."""
     with open_atomically(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Opens a file that takes its name at the end of the `with` block, if that ends well."""
+    """Open a file that takes its name at the end of the `with` block, if that ends well."""
     mode = _mode(path)
     if mode is not None and stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
@@ -93,7 +89,7 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def unfinished(
     path: str | os.PathLike[str], *, parents: Iterable[str | os.PathLike[str]] = ()
 ) -> Iterator[None]:
-    """Notes within the block that a file or directory is unfinished.
+    """Note within the block that a file or directory is unfinished.
 
     The block itself removes it. A process that ends without unwinding removes what is noted.
     """
@@ -135,7 +131,7 @@ def locked(directory: Path, *, output: str | os.PathLike[str]) -> Iterator[None]
 def scratch_directory(
     path: Path, *, output: str | os.PathLike[str] | None = None
 ) -> Iterator[Path]:
-    """Yields a new directory, and removes it after the block unless it has another name by then.
+    """Yield a new directory, and remove it after the block unless it has another name by then.
 
     If the block raises, parents that were made for it are removed too.
     """
@@ -179,7 +175,7 @@ def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def remove_unfinished() -> None:
-    """Removes all that is unfinished, when the process ends without unwinding."""
+    """Remove all that is unfinished, when the process ends without unwinding."""
     for name, parents in list(_unfinished.items()):
         if os.path.isdir(name):
             shutil.rmtree(name, ignore_errors=True)
@@ -204,7 +200,7 @@ def writing(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Gives the system's errors that name no file, as those of writing, the name of this one."""
+    """Give the system's errors that name no file, as those of writing, the name of this one."""
     try:
         yield
     except OSError as error:
@@ -214,7 +210,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def sync_to_disk(path: str | os.PathLike[str]) -> None:
-    """Waits until a file, or the names in a directory, are on the disk."""
+    """Wait until a file, or the names in a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -244,7 +240,7 @@ def check_temporary_directory() -> None:
 
 
 def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) -> None:
-    """Makes an error of the hidden file, or of a disk that is full, one of the file itself.
+    """Make an error of the hidden file, or of a disk that is full, one of the file itself.
 
     The block may read other files; an error of theirs that has no name is left without one.
     """
@@ -255,7 +251,7 @@ def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file; after an error, closing it raises no other: what it still holds is lost."""
+    """Open a file; after an error, closing it raises no other: what it still holds is lost."""
     file = path.open("wb")
     try:
         yield file
@@ -267,7 +263,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _mode(path: str | os.PathLike[str]) -> int | None:
-    """What kind of file a path leads to, through links; None where there is none yet."""
+    """Return the mode of a path's file, through links, or None if there is no file yet."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -275,7 +271,7 @@ def _mode(path: str | os.PathLike[str]) -> int | None:
 
 
 def without_bom(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a UTF-8 file without the byte order mark that some programs put first."""
+    """Yield the lines of a UTF-8 file without the byte order mark that some programs put first."""
     lines = iter(lines)
     for first in lines:
         yield first.removeprefix(codecs.BOM_UTF8)
@@ -289,7 +285,7 @@ def reason(error: OSError) -> str:
 
 @contextlib.contextmanager
 def new_directory(destination: str | Path) -> Iterator[Path]:
-    """Yields a directory beside the destination, which gets that name when the block ends.
+    """Yield a directory next to the destination, which gets that name when the block ends.
 
     If the block raises, or the process is interrupted, what it wrote is removed.
     """

@@ -1,12 +1,12 @@
-"""Output that a killed command goes on with: lines, rows of an array, or a directory.
+"""Output that a killed command continues with: lines, rows of an array, or a directory.
 
     with resumable_writer("out.jsonl", identity={"input": "in.jsonl", "seed": 0}, chunk=64) as file:
         for records in answers_after(file.done):    # 64 at a time, the last time perhaps fewer
             file.write(*records)
 
-The output is written as OUTPUT.partial and takes its own name when it is whole, so nothing
-half-written ever has that name. The identity is stored beside it. The same command cuts what is
-behind the last whole chunk and goes on there, so its batches are those of a command that was not
+The output is written as OUTPUT.partial and takes its own name when it is complete, so nothing
+half-written ever has that name. The identity is stored next to it. The same command cuts what is
+behind the last whole chunk and continues there, so its batches are those of a command that was not
 killed. Another command leaves both as they are and says what differs.
 
 | | OUTPUT.partial | its identity |
@@ -72,7 +72,7 @@ def check_same(
 
     Args:
       known: the identity that was stored; None if there is none that can be read.
-      identity: of this command.
+      identity: identity of this command.
       place: what was written.
       content: what it holds, such as "lines".
       output: what was asked for.
@@ -94,11 +94,11 @@ def check_same(
 
 
 class Sink(Protocol):
-    """What a file that is gone on with is written by.
+    """The writer of a resumable file.
 
     Attributes:
       done: entries that are written, those of an earlier process included.
-      failed: whether the file could not be written, as on a full disk.
+      failed: True if the file could not be written, as on a full disk.
     """
 
     done: int
@@ -159,7 +159,6 @@ class ResumableArray:
             self._resume(file, chunk)
 
     def _resume(self, file: BinaryIO, chunk: int) -> None:
-        """Cut what is behind the last whole chunk."""
         import numpy as np
 
         file.seek(0)
@@ -209,7 +208,7 @@ class ResumableArray:
                 os.fsync(self._descriptor)
 
     def _header(self) -> bytes:
-        """The first bytes of the file; as many of them whatever the number of rows."""
+        """Return the first bytes of the file; as many of them whatever the number of rows."""
         import numpy as np
 
         file = io.BytesIO()
@@ -245,14 +244,14 @@ def _whole_lines(file: BinaryIO, chunk: int) -> tuple[int, int]:
 
 
 def is_resumable(path: str) -> bool:
-    """Whether a path leads to an ordinary file, or to none yet: not "-", a pipe or a device."""
+    """Return True for an ordinary file or a missing one; not for "-", pipes or devices."""
     return path != "-" and (Path(path).is_file() or not os.path.exists(path))
 
 
 def resumable_writer(
     path: str, *, identity: Mapping[str, Any], chunk: int
 ) -> contextlib.AbstractContextManager[ResumableWriter]:
-    """Open JSON lines that go on where the same command was killed.
+    """Open JSON lines that continue where the same command was killed.
 
     After an error or an interruption the lines stay for the next try, unless the input is what was
     wrong (InputError) and all of them are this process's own.
@@ -274,15 +273,12 @@ def resumable_writer(
 def resumable_array(
     path: str, *, identity: Mapping[str, Any], chunk: int
 ) -> contextlib.AbstractContextManager[ResumableArray]:
-    """Open a .npy file that goes on where the same command was killed.
+    """Open a .npy file that continues where the same command was killed.
 
     Args:
       path: an ordinary file, or none yet.
       identity: what makes two commands the same, as JSON.
       chunk: rows that are written at a time.
-
-    Raises:
-      InputError: as `resumable_writer`.
     """
     return _resumable_file(
         path, identity, "rows", lambda file: ResumableArray(file, chunk=chunk, path=path)
@@ -293,7 +289,7 @@ def resumable_array(
 def _resumable_file(
     path: str, identity: Mapping[str, Any], content: str, sink: Callable[[BinaryIO], _Sink]
 ) -> Iterator[_Sink]:
-    """A file that takes its name when the block ends well."""
+    """Yield a file that takes its name when the block ends well."""
     target = Path(os.path.realpath(path))
     partial = target.with_name(f"{target.name}.partial")
     state = partial.with_name(f"{partial.name}.json")
@@ -329,7 +325,6 @@ def _resumable_file(
 
 @contextlib.contextmanager
 def _locked_file(partial: Path, *, path: str) -> Iterator[BinaryIO]:
-    """Opens the file for this process alone."""
     try:
         file = os.fdopen(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
     except OSError as error:
@@ -346,7 +341,6 @@ def _locked_file(partial: Path, *, path: str) -> Iterator[BinaryIO]:
 
 
 def _lock(file: BinaryIO, partial: Path) -> bool:
-    """Whether the file could be locked, and has not been given its last name meanwhile."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), partial.stat())
@@ -384,7 +378,7 @@ def resumable_directory(
       output: must not be there, or be an empty directory.
       identity: what makes two commands the same, as JSON; the directory has it as identity.json.
       content: what the directory holds, for errors.
-      scratch: whether the directory is removed at the end instead; the output may be there.
+      scratch: True if the directory is removed at the end instead; the output may be there.
 
     Raises:
       InputError: the output is there or cannot be written, another process writes it, or
@@ -427,7 +421,6 @@ def resumable_directory(
 
 
 def _files_in(directory: Path) -> list[str]:
-    """What is in a directory but its identity."""
     return [path.name for path in directory.iterdir() if path.name != IDENTITY]
 
 
@@ -472,7 +465,7 @@ class AppendedFiles:
         self.done = done
 
     def close(self, *, whole: bool) -> None:
-        """Close the files; without progress.json if the directory is whole."""
+        """Close the files; without progress.json if the directory is complete."""
         self._stack.close()
         if whole:
             (self._directory / PROGRESS).unlink(missing_ok=True)

@@ -63,7 +63,7 @@ class BucketError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long a bucket is asked.
+    """Limits of the wait for a bucket.
 
     Attributes:
       answer: seconds in which a request must be answered.
@@ -89,7 +89,7 @@ _LOOK_SECONDS = 1.0
 
 
 def ask(url: str, function: Callable[[], _T], *, answer: float | None = None) -> _T:
-    """What one request gives, which is sent again where it fails (`Patience`)."""
+    """Return the result of one request, which is repeated if it fails (`Patience`)."""
     [found] = ask_all([(url, function)], answer=answer)
     return found
 
@@ -97,7 +97,7 @@ def ask(url: str, function: Callable[[], _T], *, answer: float | None = None) ->
 def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _T:
     """Call a function of a path: for a local path directly, for a bucket as `ask` does.
 
-    A bucket that stays away is then an error of its own, and never taken for a damaged file. The
+    A bucket that stays away is then its own error, and never taken for a damaged file. The
     function may read a large object, so it has an hour.
     """
     if not is_remote(path):
@@ -108,14 +108,14 @@ def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _
 def ask_all(
     requests: Sequence[tuple[str, Callable[[], Any]]], *, answer: float | None = None
 ) -> list[Any]:
-    """What several requests give, in their order; see `ask`."""
+    """Return the results of several requests, in their order; see `ask`."""
     for url, _ in requests:
         _raise_given_up(url)
     return _Requests(requests, PATIENCE.answer if answer is None else answer).run()
 
 
 def stop() -> None:
-    """Ends all requests, within a second, and those that come: the program is about to end."""
+    """End all requests, within a second, and those that come: the program is about to end."""
     _stopped.set()
 
 
@@ -124,7 +124,7 @@ def _bucket(url: str) -> str:
 
 
 def _raise_given_up(url: str) -> None:
-    """Raises what was said of a bucket that is asked for nothing at present."""
+    """Raise what was said of a bucket that is asked for nothing at present."""
     until, said = _given_up.get(_bucket(url), (0.0, ""))
     if time.monotonic() < until:
         raise BucketError(said)
@@ -171,7 +171,6 @@ class _Requests:
             threading.Thread(target=_attempt, args=arguments, daemon=True).start()
 
     def _idle(self) -> float:
-        """Seconds until there is something to do, whatever comes."""
         times = [until for until, _ in self._running.values()]
         if self._waiting and len(self._running) < CONNECTIONS:
             times.append(self._waiting[0][0])
@@ -185,7 +184,7 @@ class _Requests:
                 self._fail(place, TimeoutError(f"no answer in {self._answer:g} seconds"))
 
     def _fail(self, place: int, error: BaseException) -> None:
-        """Sends a request again after a while, or raises."""
+        """Send a request again after a while, or raise."""
         url, now = self._requests[place][0], time.monotonic()
         _raise_lasting(url, error)
         _raise_given_up(url)
@@ -217,14 +216,13 @@ _noted = [float("-inf")]
 
 
 def _note(url: str, error: BaseException, wait: float) -> None:
-    """Warns of a failure, but not of each of many."""
     if time.monotonic() - _noted[0] >= _NOTE_SECONDS:
         _noted[0] = time.monotonic()
         _logger.warning("%s: %s; asked again in %.1f seconds", url, _said(error), wait)
 
 
 def _raise_lasting(url: str, error: BaseException) -> None:
-    """Raises what waiting does not mend."""
+    """Raise what waiting does not mend."""
     if isinstance(error, InputError):
         raise error
     if isinstance(error, ImportError):
@@ -260,7 +258,7 @@ def _said(error: BaseException) -> str:
 
 
 def not_installed(url: str) -> InputError:
-    """What to say where the package that reads a URL is missing."""
+    """Return the message about a missing package that reads a URL."""
     package = _PACKAGES.get(url.partition("://")[0])
     if package is None:
         return InputError(
@@ -287,7 +285,7 @@ class Range(NamedTuple):
 
 
 def can_read(path: str | os.PathLike[str]) -> bool:
-    """Whether the package that reads a bucket is installed."""
+    """Return True if the package that reads a bucket is installed."""
     try:
         _store(_scheme(os.fspath(path)), os.getpid())
     except (ImportError, ValueError):
@@ -296,7 +294,7 @@ def can_read(path: str | os.PathLike[str]) -> bool:
 
 
 def read_ranges(ranges: Sequence[Range]) -> list[bytes]:
-    """Bytes of objects. Ranges that are near each other are read by one request."""
+    """Return bytes of objects. Ranges that are near each other are read by one request."""
     merged: list[tuple[Range, list[int]]] = []
     for place in sorted(range(len(ranges)), key=ranges.__getitem__):
         one = ranges[place]
@@ -329,7 +327,7 @@ def _range(wanted: Range) -> bytes:
 
 
 def size_of(path: str | os.PathLike[str]) -> int:
-    """Bytes of a file, here or in a bucket; in a bucket as it was last listed."""
+    """Return bytes of a file, here or in a bucket; in a bucket as it was last listed."""
     if not is_remote(path):
         return os.path.getsize(path)
     url = os.fspath(path)
@@ -346,7 +344,7 @@ _sizes: dict[str, int] = {}
 
 
 def info_of(url: str) -> Any:
-    """What fsspec says of an object or a directory: "type" and "size"."""
+    """Return fsspec's record of an object or a directory: "type" and "size"."""
     return ask(url, lambda: store_of(url).info(url))
 
 
@@ -371,13 +369,13 @@ def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
 
 
 def upload(file: Path, url: str) -> None:
-    """Copies a file of this machine to a bucket."""
+    """Copy a file of this machine to a bucket."""
     ask(url, lambda: store_of(url).put_file(str(file), url), answer=PATIENCE.total * 12)
     _sizes.pop(url, None)
 
 
 def remove(url: str) -> None:
-    """Removes an object."""
+    """Remove an object."""
     _sizes.pop(url, None)
     ask(url, lambda: store_of(url).rm_file(url))
 
@@ -403,7 +401,7 @@ def store_of(url: str) -> Any:
 
 @functools.cache
 def _store(scheme: str, process: int) -> Any:
-    """A file system for all threads of a process: fsspec's own cache has one for each thread."""
+    """Return one file system for all threads; fsspec's own cache has one for each thread."""
     import fsspec
 
     del process
@@ -423,7 +421,7 @@ class BucketPath:
     """
 
     def __init__(self, url: str):
-        """Asks for nothing."""
+        """Ask for nothing."""
         self.url = url.rstrip("/")
 
     def __fspath__(self) -> str:
@@ -458,49 +456,49 @@ class BucketPath:
 
     @property
     def parent(self) -> "BucketPath":
-        """What it is in."""
+        """The directory that contains it."""
         return BucketPath(self.url.rpartition("/")[0])
 
     def with_name(self, name: str) -> "BucketPath":
-        """The path of a neighbour."""
+        """Return the path of a neighbour."""
         return self.parent / name
 
     def with_suffix(self, suffix: str) -> "BucketPath":
-        """The path of a neighbour with another suffix."""
+        """Return the path of a neighbour with another suffix."""
         return self.with_name(Path(self.name).with_suffix(suffix).name)
 
     def is_file(self) -> bool:
-        """Whether there is such an object."""
+        """Return True if there is such an object."""
         try:
             return size_of(self) >= 0
         except (FileNotFoundError, IsADirectoryError):
             return False
 
     def is_dir(self) -> bool:
-        """Whether there are objects below it."""
+        """Return True if there are objects below it."""
         try:
             return info_of(self.url)["type"] == "directory"
         except FileNotFoundError:
             return False
 
     def exists(self) -> bool:
-        """Whether it is either of them."""
+        """Return True if it is either of them."""
         return self.is_file() or self.is_dir()
 
     def glob(self, pattern: str) -> "Iterator[BucketPath]":
-        """The objects right in it whose names match, in order."""
+        """Return the objects right in it whose names match, in order."""
         return (self / name for name in fnmatch.filter(files_in(self.url), pattern))
 
     def read_bytes(self) -> bytes:
-        """The whole object, which should be small."""
+        """Return the whole object, which should be small."""
         return ask(self.url, lambda: store_of(self.url).cat_file(self.url))
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """The whole object as text."""
+        """Return the whole object as text."""
         return self.read_bytes().decode(encoding)
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
-        """A stream of its bytes, which can go to any place."""
+        """Return a stream of its bytes, which can go to any place."""
         if mode != "rb":
             raise ValueError(f"an object is opened to be read, got mode {mode!r}")
         return open_stream(self.url)
@@ -511,13 +509,13 @@ DataPath: TypeAlias = Path | BucketPath
 
 
 def data_path(path: str | os.PathLike[str]) -> DataPath:
-    """The path of data, wherever they are; it looks at nothing."""
+    """Return the path of data, wherever they are; it looks at nothing."""
     text = os.fspath(path)
     return BucketPath(text) if is_remote(text) else Path(text)
 
 
 def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list[DataPath]:
-    """The files of some names that are right in a directory; in a bucket by one listing."""
+    """Return the files of some names that are right in a directory; in a bucket by one listing."""
     place = data_path(directory)
     if isinstance(place, BucketPath):
         there = files_in(place)
@@ -526,7 +524,7 @@ def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list
 
 
 def open_stream(url: str, *, first: int = FIRST_BLOCK) -> io.BufferedReader:
-    """A stream of an object's bytes, which can go to any place."""
+    """Return a stream of an object's bytes, which can go to any place."""
     return io.BufferedReader(_Blocks(url, size_of(url), first=first))
 
 

@@ -1,7 +1,7 @@
 """Command-line options of a frozen dataclass, parsed by tyro, with errors of one line.
 
 tyro turns the fields of a (nested) dataclass into options and draws a box around what is wrong.
-Here an unknown option is refused first, with the nearest known name, and tyro's box is reduced to
+Here an unknown option is rejected first, with the nearest known name, and tyro's box is reduced to
 its message:
 
     >>> parse(Experiment, ["--model.d-modle", "64"], prog="t5x-lite train", default=experiment)
@@ -54,7 +54,7 @@ class AtLeast:
     minimum: float | int
 
     def admits(self, value: float | int) -> bool:
-        """Whether a value is within it; NaN is not."""
+        """Return True if a value is within it; NaN is not."""
         return value >= self.minimum
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Above:
     limit: float | int
 
     def admits(self, value: float | int) -> bool:
-        """Whether a value is within it; NaN is not."""
+        """Return True if a value is within it; NaN is not."""
         return value > self.limit
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class In:
     ends: Literal["[)", "(]", "[]", "()"] = "[)"
 
     def admits(self, value: float | int) -> bool:
-        """Whether a value is within it; NaN is not."""
+        """Return True if a value is within it; NaN is not."""
         left = value >= self.low if self.ends[0] == "[" else value > self.low
         return left and (value <= self.high if self.ends[1] == "]" else value < self.high)
 
@@ -113,7 +113,7 @@ def check_bounds(config: Any, *, prefix: str = "") -> None:
 
     Args:
       config: a dataclass.
-      prefix: of the field's name, such as "model.".
+      prefix: prefix of the field's name, such as "model.".
     """
     for name, rule in _rules_of(type(config)):
         value = getattr(config, name)
@@ -123,12 +123,12 @@ def check_bounds(config: Any, *, prefix: str = "") -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """What an annotation says about a value.
+    """The bounds that an annotation sets for a value.
 
     Attributes:
       bounds: the bounds of numbers.
-      whole: whether the numbers are int.
-      words: the values of a Literal, alone or beside numbers.
+      whole: True if the numbers are int.
+      words: the values of a Literal, alone or next to numbers.
       choices: the values that are valid; () where the annotation is no Literal.
     """
 
@@ -139,7 +139,6 @@ class _Rule:
 
     @classmethod
     def of(cls, *hints: Any) -> "_Rule":
-        """The rule of an annotation, with the bounds of those that it overrides."""
         bounds = tuple(dict.fromkeys(mark for hint in hints for mark in _marks(hint)))
         parts = [*_parts(hints[0])]
         whole = int in parts and float not in parts and bool not in parts
@@ -147,7 +146,7 @@ class _Rule:
         return cls(bounds, whole, tuple(itertools.chain(*words)), _choices_of(hints[0]))
 
     def refusal(self, value: Any) -> str | None:
-        """What a value must be and is not, or None."""
+        """Return the violated requirement of a value, or None."""
         if self.choices and value not in self.choices:
             return f"one of {self.choices}"
         for each in value if isinstance(value, list | tuple) else (value,):
@@ -167,7 +166,7 @@ class _Rule:
 
 @functools.cache
 def _rules_of(config: type) -> tuple[tuple[str, _Rule], ...]:
-    """The name and the rule of each field that has one.
+    """Return the name and the rule of each field that has one.
 
     The bounds of a base's field hold where a subclass gives it another default.
     """
@@ -188,18 +187,17 @@ def _rules_of(config: type) -> tuple[tuple[str, _Rule], ...]:
 
 
 def bounds_of(config: type) -> dict[str, str]:
-    """The bounds of the fields of a dataclass that have some, such as "at least 1"."""
+    """Return the bounds of the fields of a dataclass that have some, such as "at least 1"."""
     found = {name: rule.bounds for name, rule in _rules_of(config)}
     return {name: " and ".join(map(str, bounds)) for name, bounds in found.items() if bounds}
 
 
 def refusal(hint: Any, value: Any) -> str | None:
-    """What a value of an annotation must be and is not, such as "at least 1", or None."""
+    """Return the violated requirement, such as "at least 1", or None."""
     return _Rule.of(hint).refusal(value)
 
 
 def _marks(hint: Any) -> Iterable[Any]:
-    """The bounds in an annotation, at any depth."""
     for mark in getattr(hint, "__metadata__", ()):
         if isinstance(mark, AtLeast | Above | In):
             yield mark
@@ -209,14 +207,13 @@ def _marks(hint: Any) -> Iterable[Any]:
 
 
 def _parts(hint: Any) -> Iterable[Any]:
-    """The types in an annotation, at any depth."""
     yield hint
     for part in typing.get_args(hint):
         yield from _parts(part)
 
 
 def _choices_of(hint: Any) -> tuple[Any, ...]:
-    """The values of a Literal, or of Literal | None; () of another annotation."""
+    """Return the values of a Literal, or of Literal | None; () of another annotation."""
     if typing.get_origin(hint) is Literal:
         return typing.get_args(hint)
     parts = (
@@ -233,13 +230,13 @@ class OptionError(ValueError):
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """Returns the candidate that `name` is most likely a misspelling of, or None."""
+    """Return the candidate that `name` is most likely a misspelling of, or None."""
     close = difflib.get_close_matches(name, list(candidates), n=1)
     return close[0] if close else None
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Returns "; did you mean X?" with the nearest candidate, or "" where none is near."""
+    """Return "; did you mean X?" with the nearest candidate, or "" where none is near."""
     close = nearest(name, candidates)
     return f"; did you mean {close}?" if close else ""
 
@@ -249,7 +246,7 @@ Result = TypeVar("Result")
 
 
 def suggesting(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Lets a function refuse an unknown keyword with the nearest of its own, as the command line.
+    """Let a function reject an unknown keyword with the nearest of its own, as the command line.
 
     >>> load("work/sst2", batchsize=8)
     OptionError: load: unknown keyword batchsize; did you mean batch_size?
@@ -278,7 +275,7 @@ def given_options(options: Sequence[str]) -> frozenset[str]:
 
 
 def option_names(config: Any, *, prefix: str = "--") -> list[str]:
-    """Lists the options that tyro makes of a dataclass."""
+    """List the options that tyro makes of a dataclass."""
     hints = typing.get_type_hints(
         type(config) if is_config(config) else config, include_extras=True
     )
@@ -297,18 +294,18 @@ def option_names(config: Any, *, prefix: str = "--") -> list[str]:
 
 
 def is_config(value: Any) -> bool:
-    """Whether a value is an instance of a dataclass (and not the class)."""
+    """Return True if a value is an instance of a dataclass (and not the class)."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def is_configs(hint: Any) -> bool:
-    """Whether an annotation is a tuple of dataclasses: those that are there have options."""
+    """Return True if an annotation is a tuple of dataclasses: those that are there have options."""
     is_tuple = typing.get_origin(hint) is tuple
     return is_tuple and dataclasses.is_dataclass(typing.get_args(hint)[0])
 
 
 def is_positional(hint: Any) -> bool:
-    """Whether an annotation is `Annotated[..., tyro.conf.Positional]`."""
+    """Return True if an annotation is `Annotated[..., tyro.conf.Positional]`."""
     import tyro
 
     return tyro.conf.Positional in getattr(hint, "__metadata__", ())
@@ -322,7 +319,7 @@ def parse(
     default: Config | None = None,
     other_options: Iterable[str] | None = (),
 ) -> tuple[Config, list[str]]:
-    """Builds a dataclass from options; `--help` prints them and leaves by SystemExit(0).
+    """Build a dataclass from options; `--help` prints them and leaves by SystemExit(0).
 
     A boolean takes a value like everything else: `--data.pack False`.
     """
@@ -358,7 +355,6 @@ def parse(
 def _refuse_unknown(
     args: Sequence[str], *, known: Sequence[str], others: Iterable[str], prog: str
 ) -> None:
-    """Raises OptionError for the first option that has no known name."""
     for arg in args:
         name = arg.partition("=")[0].replace("_", "-")
         if not name.startswith("--") or name == "--help" or name.startswith("--tyro-"):
@@ -373,7 +369,7 @@ def _refuse_unknown(
 
 
 def _refuse_repeated(args: Sequence[str]) -> None:
-    """Raises OptionError for the first option that comes twice; tyro would take the last."""
+    """Raise OptionError for the first option that comes twice; tyro would take the last."""
     seen: set[str] = set()
     for arg in args:
         name = arg.partition("=")[0].replace("_", "-")
@@ -388,14 +384,14 @@ def _refuse_repeated(args: Sequence[str]) -> None:
 
 
 def _option_error(error: BaseException | None) -> OptionError | None:
-    """The OptionError of a dataclass's own __post_init__ that tyro gave up for, if any."""
+    """Return the OptionError of a dataclass's own __post_init__ that tyro gave up for, if any."""
     while error is not None and not isinstance(error, OptionError):
         error = error.__cause__ or error.__context__
     return error
 
 
 def _one_line(box: str, *, prog: str) -> str:
-    """Reduces the box that tyro drew, or printed without lines to a plain terminal."""
+    """Reduce the box that tyro drew, or printed without lines to a plain terminal."""
     title, *lines = [_BORDER.sub("", line) for line in _ANSI.sub("", box).splitlines()] or [""]
     message = list(itertools.dropwhile(_RULE.fullmatch, lines))
     message = list(itertools.takewhile(lambda line: not _RULE.fullmatch(line), message))

@@ -9,7 +9,7 @@ bits of one number, and each part is looked at once for each position:
     fullmatch(r"(.*)*x", "a" * 200)                False, by positions
 
 Both give the same result. Expressions that need another method (references to groups, atomic
-groups, possessive repeats) are refused if they have many ways.
+groups, possessive repeats) are rejected if they have many ways.
 """
 
 import functools
@@ -100,7 +100,6 @@ class _Parsed:
             )
 
     def single(self, part: Any, flags: int) -> re.Pattern[str]:
-        """Return one part as an expression of its own."""
         key = id(part), flags
         if key not in self._single:
             alone = _parser.SubPattern(self.parts.state, [part])
@@ -117,7 +116,6 @@ def _parsed(pattern: str) -> _Parsed:
 
 
 def _children(part: Any) -> list[Any]:
-    """Return the sequences of parts inside a part."""
     kind, value = str(part[0]), part[1]
     if kind in _REPEATS:
         return [value[2]]
@@ -166,7 +164,6 @@ def _rounds(parts: Any) -> int:
 
 
 def _refused(parts: Any) -> str | None:
-    """Return the name of the first part that positions cannot match; None if there is none."""
     for part in parts:
         kind = str(part[0])
         if kind in _REFUSED:
@@ -208,7 +205,6 @@ class _Positions:
         return starts
 
     def _from_all(self, part: Any, starts: int, flags: int) -> int:
-        """Return the bits of all ends of a part from the bits of some starts."""
         ends = 0
         while starts:
             low = starts & -starts

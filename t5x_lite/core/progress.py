@@ -13,7 +13,7 @@ there is a line every 15 seconds, whether the count changed or not:
 Within the block of another one, an inner count is silent on a terminal, which has one bar.
 
 Code that is deep inside of the work counts it by `step`, without knowing who shows it. Training
-has a bar of its own (`train.track`), and C4 one for each stage (`c4.local`).
+has its own bar (`train.track`), and C4 one for each stage (`c4.local`).
 
 `print_result` prints what a command measured: a table on a terminal, JSON in a pipe.
 """
@@ -42,7 +42,7 @@ _logger = logging.getLogger(__name__)
 
 
 def on_terminal() -> bool:
-    """Whether standard error is a terminal that shows bars."""
+    """Return True if standard error is a terminal that shows bars."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -99,7 +99,7 @@ _has_bar = threading.Lock()
 def counting(
     description: str, *, unit: str, total: int | None = None, done: int = 0, steps: bool = False
 ) -> Iterator[Advance]:
-    """Shows how much is done while the block runs."""
+    """Show how much is done while the block runs."""
     with _displayed(description, unit=unit, total=total, done=done) as advance:
         token = _shown.set(advance) if steps else None
         try:
@@ -111,14 +111,14 @@ def counting(
 
 @contextlib.contextmanager
 def waiting(description: str) -> Iterator[None]:
-    """Shows that work goes on that cannot be counted, and for how long."""
+    """Show for how long work has run that cannot be counted."""
     with _displayed(description, unit="", total=None):
         yield
 
 
 @contextlib.contextmanager
 def never_silent(description: str, *, seconds: float = _SILENT_SECONDS) -> Iterator[None]:
-    """Logs how long the block has run whenever nothing else was shown for some seconds."""
+    """Log how long the block has run whenever nothing else was shown for some seconds."""
     ended, start = threading.Event(), time.monotonic()
     told()
 
@@ -143,7 +143,7 @@ def take_bar() -> bool:
 
 
 def release_bar() -> None:
-    """Ends what `take_bar` reserved."""
+    """End what `take_bar` reserved."""
     _has_bar.release()
 
 
@@ -151,12 +151,12 @@ _told_at = [0.0]
 
 
 def told() -> None:
-    """Notes that the user was shown something just now."""
+    """Note that the user was shown something just now."""
     _told_at[0] = time.monotonic()
 
 
 def step(number: int) -> None:
-    """Counts work for the `counting` around it that asked for steps; else does nothing."""
+    """Count work for the `counting` around it that asked for steps; else does nothing."""
     advance = _shown.get()
     if advance is not None:
         advance(number)
@@ -223,7 +223,7 @@ class Lines:
 
     @contextlib.contextmanager
     def regularly(self, seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[None]:
-        """Logs the line from time to time while the block runs, also if nothing is counted."""
+        """Log the line from time to time while the block runs, also if nothing is counted."""
         ended = threading.Event()
 
         def tell() -> None:

@@ -40,13 +40,13 @@ _SHIPPED = "_shipped"
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """What is open; it can be pickled, for worker processes.
+    """The open project and checkpoints; it can be pickled, for worker processes.
 
     Attributes:
       directories: where modules are looked for, first to last.
       named: top-level modules that a config names.
       code: top-level modules that are the project's: what they import is looked for, too.
-      trusts_checkpoints: whether a checkpoint may name any module, as a config may.
+      trusts_checkpoints: True if a checkpoint may name any module, as a config may.
     """
 
     directories: tuple[str, ...] = ()
@@ -59,12 +59,12 @@ _opened = Opened()
 
 
 def opened() -> Opened:
-    """What is open in this process."""
+    """Return the state that is open in this process."""
     return _opened
 
 
 def open_again(there: Opened) -> None:
-    """Opens what is open in another process, or was open here; all else is closed."""
+    """Open what is open in another process, or was open here; all else is closed."""
     _change(**vars(there))
     for finder in (_FIRST, _LAST):
         if finder in sys.meta_path:
@@ -75,14 +75,14 @@ def open_again(there: Opened) -> None:
 
 
 def open_at(*directories: str | os.PathLike[str]) -> None:
-    """Looks for modules of the project in these directories first, and then where it did before."""
+    """Look for modules of the project in these directories first, then in the earlier ones."""
     new = [os.path.abspath(directory) for directory in directories]
     every = tuple(dict.fromkeys([*new, *_opened.directories]))
     open_again(dataclasses.replace(_opened, directories=every))
 
 
 def shipped() -> Path | None:
-    """The directory that holds the `tasks` and `configs` of this package; None where none does."""
+    """Return the directory with the `tasks` and `configs` of this package, or None."""
     for directory in (_HERE / _SHIPPED, _HERE.parent):
         if all((directory / name).is_dir() for name in _OWN):
             return directory
@@ -90,7 +90,7 @@ def shipped() -> Path | None:
 
 
 def root_above(file: Path) -> Path | None:
-    """The nearest parent directory with a pyproject.toml, a .git or a folder tasks."""
+    """Return the nearest parent directory with a pyproject.toml, a .git or a folder tasks."""
     for parent in file.resolve().parents:
         project, git, tasks = (parent / mark for mark in _MARKS)
         if project.is_file() or git.exists() or tasks.is_dir():
@@ -134,38 +134,38 @@ def safe_path() -> Iterator[None]:
 
 
 def trusts(module: str) -> bool:
-    """Whether a checkpoint may name classes of a module: of this package, or of the config's."""
+    """Return True if checkpoints may name classes of a module: this package's or the config's."""
     top = module.partition(".")[0]
     known = {_PACKAGE, *_opened.named, *_opened.code}
     return _opened.trusts_checkpoints or top in known
 
 
 def name(modules: Iterable[str]) -> None:
-    """Notes modules that a config names."""
+    """Note modules that a config names."""
     tops = {module.partition(".")[0] for module in modules}
     _change(named=_opened.named | tops)
 
 
 def name_code(module: str) -> None:
-    """Notes a module that is code of the project: what it imports is looked for in the project."""
+    """Note a module that is code of the project: what it imports is looked for in the project."""
     _change(code=_opened.code | {module.partition(".")[0]})
 
 
 def import_module(module: str) -> ModuleType:
-    """Imports a module that a config names, from the project or from what is installed."""
+    """Import a module that a config names, from the project or from what is installed."""
     name([module])
     open_again(_opened)
     return importlib.import_module(module)
 
 
 def module_names() -> list[str]:
-    """Names of all modules that could be imported, for suggestions."""
+    """Return names of all modules that could be imported, for suggestions."""
     places = [*_opened.directories, *sys.path, *filter(None, [shipped()])]
     return [module.name for module in pkgutil.iter_modules(map(os.fspath, places))]
 
 
 def is_taken(module: str, *, besides: str | os.PathLike[str]) -> bool:
-    """Whether a top-level name is that of a standard or installed module, not in this directory."""
+    """Return True for a top-level name of a standard or installed module outside this directory."""
     if module in sys.stdlib_module_names:
         return True
     spec = None if module in _OWN else PathFinder.find_spec(module)
@@ -187,7 +187,7 @@ class _Finder:
         self._own = own
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The module, if it is the project's and the one that imports it may have it."""
+        """Return the module, if it is the project's and the one that imports it may have it."""
         del target
         if path is not None or (fullname in _OWN) != self._own:
             return None
@@ -205,7 +205,6 @@ _FIRST, _LAST = _Finder(own=True), _Finder(own=False)
 
 
 def _importer() -> str:
-    """The top-level name of the module that runs the import that a finder was asked for."""
     names = _names_of_frames()
     for name in itertools.dropwhile(lambda name: name not in _MACHINERY, names):
         if name not in _MACHINERY:
@@ -214,7 +213,6 @@ def _importer() -> str:
 
 
 def _names_of_frames() -> Iterator[str]:
-    """The top-level names of the modules whose code is running, the innermost first."""
     frame = sys._getframe()
     while frame is not None:
         yield str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -225,7 +223,7 @@ _MACHINERY = ("importlib", "_frozen_importlib")
 
 
 def _with_installed(spec: ModuleSpec | None) -> ModuleSpec | None:
-    """The project's tasks or configs; folders without __init__.py share a name, as on sys.path.
+    """Return the project's tasks or configs; folders without __init__.py share a name.
 
     A folder that holds no code, such as tasks/ with data in it, does not count.
     """
@@ -240,7 +238,7 @@ def _with_installed(spec: ModuleSpec | None) -> ModuleSpec | None:
 
 
 def _with_shipped(spec: ModuleSpec | None, fullname: str) -> ModuleSpec | None:
-    """The project's or the installed tasks or configs, and behind them the shipped modules."""
+    """Return the tasks or configs of the project or environment, then the shipped modules."""
     own = shipped()
     spec = PathFinder.find_spec(fullname) if spec is None else spec
     if own is None or spec is None:

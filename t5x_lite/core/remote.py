@@ -32,12 +32,12 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]+)://")
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL, such as "gs://bucket/run"."""
+    """Return True if a path is a URL, such as "gs://bucket/run"."""
     return _URL.match(os.fspath(path)) is not None
 
 
 def open_path(path: str | os.PathLike[str]) -> AnyPath:
-    """The path of a file or directory, wherever it is."""
+    """Return the path of a file or directory, wherever it is."""
     if isinstance(path, Path | epath.Path):
         return path
     text = os.fspath(path)
@@ -63,7 +63,7 @@ def open_path(path: str | os.PathLike[str]) -> AnyPath:
 
 
 def absolute(path: str | os.PathLike[str]) -> epath.Path:
-    """A path that does not depend on the current directory; a URL as it is.
+    """Return a path that does not depend on the current directory; a URL as it is.
 
     epath's own `absolute` makes a directory `gs:` of this machine of it.
     """
@@ -71,7 +71,7 @@ def absolute(path: str | os.PathLike[str]) -> epath.Path:
 
 
 def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
-    """The path of something that can be read on this machine only."""
+    """Return the path of something that can be read on this machine only."""
     text = os.fspath(path)
     url = _URL.match(text)
     if url is None:
@@ -85,7 +85,7 @@ def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
 
 
 def write_whole(path: AnyPath, content: bytes) -> None:
-    """Writes a file that is there whole or as it was before; an object of a bucket always is."""
+    """Write a file that is there whole or as it was before; an object of a bucket always is."""
     if is_remote(path):
         path.write_bytes(content)
     else:
@@ -93,17 +93,17 @@ def write_whole(path: AnyPath, content: bytes) -> None:
 
 
 def size_of(path: AnyPath) -> int:
-    """Bytes of a file."""
+    """Return bytes of a file."""
     return epath.Path(path).stat().length if is_remote(path) else os.stat(path).st_size
 
 
 class StoredObject(NamedTuple):
-    """What a bucket says of an object, whose bytes are not read for it.
+    """A bucket's metadata of an object; its bytes are not read for it.
 
     Attributes:
       size: bytes.
-      crc32c: of its content, as Google Cloud Storage gives it (base64); None where the store, or
-        the package that reads it, gives none.
+      crc32c: CRC-32C of its content, as Google Cloud Storage gives it (base64); None where the
+        store, or the package that reads it, gives none.
     """
 
     size: int
@@ -111,7 +111,7 @@ class StoredObject(NamedTuple):
 
 
 def objects_below(directory: AnyPath) -> dict[str, StoredObject]:
-    """The objects below a directory of a bucket, as they are now, by relative path.
+    """Return the objects below a directory of a bucket, as they are now, by relative path.
 
     With gcsfs or s3fs it takes one request for every thousand objects; with TensorFlow alone one
     for each object.
@@ -133,7 +133,6 @@ def objects_below(directory: AnyPath) -> dict[str, StoredObject]:
 
 
 def _object_store(directory: AnyPath) -> Any:
-    """fsspec's file system of a bucket; None where no package reads it."""
     import fsspec
 
     try:
@@ -143,7 +142,7 @@ def _object_store(directory: AnyPath) -> Any:
 
 
 def _list_afresh() -> None:
-    """Keeps file systems that are made from now on from remembering what they have listed."""
+    """Keep file systems that are made from now on from remembering what they have listed."""
     from fsspec.config import conf
 
     for name in _FSSPEC_NAMES:
@@ -151,12 +150,12 @@ def _list_afresh() -> None:
 
 
 def files_below(directory: AnyPath) -> Iterator[str]:
-    """The files below a directory as relative paths "a/b", sorted within each directory."""
+    """Yield the files below a directory as relative paths "a/b", sorted within each directory."""
     yield from objects_below(directory) if is_remote(directory) else _walk(directory)
 
 
 def _walk(directory: AnyPath) -> Iterator[str]:
-    """The same, one directory after the other."""
+    """Yield the same, one directory after the other."""
     for path in sorted(directory.iterdir(), key=lambda path: path.name):
         if path.is_dir():
             for below in _walk(path):
@@ -166,7 +165,7 @@ def _walk(directory: AnyPath) -> Iterator[str]:
 
 
 def remove_tree(directory: AnyPath) -> None:
-    """Removes a directory and all that is in it; nothing where it does not exist.
+    """Remove a directory and all that is in it; nothing where it does not exist.
 
     Of a symbolic link the link alone goes.
     """

@@ -435,7 +435,7 @@ class _Loader(Loader):
 
 
 def former_spec(module: str) -> ModuleSpec | None:
-    """What Python's import system needs to import a module by a former name, or None."""
+    """Return the spec by which Python imports a module under a former name, or None."""
     name = module.removeprefix(_PACKAGE)
     is_room = any(old.startswith(f"{name}.") for old in _MODULES)
     if name == module or not (is_room or current(module) != module):
@@ -460,7 +460,7 @@ def _renamed(path: str, rules: Sequence[tuple[re.Pattern[str], str]]) -> str:
 
 
 def current_fields(node: dict[str, Any]) -> dict[str, Any]:
-    """An encoded config with today's fields, of one that an earlier version may have written."""
+    """Return an encoded config with today's fields; an earlier version may have written it."""
     if _DATA.fullmatch(str(node.get("type"))):
         return _current_data(node)
     if not _EXPERIMENT.fullmatch(str(node.get("type"))):
@@ -484,11 +484,10 @@ def current_fields(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _module_line(node: Any) -> str:
-    """The line of `adapters.add` that a config of a module has become."""
     options = dict(node) if isinstance(node, dict) else {}
     method = _ADAPTERS.get(str(options.pop("type", None)))
     if method is None:
-        return str(node)  # refused where it is parsed
+        return str(node)  # rejected where it is parsed
     name = options.pop("name", method[1])
     values = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
     words = ", ".join(f"{key}={value!r}" for key, value in values.items())
@@ -496,7 +495,7 @@ def _module_line(node: Any) -> str:
 
 
 def _current_data(node: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `Data`, whose layout was a name, and whose negatives are the layout's now."""
+    """Return today's fields of `Data`; its layout was a name, and now has the negatives."""
     given = dict(node)
     negatives = given.pop("negatives", 0)
     if isinstance(given.get("layout"), str) and given["layout"] in _LAYOUTS:
@@ -508,7 +507,7 @@ def _current_data(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def hint(error: BaseException) -> str:
-    """What an import error of a module that was renamed should say besides; or nothing."""
+    """Return a hint for the import error of a renamed module, or ""."""
     if not isinstance(error, ImportError) or error.name is None:
         return ""
     inner = _NO_NAME.match(str(error))  # from t5x_lite.data import stages

@@ -1,6 +1,4 @@
-"""What a work directory records of its run: metrics.jsonl, and run.json.
-
-The file of a run's metrics: metrics.jsonl in its work directory.
+"""The records of a run in its work directory: metrics.jsonl and run.json.
 
 One object a line: {"step": 1, "time": seconds since the epoch, "loss": 5.4, ...}; not a number and
 infinity are null. Of a step that was repeated after a restart the later line counts.
@@ -43,7 +41,7 @@ class Record:
     """Lines at the end of the file, each there at once; a context manager."""
 
     def __init__(self, workdir: str | os.PathLike) -> None:
-        """Opens the file, and cuts what a killed run left unfinished."""
+        """Open the file, and cut what a killed run left unfinished."""
         path = Path(workdir) / METRICS_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_partial_line(path)
@@ -56,7 +54,7 @@ class Record:
         self.close()
 
     def add(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Writes one line; `seconds` since the epoch."""
+        """Write one line; `seconds` since the epoch."""
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         line = {"step": step, "time": round(seconds, 3), **finite}
         content = (json.dumps(line, allow_nan=False) + "\n").encode()
@@ -64,19 +62,19 @@ class Record:
             content = content[self._file.write(content) :]
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
 def evaluations(workdir: str | os.PathLike, *, until: int) -> list[dict[str, float]]:
-    """The evaluations that a run's record holds, in the order of their steps."""
+    """Return the evaluations that a run's record holds, in the order of their steps."""
     return list(evaluated_steps(workdir, until=until).values())
 
 
 def evaluated_steps(workdir: str | os.PathLike, *, until: int) -> dict[int, dict[str, float]]:
-    """The evaluations that a run's record holds, by step and in their order.
+    """Return the evaluations that a run's record holds, by step and in their order.
 
-    A partial last line is left out.
+    A partial last line is omitted.
     """
     found: dict[int, dict[str, float]] = {}
     for line in recorded(workdir):
@@ -91,7 +89,7 @@ def evaluated_steps(workdir: str | os.PathLike, *, until: int) -> dict[int, dict
 
 
 def recorded(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """The lines of a run's record, as they are; a partial last line is left out."""
+    """Yield the lines of a run's record, as they are; a partial last line is omitted."""
     path = remote.open_path(workdir) / METRICS_FILE
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, 1):
@@ -107,7 +105,7 @@ def recorded(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
 
 
 def _cut_partial_line(path: Path) -> None:
-    """Cuts what follows the last newline of a file; a file that is missing stays missing."""
+    """Cut what follows the last newline of a file; a file that is missing stays missing."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -134,9 +132,9 @@ class Start:
     Attributes:
       command: as it was typed, "" if unknown.
       time: seconds since the epoch, whole.
-      step: the step from which it went on; 0 of a new run.
+      step: the step from which it continued; 0 of a new run.
       devices: number and kind, such as "1 cpu".
-      versions: of this package, Python and the libraries.
+      versions: versions of this package, Python and the libraries.
     """
 
     command: str = ""
@@ -158,12 +156,11 @@ def versions() -> dict[str, str]:
 
 
 def _own_version() -> str:
-    """Of the package that runs, which a checkout has without being installed."""
     return str(vars(sys.modules[__name__.partition(".")[0]])["__version__"])
 
 
 def add_start(directory: AnyPath, *, step: int, devices: str) -> bytes:
-    """The content of run.json with this start added."""
+    """Return the content of run.json with this start added."""
     new = Start(
         command=command(), time=round(time.time()), step=step, devices=devices, versions=versions()
     )
@@ -173,7 +170,7 @@ def add_start(directory: AnyPath, *, step: int, devices: str) -> bytes:
 
 
 def read_starts(directory: AnyPath) -> list[Start]:
-    """The starts of a run, the newest last; none where run.json is missing or damaged."""
+    """Return the starts of a run, the newest last; none where run.json is missing or damaged."""
     try:
         content = json.loads((directory / RUN_FILE).read_bytes())
         return [_start(each) for each in content["starts"]]

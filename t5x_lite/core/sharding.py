@@ -1,7 +1,5 @@
 """The device mesh, the table of logical axes, microbatches, and what processes tell each other.
 
-The device mesh and the one table that maps logical axis names to its axes.
-
 Parameters name their axes ("embed", "mlp", ...) where they are created; activations name theirs
 where they are constrained; `RULES` says which mesh axis each name is split over. A mesh of one
 device is a mesh: nothing here is special for one device, and nothing for one process.
@@ -92,7 +90,7 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig, *, devices: Sequence[Any] | None = None) -> Mesh:
-    """Builds the mesh over the given devices (all of them by default).
+    """Build the mesh over the given devices (all of them by default).
 
     Raises:
       InputError: the sizes do not multiply to the number of devices, or an axis that needs fast
@@ -122,11 +120,11 @@ def near_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
     """Arranges the devices of one slice: the last mesh axes get the nearest ones.
 
     Args:
-      sizes: of the mesh axes.
+      sizes: sizes of the mesh axes.
       devices: as many as their product.
     """
     # Only where an axis has no whole axis of the torus, such as tensor 2 on 4x4x4, is one split;
-    # jax.make_mesh refuses that but on v5e.
+    # jax.make_mesh rejects that but on v5e.
     return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
 
 
@@ -134,7 +132,7 @@ def hybrid_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
     """Arranges the devices of several slices: fast links inside a slice, slow ones between.
 
     Args:
-      sizes: of the mesh axes.
+      sizes: sizes of the mesh axes.
       devices: as many as their product, of several slices.
 
     Returns:
@@ -164,7 +162,7 @@ def hybrid_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
 
 
 def _slices(devices: Sequence[Any]) -> tuple[str, int]:
-    """What tells the devices' slices apart, and how many there are.
+    """Return the attribute that identifies a device's slice, and the number of slices.
 
     JAX numbers TPU slices, and the nodes of a GPU job, by `slice_index`. GPUs without one are told
     apart by their process, unless it has one GPU only: then nothing says what is near.
@@ -177,7 +175,7 @@ def _slices(devices: Sequence[Any]) -> tuple[str, int]:
 
 
 def partition_spec(logical: Sequence[str | None]) -> PartitionSpec:
-    """The mesh axes of one array, from the logical names of its axes.
+    """Return the mesh axes of one array, from the logical names of its axes.
 
     Raises:
       ValueError: a name that `RULES` does not have.
@@ -189,7 +187,7 @@ def partition_spec(logical: Sequence[str | None]) -> PartitionSpec:
 
 
 def is_axes(leaf: Any) -> bool:
-    """Whether a node of an axes tree is a leaf: a tuple of logical names."""
+    """Return True if a node of an axes tree is a leaf: a tuple of logical names."""
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
 
 
@@ -201,13 +199,13 @@ def shardings(mesh: Mesh, axes: Axes) -> Any:
 
 
 def check_divisible(mesh: Mesh, axes: Axes, shapes: Any, *, num_heads: int | None = None) -> None:
-    """Checks that every parameter divides over the mesh, and no attention head is cut.
+    """Check that every parameter divides over the mesh, and no attention head is cut.
 
     Args:
       mesh: the device mesh.
       axes: logical axes of the parameters.
       shapes: the parameters, or anything with their shapes.
-      num_heads: of the model; its joined axis of heads and d_kv must not be split inside a head.
+      num_heads: number of heads of the model; a shard of its joined axis holds whole heads.
 
     Raises:
       InputError: names the parameter's axis, its size and the mesh axes.
@@ -223,7 +221,7 @@ def check_divisible(mesh: Mesh, axes: Axes, shapes: Any, *, num_heads: int | Non
 
 
 def mesh_axes(name: str | None) -> tuple[str, ...]:
-    """The mesh axes that a logical axis is split over."""
+    """Return the mesh axes that a logical axis is split over."""
     spread = RULES[name] if name else None
     return (spread,) if isinstance(spread, str) else spread or ()
 
@@ -239,13 +237,13 @@ def _check_axis(shape: Mapping[str, int], name: str | None, size: int) -> None:
 
 
 def batch_sharding(mesh: Mesh, *, rank: int = 1) -> NamedSharding:
-    """How a batch [B, length] is split: its rows over all data axes, its columns over sequence."""
+    """Return the sharding of a batch [B, length]: rows over data axes, columns over sequence."""
     names = ("batch", "length") if rank > 1 and mesh.shape["sequence"] > 1 else ("batch",)
     return NamedSharding(mesh, partition_spec(names))
 
 
 def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
-    """This process's rows of a batch, onto the mesh as a part of the global batch.
+    """Put this process's rows of a batch onto the mesh as a part of the global batch.
 
     Args:
       batch: NumPy arrays [rows, length] by name: part i of n, where i and n are `batch_part(mesh)`.
@@ -266,7 +264,7 @@ def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
 
 
 def put_whole(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
-    """A batch that every process has whole, onto the mesh; a device gets its own rows alone.
+    """Return a batch that every process has whole, onto the mesh; a device gets its own rows alone.
 
     Args:
       batch: NumPy arrays [B, length] by name, the same in all processes.
@@ -300,7 +298,7 @@ def _rows_sharding(mesh: Mesh, name: str, value: Any, *, rows: int) -> NamedShar
 
 @functools.lru_cache
 def batch_part(mesh: Mesh) -> tuple[int, int]:
-    """Which part of every batch this process reads, and how many parts there are.
+    """Return the index of this process's part of every batch, and the number of parts.
 
     Processes that `tensor` or `sequence` runs across hold the same rows, and read the same part.
 
@@ -321,7 +319,7 @@ def batch_part(mesh: Mesh) -> tuple[int, int]:
 
 
 def jit_rows(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
-    """Compiles function(params, *rows) for rows that every process has whole.
+    """Compile function(params, *rows) for rows that every process has whole.
 
     Args:
       function: takes parameters and arrays [B, ...] or None, and gives arrays.
@@ -345,7 +343,7 @@ MOST_ROWS = 1 << 20
 
 
 def rounded_rows(rows: int, mesh: Mesh | None) -> int:
-    """The least number of rows from `rows` on that divides over the mesh.
+    """Return the least number of rows from `rows` on that divides over the mesh.
 
     Raises:
       InputError: rows are more than any device holds at once.
@@ -357,17 +355,17 @@ def rounded_rows(rows: int, mesh: Mesh | None) -> int:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same array on every device."""
+    """Return the same array on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def data_parallelism(mesh: Mesh) -> int:
-    """How many parts a batch is split into."""
+    """Return the number of parts that a batch is split into."""
     return math.prod(mesh.shape[name] for name in _BATCH_AXES)
 
 
 def traced_kind() -> str:
-    """The kind of the devices that a program is traced for: the mesh's, or the first that there is.
+    """Return the kind of the mesh's devices, or of the first device without a mesh.
 
     It is a name such as "TPU v5 lite", "NVIDIA H100 80GB HBM3" or "cpu". Those of the mesh need not
     be attached.
@@ -378,7 +376,7 @@ def traced_kind() -> str:
 
 
 def check_whole_rows(what: str, *, instead: str) -> None:
-    """Refuses a mesh that splits the length.
+    """Raise InputError for a mesh that splits the length.
 
     Args:
       what: needs whole rows.
@@ -425,15 +423,15 @@ Mode = Literal["cached", "recompute"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parts:
-    """How a batch is divided.
+    """The division of a batch into microbatches.
 
     Attributes:
       count: parts of it.
       tokens: that a device has in one part at most; the parts are as few as that allows. None goes
         by `count`.
-      mode: of a loss in two stages: "cached" keeps the rows of all parts and runs each part again
-        for its gradient, "recompute" differentiates through the loop and runs a part again when its
-        gradient is asked for. The gradient is the same.
+      mode: mode of a loss in two stages: "cached" keeps the rows of all parts and runs each part
+        again for its gradient, "recompute" differentiates through the loop and runs a part again
+        when its gradient is asked for. The gradient is the same.
     """
 
     count: Count = 1
@@ -450,11 +448,11 @@ class Parts:
 
     @property
     def may_be_several(self) -> bool:
-        """Whether a batch may have more parts than one."""
+        """True if a batch may have more than one microbatch."""
         return self.count > 1 or self.tokens is not None
 
     def of(self, batch: Mapping[str, Any], mesh: Mesh) -> int:
-        """The parts of a batch.
+        """Return the parts of a batch.
 
         Args:
           batch: features [B, ...], or their shapes.
@@ -480,7 +478,7 @@ class Parts:
 
 
 def tokens_of_row(batch: Mapping[str, Any]) -> int:
-    """Tokens of a row, padding included, of all texts that a model reads.
+    """Return tokens of a row, padding included, of all texts that a model reads.
 
     Args:
       batch: features [B, ...], or their shapes; those that hold tokens end in "_tokens", and those
@@ -493,16 +491,13 @@ def tokens_of_row(batch: Mapping[str, Any]) -> int:
 def check_microbatches(
     batch_size: int, microbatches: int, mesh: Mesh, *, named: str | None = None
 ) -> None:
-    """Refuses a batch whose microbatches cannot be divided among the devices.
+    """Raise InputError for a batch whose microbatches cannot be divided among the devices.
 
     Args:
       batch_size: rows of the global batch.
       microbatches: parts of it.
       mesh: the devices.
       named: what the message calls it; None is data.batch_size.
-
-    Raises:
-      InputError: with the sizes.
     """
     devices = data_parallelism(mesh)
     if batch_size % (devices * microbatches):
@@ -514,13 +509,10 @@ def check_microbatches(
 
 
 def split_batch(batch: Batch, microbatches: int, mesh: Mesh) -> dict[str, Array]:
-    """Microbatches [microbatches, B / microbatches, ...] of arrays [B, ...], inside a jit.
+    """Return microbatches [microbatches, B / microbatches, ...] of arrays [B, ...], inside a jit.
 
     Number i has the rows i, i + microbatches, i + 2 * microbatches and so on: those of one device
     stay on it.
-
-    Raises:
-      InputError: see `check_microbatches`.
     """
     check_microbatches(len(next(iter(batch.values()))), microbatches, mesh)
 
@@ -532,7 +524,7 @@ def split_batch(batch: Batch, microbatches: int, mesh: Mesh) -> dict[str, Array]
 
 
 def together(x: Array) -> Array:
-    """An array [B, ...] of its microbatches; the inverse of `split_batch`."""
+    """Return an array [B, ...] of its microbatches; the inverse of `split_batch`."""
     whole = jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
     return constrain(whole, "batch", *[None] * (whole.ndim - 1))
 
@@ -552,11 +544,11 @@ ending = threading.Event()
 
 
 class Ended(Exception):
-    """What was waited for did not come before `ending`."""
+    """An awaited value did not come before `ending`."""
 
 
 def first_told(text: str) -> str:
-    """The first text that is not empty, of all processes in the order of their index.
+    """Return the first text that is not empty, of all processes in the order of their index.
 
     All processes call it, each with its own text, and all get the same one; it is a barrier as
     well. With one process it is the text as given.
@@ -595,5 +587,4 @@ def all_told(text: str) -> list[str]:
 
 
 def _gathered(own: np.ndarray) -> np.ndarray:
-    """The bytes of all processes, a row each."""
     return np.asarray(multihost_utils.process_allgather(own)).reshape(-1, own.size)

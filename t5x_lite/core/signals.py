@@ -79,7 +79,7 @@ def leave_terminal(signum: int) -> None:
 
 
 def at_start() -> None:
-    """Makes each of `SIGNALS` end this process at once, while there is nothing to clean up."""
+    """Make each of `SIGNALS` end this process at once, while there is nothing to clean up."""
     for signum in SIGNALS:
         if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(signum, _end_at_once)
@@ -200,7 +200,7 @@ class Watch:
 
     @contextlib.contextmanager
     def hooks(self) -> Iterator[None]:
-        """Starts the thread that sees each signal, and hides tracebacks that a signal causes."""
+        """Start the thread that sees each signal, and hide tracebacks that a signal causes."""
         import socket
         import threading
 
@@ -220,11 +220,11 @@ class Watch:
                 sent.close()  # its end is that of the thread
 
     def finish(self) -> None:
-        """Ignores signals from here on; the process ends with the command's own code."""
+        """Ignore signals from here on; the process ends with the command's own code."""
         self.signum = self.signum or 0
 
     def claim(self) -> None:
-        """Makes the caller the one who ends this process; a thread that comes second waits."""
+        """Make the caller the one who ends this process; a thread that comes second waits."""
         self.finish()
         if not self._ending.acquire(blocking=False):
             while True:
@@ -265,7 +265,7 @@ class Watch:
         os._exit(code)
 
     def _watch(self, received: Any) -> None:
-        """Ends the process if the main thread does not do so in time after a signal."""
+        """End the process if the main thread does not do so in time after a signal."""
         first = last = None
         foreign = 0
         with received:
@@ -300,7 +300,6 @@ class Watch:
         self._end(self.signum or last)
 
     def _end(self, signum: int) -> None:
-        """Removes what is unfinished, and ends the process while the main thread is busy."""
         self.claim()
         leave_terminal(signum)
         cursor = _SHOW_CURSOR if os.isatty(standard_errors[-1]) else ""
@@ -308,7 +307,7 @@ class Watch:
         self.leave(128 + signum)
 
     def _dropped(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """A hook that raises a signal again that Python has dropped."""
+        """Return a hook that raises a signal again that Python has dropped."""
 
         def handle(dropped: Any) -> None:
             if self.signum is None:
@@ -319,7 +318,7 @@ class Watch:
         return handle
 
     def _raise_again(self) -> None:
-        """Sends a dropped signal to the main thread again, as if none had come."""
+        """Send a dropped signal to the main thread again, as if none had come."""
         import threading
 
         main, signum = threading.main_thread().ident, self.signum
@@ -329,7 +328,7 @@ class Watch:
             signal.pthread_kill(main, signum)
 
     def _silent(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """A hook that is silent once the process ends: threads lose what they work with."""
+        """Return a hook that is silent once the process ends: threads lose what they work with."""
 
         def handle(failed: Any) -> None:
             if self.signum is None:
@@ -339,7 +338,7 @@ class Watch:
 
 
 def _is_importing(frame: Any) -> bool:
-    """Whether an import is under way below a frame.
+    """Return True if an import is under way below a frame.
 
     Extension modules import others while they start, and abort the process if that raises.
     """
@@ -363,7 +362,6 @@ def _write(text: str) -> None:
 
 
 def _remove_generated() -> None:
-    """Remove the modules that TensorFlow wrote to the temporary directory, as `atexit` would."""
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if name.startswith("__autograph_generated_file") and path:
@@ -372,7 +370,6 @@ def _remove_generated() -> None:
 
 
 def _remove_temporary() -> None:
-    """Remove directories of `tempfile` that are open, also those of libraries."""
     import gc
 
     kind = tempfile.TemporaryDirectory
@@ -382,7 +379,7 @@ def _remove_temporary() -> None:
 
 
 def _end_children() -> None:
-    """Ends worker processes, which would wait for their next task."""
+    """End worker processes, which would wait for their next task."""
     processes = sys.modules.get("multiprocessing.process")
     for child in () if processes is None else processes.active_children():
         with contextlib.suppress(Exception):
@@ -396,7 +393,7 @@ _LOG_LINE = re.compile(
 
 @contextlib.contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Holds back what is written to file descriptor 2; passes on all but C++ log lines."""
+    """Hold back what is written to file descriptor 2; passes on all but C++ log lines."""
     sys.stderr.flush()
     try:
         saved = os.dup(2)

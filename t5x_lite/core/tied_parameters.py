@@ -1,4 +1,4 @@
-"""What is stored against what is read: parameters that are made of other ones.
+"""Parameters that are computed from other, stored parameters.
 
 A checkpoint, an optimizer and a train state hold the stored parameters. A module reads what the
 views make of them, and the gradient goes back through the views to what is stored.
@@ -37,7 +37,7 @@ class View(Protocol):
     computes: ClassVar[bool]
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Shapes and logical axes of what is stored, from those of what is read.
+        """Return shapes and logical axes of what is stored, from those of what is read.
 
         Raises:
           ValueError: the parameters are not those that the view is about.
@@ -45,19 +45,19 @@ class View(Protocol):
         ...
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """The stored parameters of a model that was just initialised."""
+        """Return the stored parameters of a model that was just initialised."""
         ...
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """The parameters that the modules have."""
+        """Return the parameters that the modules have."""
         ...
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """The stored parameters of which `read` makes these: for import, and for --init."""
+        """Return the stored parameters of which `read` makes these: for import, and for --init."""
         ...
 
     def mentions(self, path: str) -> bool:
-        """Whether the array at a path has to do with the view."""
+        """Return True if the array at a path has to do with the view."""
         ...
 
 
@@ -78,7 +78,7 @@ class Same:
     computes: ClassVar[bool] = False
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """All arrays but the copies.
+        """Return all arrays but the copies.
 
         Raises:
           ValueError: nothing is at `path`, or the arrays at `owner` are others.
@@ -87,11 +87,11 @@ class Same:
         return self.write(shapes), self.write(axes)
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """All arrays but the copies."""
+        """Return all arrays but the copies."""
         return self.write(seen)
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """The owner's arrays at both paths.
+        """Return the owner's arrays at both paths.
 
         Raises:
           ValueError: there are arrays at `path`.
@@ -102,11 +102,11 @@ class Same:
         return {**stored, **copies}
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """All arrays but the copies."""
+        """Return all arrays but the copies."""
         return {path: leaf for path, leaf in seen.items() if not _matches(self.path, path)}
 
     def mentions(self, path: str) -> bool:
-        """Whether it is a copy or an owner's."""
+        """Return True if it is a copy or an owner's."""
         return _matches(self.path, path) or _matches(self.owner, path)
 
 
@@ -127,7 +127,7 @@ class Difference:
     computes: ClassVar[bool] = True
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The shapes and axes as they are.
+        """Return the shapes and axes as they are.
 
         Raises:
           ValueError: nothing is at `path`, or the arrays at `base` are others.
@@ -140,7 +140,7 @@ class Difference:
         return {**seen, **{path: jnp.zeros_like(seen[path]) for path in _at(self.path, seen)}}
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """Sums in place of the differences."""
+        """Return sums in place of the differences."""
         sums = {p: _sum(stored[self._base(p)], stored[p]) for p in _at(self.path, stored)}
         return {**stored, **sums}
 
@@ -150,7 +150,7 @@ class Difference:
         return {**seen, **less}
 
     def mentions(self, path: str) -> bool:
-        """Whether it is a difference or a base."""
+        """Return True if it is a difference or a base."""
         return _matches(self.path, path) or _matches(self.base, path)
 
     def _base(self, path: str) -> str:
@@ -172,7 +172,7 @@ class Repeat:
     computes: ClassVar[bool] = True
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Shapes and axes without the first axis, that of the layers.
+        """Return shapes and axes without the first axis, that of the layers.
 
         Raises:
           ValueError: nothing is at `path`, or there is another number of layers.
@@ -187,29 +187,25 @@ class Repeat:
         return {**shapes, **first}, {**axes, **rest}
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """The first layer's arrays."""
+        """Return the first layer's arrays."""
         return {**seen, **{path: seen[path][0] for path in _at(self.path, seen)}}
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """The same array in each layer."""
+        """Return the same array in each layer."""
         each = {path: stored[path] for path in _at(self.path, stored)}
         return {**stored, **{p: jnp.broadcast_to(x, (self.num, *x.shape)) for p, x in each.items()}}
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """The mean of the layers, which are equal where `read` made them."""
+        """Return the mean of the layers, which are equal where `read` made them."""
         return {**seen, **{path: jnp.mean(seen[path], axis=0) for path in _at(self.path, seen)}}
 
     def mentions(self, path: str) -> bool:
-        """Whether it is one of the arrays."""
+        """Return True if it is one of the arrays."""
         return _matches(self.path, path)
 
 
 def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, Axes]:
-    """Shapes and logical axes of what is stored, two nested dicts, from those of what is read.
-
-    Raises:
-      ValueError: a view is of other parameters.
-    """
+    """Shapes and logical axes of what is stored, two nested dicts, from those of what is read."""
     if not views:
         return shapes, axes
     its_shapes, its_axes = trees.flatten(shapes), trees.flatten(axes)
@@ -219,21 +215,17 @@ def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, A
 
 
 def fresh(views: Sequence[View], seen: Params) -> Params:
-    """The stored parameters of a model that was just initialised."""
+    """Return the stored parameters of a model that was just initialised."""
     return _through([view.fresh for view in reversed(views)], seen)
 
 
 def read(views: Sequence[View], stored: Params) -> Params:
-    """The parameters that the modules have; arrays that no view mentions are the same objects."""
+    """Return the modules' parameters; arrays that no view mentions stay the same objects."""
     return _through([view.read for view in views], stored)
 
 
 def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """As `read`, of arrays by path that need not fit in memory; those that views compute are made.
-
-    Raises:
-      ValueError: the parameters are not those that the views are about.
-    """
+    """Apply `read` to lazy arrays by path; only arrays that a view computes are read."""
     if not views:
         return dict(stored)
     computed = mentioned([view for view in views if view.computes], stored)
@@ -253,12 +245,12 @@ def _made(array: np.ndarray) -> LazyArray:
 
 
 def write(views: Sequence[View], seen: Params) -> Params:
-    """The stored parameters of which `read` makes these."""
+    """Return the stored parameters of which `read` makes these."""
     return _through([view.write for view in reversed(views)], seen)
 
 
 def mentioned(views: Sequence[View], paths: Iterable[str]) -> set[str]:
-    """The paths that a view has to do with."""
+    """Return the paths that a view has to do with."""
     return {path for path in paths if any(view.mentions(path) for view in views)}
 
 
@@ -283,7 +275,7 @@ def _through(functions: Sequence[Any], tree: Params) -> Params:
 
 
 def _stem(pattern: str) -> str:
-    """The beginning of all paths of a pattern that ends in "/*"; of one path nothing but itself."""
+    """Return the common prefix of the paths of a pattern that ends in "/*", or the path itself."""
     return pattern.removesuffix("*")
 
 
@@ -303,12 +295,10 @@ def _some(pattern: str, flat: Iterable[str]) -> list[str]:
 
 
 def _moved(path: str, pattern: str, other: str) -> str:
-    """The path of the other pattern that corresponds to one of the first."""
     return _stem(other) + path.removeprefix(_stem(pattern))
 
 
 def _check_alike(path: str, other: str, shapes: Flat) -> None:
-    """Refuses two patterns whose arrays are not the same in names and shapes."""
     ours = {_moved(p, path, other): tuple(shapes[p].shape) for p in _some(path, shapes)}
     theirs = {p: tuple(shapes[p].shape) for p in _at(other, shapes)}
     if ours != theirs:

@@ -1,4 +1,4 @@
-"""Trackers: where a run's metrics go besides its work directory, through one protocol.
+"""Trackers: where a run's metrics go in addition to its work directory, through one protocol.
 
     --tracking.to tensorboard wandb mlflow my_trackers:Webhook --tracking.project summaries
 
@@ -14,7 +14,7 @@ every record of metrics. One of your own:
         def close(self, outcome: Outcome) -> None: ...
 
 All calls come from one thread of the first process, in order. Training does not wait for them. A
-tracker that raises is warned about once and left out from then on: it never stops a run. Its `id`
+tracker that raises is warned about once and omitted from then on: it never stops a run. Its `id`
 is kept in trackers.json of the work directory, and is `TrackedRun.id` when the run resumes.
 """
 
@@ -53,7 +53,7 @@ _EXTRAS = ("wandb", "mlflow")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tracking:
-    """Where metrics go besides metrics.jsonl, which is always written.
+    """Destinations of metrics in addition to metrics.jsonl, which is always written.
 
     Attributes:
       to: tensorboard, wandb, mlflow (extras of the same names), or "module:name" of a tracker of
@@ -81,7 +81,7 @@ class TrackedRun:
 
     Attributes:
       directory: the work directory, or the directory of this machine that stands in for a bucket.
-      name: of the run.
+      name: name of the run.
       project: that it belongs to, "" for none.
       config: the experiment, as config.json has it.
       total_steps: the step at which it ends.
@@ -109,11 +109,11 @@ class RunTracker(Protocol):
     id: str | None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes the metrics of a step; what is not finite is in it, too."""
+        """Take the metrics of a step; what is not finite is in it, too."""
         ...
 
     def close(self, outcome: Outcome) -> None:
-        """Takes the end of the run."""
+        """Take the end of the run."""
         ...
 
 
@@ -121,7 +121,7 @@ MakeTracker = Callable[[TrackedRun], RunTracker]
 
 
 def find_trackers(tracking: Tracking) -> dict[str, MakeTracker]:
-    """The functions that make the trackers of a config, by name; nothing is sent yet."""
+    """Return the functions that make the trackers of a config, by name; nothing is sent yet."""
     return {name: _find(name) for name in tracking.to}
 
 
@@ -155,12 +155,12 @@ class KnownIds:
         self._lock = threading.Lock()  # each tracker has a thread
 
     def get(self, name: str) -> str | None:
-        """The id that a tracker had; None where there is none, or the file is damaged."""
+        """Return the id that a tracker had; None where there is none, or the file is damaged."""
         found = self._read().get(name)
         return found if isinstance(found, str) else None
 
     def set(self, name: str, value: str) -> None:
-        """Keeps an id."""
+        """Keep an id."""
         with self._lock:
             known = self._read()
             if known.get(name) != value:
@@ -176,7 +176,7 @@ class KnownIds:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested config by the names of its options: {"optimizer.schedule.value": 0.001}."""
+    """Return a nested config by the names of its options: {"optimizer.schedule.value": 0.001}."""
     leaves: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):

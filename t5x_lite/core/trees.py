@@ -54,7 +54,7 @@ _LISTED = 10
 
 
 def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
-    """Returns the leaves of `tree` by path, in the order of the tree.
+    """Return the leaves of `tree` by path, in the order of the tree.
 
     Raises:
       ValueError: a key is not a string, is empty, or holds "/".
@@ -72,7 +72,7 @@ def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the nested dict with these paths; the inverse of `flatten`.
+    """Return the nested dict with these paths; the inverse of `flatten`.
 
     Raises:
       ValueError: a path has an empty part, or one path is a leaf and another goes through it.
@@ -100,7 +100,7 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 def partition(
     tree: Mapping[str, Any], predicate: Callable[[str, Any], bool]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits a tree in two by `predicate(path, leaf)`; `merge` puts the two together again.
+    """Split a tree in two by `predicate(path, leaf)`; `merge` puts the two together again.
 
     Returns:
       (selected, rest), two nested dicts whose paths are disjoint.
@@ -113,7 +113,7 @@ def partition(
 
 
 def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns one nested dict with the paths of all `trees`.
+    """Return one nested dict with the paths of all `trees`.
 
     Raises:
       ValueError: two trees hold the same path.
@@ -129,7 +129,7 @@ def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def overlaid(tree: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tree with the leaves of `above` in place of its own; what it lacks is not added.
+    """Return the tree with the leaves of `above` instead of its own; what it lacks is not added.
 
     Empty dicts of the tree stay.
     """
@@ -149,7 +149,7 @@ def rename(
     *,
     expected: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    r"""Renames paths by regular expressions; paths that no rule matches stay.
+    r"""Rename paths by regular expressions; paths that no rule matches stay.
 
     With the rule (r"layer/(\w+)/kernel", r"block/\1/weight") the path "layer/wi/kernel" becomes
     "block/wi/weight".
@@ -205,7 +205,7 @@ def difference(expected: Iterable[str], got: Iterable[str]) -> str:
 
 
 def covers(pattern: str, path: str) -> bool:
-    """Whether a pattern means a path: a path above it, or a regular expression that matches it all.
+    """Return True if a pattern is a path, a parent of it or a regular expression for all of it.
 
     covers("heads/mlm", "heads/mlm/bias") and covers(".*/bias", "heads/mlm/bias") are true.
     """
@@ -214,12 +214,11 @@ def covers(pattern: str, path: str) -> bool:
 
 
 def count_parameters(tree: Mapping[str, Any]) -> int:
-    """Returns the number of elements of all leaves; a leaf needs a `shape` only."""
+    """Return the number of elements of all leaves; a leaf needs a `shape` only."""
     return sum(math.prod(leaf.shape) for leaf in flatten(tree).values())
 
 
 def _list(paths: Sequence[str]) -> str:
-    """Joins paths by commas, at most `_LISTED` of them."""
     more = len(paths) - _LISTED
     return ", ".join(paths[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 

@@ -1,13 +1,13 @@
-"""Work beside the main thread: processes, and a thread that reads ahead.
+"""Work next to the main thread: processes, and a thread that reads ahead.
 
 Processes for `concurrent.futures` that a plain script and a notebook can start.
 
     with ProcessPoolExecutor(8, mp_context=WorkerContext()) as pool: ...
 
 Processes are spawned, for the threads of TensorFlow and JAX do not survive a fork. What spawning
-does besides is left out here:
+does besides is omitted here:
 
-- it would run the main script again in every worker, with all that stands beside its call of ours,
+- it would run the main script again in every worker, with all that stands next to its call of ours,
   unless the call is guarded by `if __name__ == "__main__"`: what workers need is in our modules;
 - a worker would look for its first modules in the current directory.
 
@@ -46,19 +46,19 @@ class WorkerContext(SpawnContext):
         self._started: list[SpawnProcess] = []
 
     def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:
-        """A process that does not run the main script."""
+        """Return a process that does not run the main script."""
         process = _Worker(*args, **kwargs)
         self._started.append(process)
         return process
 
     def kill(self) -> None:
-        """Ends all processes at once."""
+        """End all processes at once."""
         for process in self._started:
             if process.is_alive():
                 process.kill()
 
     def why_broken(self) -> str:
-        """How a worker ended that broke a pool, as a sentence: "a worker was killed by SIGKILL"."""
+        """Return how a worker ended that broke a pool: "a worker was killed by SIGKILL"."""
         started = [process for process in self._started if process.pid is not None]
         until = time.monotonic() + _SECONDS
         # The pool's own thread waits for them too: what it has seen first, `join` here would miss.
@@ -79,7 +79,6 @@ class _Worker(SpawnProcess):
     """A spawned process without the main module of this one."""
 
     def start(self) -> None:
-        """Starts it, without Ctrl-C: the process that started it ends it."""
         with without_main_module(), safe_path(), _without_interrupts():
             super().start()
 
@@ -109,7 +108,7 @@ def _without_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_main_module() -> Iterator[None]:
-    """Hides what multiprocessing knows the main module by: its file and its name."""
+    """Hide what multiprocessing knows the main module by: its file and its name."""
     main = vars(sys.modules["__main__"])
     hidden = {name: main[name] for name in ("__file__", "__spec__") if name in main}
     main.update(dict.fromkeys(hidden))
@@ -149,7 +148,7 @@ class Prefetch(Iterator[T], Generic[T]):
         return element
 
     def close(self) -> None:
-        """Ends the thread, and waits for the element that it is making."""
+        """End the thread, and wait for the element that it is making."""
         self._end()
 
 

@@ -1,7 +1,7 @@
 """Beam search with the length rules of T5X and of transformers.
 
 W live beams grow by a token a step. Of their continuations the 2 W likeliest are looked at, so that
-W of them go on even if all beams end at once; those that end compete for W finished places by a
+W of them continue even if all beams end at once; those that end compete for W finished places by a
 score that makes up for length. k is the number of tokens, the EOS included.
 
 | | "t5x" (t5x/decoding.py) | "hf" (transformers, generation/utils.py) |
@@ -11,7 +11,7 @@ score that makes up for length. k is the number of tokens, the EOS included.
 | an input is done | when no live beam could beat the worst finished one | by early_stopping |
 | at max_length | live beams are lost, unless none is finished | the first W finish as they are |
 
-Constraints are applied to log-probabilities, which are not normalised again, as in transformers.
+Constraints are applied to log-probabilities, which are not normalized again, as in transformers.
 Where fewer than num_return outputs are finished the best live ones follow them, with their plain
 log-probability as score; T5X does so where none is.
 """
@@ -47,7 +47,7 @@ class T5XRule:
     def score(
         self, log_p: Float[Array, "B K"], *, length: Int[Array, ""] | int, prompt: Int[Array, "B 1"]
     ) -> Float[Array, "B K"]:
-        """Scores of outputs.
+        """Return scores of outputs.
 
         Args:
           log_p: their log-probabilities.
@@ -59,7 +59,7 @@ class T5XRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Which continuations, best first, cannot go on, and which may have a finished place.
+        """Return the continuations that end, and those that may take a finished rank.
 
         Args:
           eos: True for those that end with the EOS.
@@ -76,7 +76,7 @@ class T5XRule:
         length: Int[Array, ""],
         prompt: Int[Array, "B 1"],
     ) -> Bool[Array, " B"]:
-        """Which inputs can be left as they are.
+        """Return the inputs that are finished.
 
         Args:
           live: log-probability of the best live beam.
@@ -112,7 +112,7 @@ class HuggingFaceRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """An EOS among the worse half is dropped; at max_length everything ends."""
+        """Drop an EOS among the worse half; at max_length everything ends."""
         ends = eos | last
         return ends, ends & (jnp.arange(eos.shape[1]) < eos.shape[1] // 2)
 
@@ -165,7 +165,7 @@ def beam_search(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
-    """The num_return best outputs by the rule of the config.
+    """Return the num_return best outputs by the rule of the config.
 
     Args:
       model: to be searched.
@@ -214,7 +214,7 @@ def _rule(decoding: Decoding) -> Rule:
 
 
 def _first(history: Array, rule: Rule, ended: Array | None, *, width: int) -> _Beams:
-    """The beams before the first token, of which one counts: the others are its equals."""
+    """Return the beams before the first token, of which one counts: the others are its equals."""
     batch_size = history.shape[0] // width
     live = history.reshape(batch_size, width, -1)
     empty = jnp.full((batch_size, width), rule.nothing, jnp.float32)
@@ -233,7 +233,7 @@ def _first(history: Array, rule: Rule, ended: Array | None, *, width: int) -> _B
 def _advance(
     beams: _Beams, logits: Array, prompt_lengths: Array, rule: Rule, decoding: Decoding
 ) -> _Beams:
-    """One token more: continuations, then what goes on, then what is finished."""
+    """Decode one more token: rank continuations, then keep live and finished beams."""
     index, width = beams.index + 1, decoding.num_beams
     prompt = prompt_lengths[:, None]
     found = _continuations(beams, logits, decoding)
@@ -267,7 +267,7 @@ def _advance(
 
 
 def _continuations(beams: _Beams, logits: Array, decoding: Decoding) -> _Continuations:
-    """The 2 W likeliest of an input, which are among the 2 W likeliest of each beam."""
+    """Return the 2 W likeliest of an input, which are among the 2 W likeliest of each beam."""
     batch_size, width, columns = beams.live.shape
     history = beams.live.reshape(-1, columns)
     largest, normaliser = log_normaliser(logits)
@@ -286,7 +286,6 @@ def _continuations(beams: _Beams, logits: Array, decoding: Decoding) -> _Continu
 
 
 def _best(beams: _Beams, *, num: int) -> tuple[Array, Array]:
-    """The finished outputs, and after them the live ones."""
     count = jnp.sum(beams.filled, axis=1, keepdims=True)
     place = jnp.arange(num)
     width = beams.filled.shape[1]

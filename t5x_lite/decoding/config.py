@@ -1,4 +1,4 @@
-"""How outputs are searched for, as one config.
+"""The config of the search for outputs.
 
 Decoding()                                            greedy
 Decoding(temperature=0.8, top_p=0.95, num_return=5)   five samples
@@ -36,7 +36,7 @@ class Decoding:
     Attributes:
       max_decode_length: tokens at most, the EOS included.
       num_beams: 1 is greedy, or sampling with a temperature.
-      length_rule: of beam search, "t5x" or "hf" (see `t5x_lite.decoding.beam`).
+      length_rule: length rule of beam search, "t5x" or "hf" (see `t5x_lite.decoding.beam`).
       length_penalty: exponent of the rule; None is 0.6 for "t5x" and 1.0 for "hf".
       early_stopping: of the rule "hf", as transformers has it: True stops at num_beams outputs,
         False when the best beam, were it to end now, is worse than all of them, "never" when it
@@ -52,7 +52,7 @@ class Decoding:
       no_repeat_ngram: no sequence of so many tokens comes twice in an output and its prompt; 0
         allows it. What the input says does not count, that of a language model neither.
       eos_id: ends an output.
-      max_length: the former name of max_decode_length, which is refused.
+      max_length: the former name of max_decode_length, which is rejected.
     """
 
     max_decode_length: Count = 64

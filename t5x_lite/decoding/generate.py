@@ -1,7 +1,5 @@
 """Outputs by the search that a config asks for, of one model or an ensemble.
 
-Outputs of a model, by the search that a config asks for.
-
     tokens, scores = decode(model, inputs, decoding=Decoding(num_beams=4))
     tokens[:, 0]     the best output of each input, int32 [B, 64], 0 after the EOS
 
@@ -52,7 +50,7 @@ def decode(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
-    """The outputs that a config asks for, n = num_return and L = max_length.
+    """Return the outputs that a config asks for, n = num_return and L = max_length.
 
     Args:
       model: to be searched.
@@ -88,7 +86,7 @@ def greedy(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B L"], Float[Array, " B"]]:
-    """Takes the likeliest token at every step; see `decode`."""
+    """Take the likeliest token at every step; see `decode`."""
     start = begin(model, inputs, prompt=prompt, num=1, max_length=decoding.max_decode_length)
     return _grow(model, start, lambda logits, _: argmax(logits), ended=ended, decoding=decoding)
 
@@ -102,7 +100,7 @@ def sample(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
-    """Draws num_return outputs of each input, sorted by their scores; see `decode`."""
+    """Draw num_return outputs of each input, sorted by their scores; see `decode`."""
     num = decoding.num_return
     start = begin(model, inputs, prompt=prompt, num=num, max_length=decoding.max_decode_length)
     row_keys = sample_keys(keys, num)
@@ -126,7 +124,6 @@ def _grow(
     ended: Array | None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "R L"], Float[Array, " R"]]:
-    """Chooses token after token for every row until all have ended."""
     num_rows, width = start.history.shape
     first = width - decoding.max_decode_length
 
@@ -187,7 +184,7 @@ class Ensemble:
             raise InputError("an ensemble needs at least one model")
 
     def prepared(self) -> "Ensemble":
-        """Every model laid out for decoding."""
+        """Return every model laid out for decoding."""
         return Ensemble([prepared(model) for model in self.models])
 
     def prefill(
@@ -197,34 +194,34 @@ class Ensemble:
         max_length: int,
         prompt: Int[Array, "B P"] | None = None,
     ) -> tuple[Float[Array, "B V"], tuple]:
-        """Every model's prefill; the cache is a tuple of theirs."""
+        """Return every model's prefill; the cache is a tuple of theirs."""
         return _together(
             model.prefill(inputs, max_length=max_length, prompt=prompt) for model in self.models
         )
 
     def step(self, tokens: Int[Array, " R"], cache: tuple) -> tuple[Float[Array, "R V"], tuple]:
-        """Every model's step."""
+        """Return every model's step."""
         return _together(
             model.step(tokens, own) for model, own in zip(self.models, cache, strict=True)
         )
 
     def repeat(self, cache: tuple, num: int) -> tuple:
-        """Every model's repeat."""
+        """Return every model's repeat."""
         return tuple(m.repeat(own, num) for m, own in zip(self.models, cache, strict=True))
 
     def select(self, cache: tuple, rows: Int[Array, " R"]) -> tuple:
-        """Every model's select."""
+        """Return every model's select."""
         return tuple(m.select(own, rows) for m, own in zip(self.models, cache, strict=True))
 
     def target_logits(
         self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
     ) -> Float[Array, "B T V"]:
-        """The average of every model's teacher-forced logits."""
+        """Return the average of every model's teacher-forced logits."""
         return average([model.target_logits(inputs, targets) for model in self.models])
 
 
 def average(logits: Sequence[Float[Array, "*batch V"]]) -> Float[Array, "*batch V"]:
-    """The mean of several models' logits, in float32.
+    """Return the mean of several models' logits, in float32.
 
     Raises:
       InputError: the vocabularies differ in size.

@@ -2,7 +2,7 @@
 
 Sampling: temperature, top-k, top-p, min-p in this order, each over what the one before left.
 
-Definitions of transformers (generation/logits_process.py). A request brings a key of its own and
+Definitions of transformers (generation/logits_process.py). A request brings its own key and
 the step number is folded into it, so what is sampled for it does not depend on what else is in the
 batch.
 
@@ -37,7 +37,7 @@ BLOCK = 128
 
 
 def argmax(logits: Float[Array, "R V"]) -> Int[Array, " R"]:
-    """The id of the largest logit of each row, the lowest of equals."""
+    """Return the id of the largest logit of each row, the lowest of equals."""
     if logits.shape[-1] % BLOCK:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
     blocks = _blocks(logits)
@@ -47,7 +47,7 @@ def argmax(logits: Float[Array, "R V"]) -> Int[Array, " R"]:
 
 
 def top_k(logits: Float[Array, "R V"], k: int) -> tuple[Float[Array, "R k"], Int[Array, "R k"]]:
-    """The k largest logits of each row and their ids, largest first.
+    """Return the k largest logits of each row and their ids, largest first.
 
     Args:
       logits: no NaN.
@@ -68,12 +68,12 @@ def top_k(logits: Float[Array, "R V"], k: int) -> tuple[Float[Array, "R k"], Int
 
 
 def _blocks(logits: Float[Array, "R V"]) -> Float[Array, "N 128 R"]:
-    """The logits in blocks, with the rows last: so a model laid out for decoding computes them."""
+    """Return the logits in blocks, rows last, as a model laid out for decoding computes them."""
     return logits.T.reshape(-1, BLOCK, logits.shape[0])
 
 
 def keep_top_k(logits: Float[Array, "R V"], k: int) -> Float[Array, "R V"]:
-    """Keeps the k largest and what equals the last of them; the others become minus infinity."""
+    """Keep the k largest and what equals the last of them; the others become minus infinity."""
     values, _ = top_k(logits, min(k, logits.shape[-1]))
     # The last of the values, as a minimum: XLA makes a whole sort of a top-k that is sliced.
     bound = jnp.min(values, axis=-1, keepdims=True)
@@ -81,7 +81,7 @@ def keep_top_k(logits: Float[Array, "R V"], k: int) -> Float[Array, "R V"]:
 
 
 def keep_top_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
-    """Keeps the likeliest tokens up to the one with which they exceed probability p.
+    """Keep the likeliest tokens up to the one with which they exceed probability p.
 
     A token goes if it and all that are less likely have at most probability 1 - p together
     (Holtzman et al. 2019); equals stay or go together. The bound is found by bisection over the 32
@@ -106,13 +106,13 @@ def keep_top_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
 
 
 def keep_min_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
-    """Keeps tokens with at least p times the probability of the likeliest (Nguyen et al. 2024)."""
+    """Keep tokens with at least p times the probability of the likeliest (Nguyen et al. 2024)."""
     bound = jnp.max(logits, axis=-1, keepdims=True) + jnp.log(jnp.float32(p))
     return jnp.where(logits < bound, -jnp.inf, logits)
 
 
 def warped(logits: Float[Array, "R V"], decoding: Decoding) -> Float[Array, "R V"]:
-    """The logits to sample from."""
+    """Return the logits to sample from."""
     logits = logits / decoding.temperature
     if decoding.top_k:
         logits = keep_top_k(logits, decoding.top_k)
@@ -124,7 +124,7 @@ def warped(logits: Float[Array, "R V"], decoding: Decoding) -> Float[Array, "R V
 
 
 def request_keys(seed: int | UInt32[Array, " B"], numbers: UInt32[Array, " B"]) -> Key[Array, " B"]:
-    """A key for each request.
+    """Return a key for each request.
 
     Args:
       seed: of all of them, or of each; in [0, 2**32).
@@ -147,14 +147,14 @@ def sample_keys(keys: Key[Array, " B"], num: int) -> Key[Array, " R"]:
 def draw(
     keys: Key[Array, " R"], logits: Float[Array, "R V"], index: Int[Array, ""]
 ) -> Int[Array, " R"]:
-    """One token for each row, with the probabilities softmax(logits).
+    """Return one token for each row, with the probabilities softmax(logits).
 
     The inverse of the cumulative distribution at one uniform number: first the block of tokens,
     then the token. A Gumbel variate for each of 32128 tokens takes 30 times as long on CPU.
 
     Args:
       keys: one for each row.
-      logits: minus infinity is never drawn.
+      logits: minus infinity is never sampled.
       index: the step, folded into the keys.
     """
     uniform = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, index)))(keys)
@@ -171,7 +171,7 @@ def draw(
 def _locate(
     weights: Float[Array, "R N"], target: Float[Array, " R"]
 ) -> tuple[Int[Array, " R"], Float[Array, " R"]]:
-    """Where the running sum exceeds the target, and what of the target lies behind that place."""
+    """Return where the running sum exceeds the target, and the rest of the target there."""
     running = jnp.cumsum(weights, axis=-1)
     # Sums in another order may differ in the last bit: a weight of 0 is never the place, and the
     # last weight above 0 is it where the running sum ends below the target.
@@ -188,7 +188,7 @@ def minimum_length(
     """Forbids the EOS until `minimum` tokens are there.
 
     Args:
-      logits: of the next token.
+      logits: logits of the next token.
       index: new tokens so far.
       minimum: new tokens before the EOS at least.
       eos_id: the EOS.
@@ -207,7 +207,7 @@ def no_repeat_ngram(
     """Forbids every token that would complete a sequence of `size` tokens for the second time.
 
     Args:
-      logits: of the next token.
+      logits: logits of the next token.
       history: the sequences so far; -1 before the first token of a row that is shorter.
       length: columns of `history` that are filled.
       size: n; 1 forbids every token that has been said.
@@ -235,10 +235,10 @@ def constrained(
     index: Int[Array, ""],
     decoding: Decoding,
 ) -> Float[Array, "R V"]:
-    """The logits with all that the config forbids at minus infinity.
+    """Return the logits with all that the config forbids at minus infinity.
 
     Args:
-      logits: of the next token.
+      logits: logits of the next token.
       history: start token, prompt and new tokens, with room for max_length of the latter.
       index: new tokens so far.
       decoding: its min_length and no_repeat_ngram.

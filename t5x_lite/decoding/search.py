@@ -1,6 +1,4 @@
-"""What all searches share: the model laid out for decoding, and the first new token.
-
-What all searches share: the model they ask, and what is there before the first new token.
+"""The base of all searches: the model laid out for decoding, and the first new token.
 
 A search works on R rows, of which `num` belong to each of the B inputs: row b * num + w. Its
 history holds the decoder's whole sequence, so that all rows are at the same column:
@@ -37,7 +35,7 @@ class Generative(Protocol):
     def prefill(
         self, inputs: Array, *, max_length: int, prompt: Array | None = None
     ) -> tuple[Array, Any]:
-        """Runs all that is before the first new token.
+        """Run all that is before the first new token.
 
         Args:
           inputs: int [B, S], padded with 0 on the right.
@@ -54,11 +52,11 @@ class Generative(Protocol):
         ...
 
     def repeat(self, cache: Any, num: int) -> Any:
-        """A cache with `num` rows for each row, row-major."""
+        """Return a cache with `num` rows for each row, row-major."""
         ...
 
     def select(self, cache: Any, rows: Array) -> Any:
-        """A cache that goes on from the given rows; each stays among those of its own input."""
+        """Return a cache that continues from the given rows of each input."""
         ...
 
 
@@ -86,7 +84,7 @@ def begin(
     num: int,
     max_length: int,
 ) -> Start:
-    """Runs the model up to the first new token.
+    """Run the model up to the first new token.
 
     Args:
       model: to be searched.
@@ -105,7 +103,7 @@ def begin(
 
 
 def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
-    """The start token and the prompt (padded with 0 on the right) behind as many -1 as it lacks."""
+    """Return the start token and the prompt (right-padded with 0), left-padded with -1."""
     batch_size, width = prompt.shape
     missing = width - jnp.sum(prompt > 0, axis=1, keepdims=True)
     column = jnp.arange(width + 1) - missing  # of [start, *prompt]
@@ -128,12 +126,12 @@ class Preparable(Generative, Protocol):
     """A model that decodes faster in another layout than its own."""
 
     def prepared(self) -> Generative:
-        """The same model laid out for decoding; a pytree."""
+        """Return the same model laid out for decoding; a pytree."""
         ...
 
 
 def prepared(model: Generative) -> Any:
-    """The model laid out for decoding, if it has such a layout, else as it is."""
+    """Return the model laid out for decoding, if it has such a layout, else as it is."""
     return model.prepared() if isinstance(model, Preparable) else model
 
 
@@ -150,7 +148,7 @@ class Preparation:
         self._model: Any = None
 
     def __call__(self, params: Params) -> Any:
-        """The model with these parameters, which are kept for comparison."""
+        """Return the model with these parameters, which are kept for comparison."""
         leaves = jax.tree.leaves(params)
         if self._model is None or [*map(id, leaves)] != [*map(id, self._leaves)]:
             self._model = None  # its arrays go before new ones come

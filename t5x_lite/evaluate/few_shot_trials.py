@@ -1,7 +1,5 @@
 """Few-shot evaluation: a task's metrics over prompts, by seed, order and wording.
 
-A task's metrics over few-shot prompts: once for each seed, order and wording.
-
 What is said of few-shot trials after a run: in metrics.json, and in the log.
 
 How much metrics differ between few-shot trials: by seed, by order and by wording.
@@ -47,7 +45,7 @@ Values = Mapping[Trial, Mapping[str, float]]
 
 
 def means(values: Values) -> dict[str, float]:
-    """The mean of each metric over all trials."""
+    """Return the mean of each metric over all trials."""
     return {name: statistics.fmean(column) for name, column in _columns(values).items()}
 
 
@@ -66,7 +64,7 @@ def spread(values: Values) -> dict[str, dict[str, Any]]:
 
 
 def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """The spreads of tasks as a table of text, values times 100."""
+    """Return the spreads of tasks as a table of text, values times 100."""
     names = ("task", "metric", "mean", "min", "max", "std")
     lines: list[tuple[str, ...]] = [(*names, *(f"std {axis}" for axis in AXES))]
     for task, metrics in rows.items():
@@ -86,13 +84,12 @@ def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 
 def _columns(values: Values) -> dict[str, list[float]]:
-    """The values of each metric, in the order of the trials."""
+    """Return the values of each metric, in the order of the trials."""
     names = next(iter(values.values()), {})
     return {name: [metrics[name] for metrics in values.values()] for name in names}
 
 
 def _groups(trials: Sequence[Trial], column: Sequence[float], *, field: str) -> list[list[float]]:
-    """The values of trials that differ in one field alone."""
     groups: dict[Trial, list[float]] = {}
     for trial, value in zip(trials, column, strict=True):
         groups.setdefault(dataclasses.replace(trial, **{field: 0}), []).append(value)
@@ -109,7 +106,7 @@ def _extremes(groups: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation of a sample; 0 of one value, NaN where a value is no number."""
+    """Return the standard deviation of a sample; 0 of one value, NaN where a value is no number."""
     if not all(map(math.isfinite, values)):
         return math.nan
     return statistics.stdev(values) if len(values) > 1 else 0.0
@@ -176,7 +173,7 @@ class FewShotEvaluator(TaskEvaluator):
         self._first: TaskEvaluator | None = None
 
     def run(self, params: Params) -> dict[str, float]:
-        """The means of the task's metrics; `samples` then holds every prediction."""
+        """Return the means of the task's metrics; `samples` then holds every prediction."""
         self.samples, self._found, self._left_out, self._first = [], {}, {}, None
         targets, columns = [example.target for example in self.examples], []
         for trial in self.prompts.config.trials:
@@ -196,7 +193,7 @@ class FewShotEvaluator(TaskEvaluator):
         return means(self._found)
 
     def _of(self, trial: Trial) -> tuple[TaskEvaluator, list[int]]:
-        """What measures one trial, and the number of examples in each prompt."""
+        """Return the evaluator of one trial, and the number of examples in each prompt."""
         made = self.prompts.of(trial, [example.inputs_text for example in self.examples])
         prompted = [
             Prompted(
@@ -218,7 +215,7 @@ class FewShotEvaluator(TaskEvaluator):
         return iter(()) if self._first is None else self._first.answers()
 
     def intervals(self, *, samples: int) -> dict[str, tuple[float, float]]:
-        """As of `TaskEvaluator`, of the means; examples are drawn, and trials are not."""
+        """As of `TaskEvaluator`, of the means; examples are sampled, and trials are not."""
 
         def mean(targets: list[Any], predictions: list[Any]) -> dict[str, float]:
             columns = zip(*predictions, strict=True)
@@ -230,7 +227,7 @@ class FewShotEvaluator(TaskEvaluator):
         return interval(mean, *self._compared, samples=samples)
 
     def trials(self) -> dict[Trial, dict[str, float]]:
-        """The metrics of each trial of the last run, and their score."""
+        """Return the metrics of each trial of the last run, and their score."""
         return {trial: with_score(metrics) for trial, metrics in self._found.items()}
 
     def cut(self) -> tuple[int, int]:
@@ -238,7 +235,7 @@ class FewShotEvaluator(TaskEvaluator):
         return sum(cut for cut, _ in self._left_out.values()), len(self.samples)
 
     def details(self) -> dict[str, Any]:
-        """What metrics.json says of the last run: the config, each trial, and the spread."""
+        """Return the last run's part of metrics.json: the config, each trial, and the spread."""
         config = self.prompts.config
         trials = [
             {
@@ -266,7 +263,7 @@ class Trials:
     Attributes:
       config: what was shown.
       tasks: the tasks that were measured by prompts, after their run, by name.
-      is_mixture: whether they are tasks of a mixture.
+      is_mixture: True if they are tasks of a mixture.
       aside: tasks that do not count in the mean of the scores.
     """
 
@@ -276,7 +273,7 @@ class Trials:
     aside: Sequence[str] = ()
 
     def details(self) -> dict[str, Any]:
-        """What metrics.json says besides the means; {} where no prompts were made."""
+        """Return the part of metrics.json beyond the means; {} if no prompts were made."""
         found = {name: one.details() for name, one in self.tasks.items()}
         if not found:
             return {}
@@ -285,7 +282,7 @@ class Trials:
         return {"few_shot": {"tasks": found, "spread": spread(self._scores())}}
 
     def lines(self) -> list[str]:
-        """What is logged: how many prompts lack examples, and a table of the spread."""
+        """Return log lines: the number of prompts that lack examples, and a table of the spread."""
         if not self.tasks:
             return []
         lines = []
@@ -304,7 +301,6 @@ class Trials:
         return [*lines, f"few-shot, {shown}:\n{table(rows)}"]
 
     def _scores(self) -> dict[Trial, dict[str, float]]:
-        """The mean of the tasks' scores in each trial."""
         found: dict[Trial, dict[str, dict[str, float]]] = {}
         for name, one in self.tasks.items():
             for trial, metrics in one.trials().items():
@@ -343,7 +339,7 @@ class ShownExamples:
             )
 
     def prompts(self, name: str, data: Data) -> Prompts:
-        """The prompts of a task."""
+        """Return the prompts of a task."""
         if name not in self._made:
             self._made[name] = Prompts(
                 self._config,

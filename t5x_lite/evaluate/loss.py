@@ -1,7 +1,5 @@
 """The held-out loss, and squared gradients: Fisher matrices, importance of heads.
 
-The held-out loss: the objective's sums over a whole split, divided once.
-
 The diagonal of a Fisher matrix: the mean of squared gradients, one example at a time.
 
     F = 1/n sum_i (d log p(y_i | x_i) / d theta)^2            empirical: y_i is the label
@@ -61,13 +59,13 @@ class LossEvaluator:
         self._mesh = mesh
 
     def over(self, batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]) -> "LossEvaluator":
-        """The same loss, compiled once, over other batches."""
+        """Return the same loss, compiled once, over other batches."""
         other = copy.copy(self)
         other._batches = batches
         return other
 
     def names(self, params: Any) -> list[str]:
-        """The names of the metrics, from shapes of the parameters; one batch is read for it."""
+        """Return the names of the metrics from shapes of the parameters; one batch is read."""
         batch = next(iter(self._batches()))
         return ["loss", *jax.eval_shape(self._loss, params, batch).metrics]
 
@@ -98,7 +96,7 @@ def fisher_diagonal(
     part: str = "model",
     classes: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """The diagonal for one part of the parameters."""
+    """Return the diagonal for one part of the parameters."""
 
     def surprise(own: Any, batch: Batch) -> Array:
         given = loss({**params, part: own}, batch)
@@ -136,7 +134,7 @@ def mean_over_examples(
     *,
     what: str,
 ) -> dict[str, np.ndarray]:
-    """The mean of what each example adds to a total that begins as 0."""
+    """Return the mean of what each example adds to a total that begins as 0."""
     total, number = jax.tree.map(jnp.zeros_like, like), 0
     for row in rows:
         between_batches()
@@ -151,7 +149,7 @@ def mean_over_examples(
 
 
 def classes_of(learner: Learner) -> int:
-    """How many classes a classifier has."""
+    """Return the number of classes of a classifier."""
     head = learner.heads.get("classifier")
     classes = 0 if head is None else vars(head).get("num_classes", 0)
     if classes < 2:
@@ -172,7 +170,7 @@ def head_importance(
     *,
     name: str = "heads",
 ) -> dict[str, np.ndarray]:
-    """The importance of each head."""
+    """Return the importance of each head."""
 
     def value(masks: Any, batch: Batch) -> Array:
         given = loss({**params, _ADAPTERS: {**params[_ADAPTERS], name: masks}}, batch)
@@ -190,7 +188,7 @@ def head_importance(
 
 
 def divided(importance: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N H"]:
-    """The importances of each layer by their length."""
+    """Return the importances of each layer by their length."""
     length = np.linalg.norm(importance, axis=-1, keepdims=True)
     return importance / np.where(length == 0, 1, length)
 

@@ -51,13 +51,12 @@ def encoder(
 
     Args:
       checkpoint: as for `inference.checkpoint.Checkpoint.load`, like the options that follow.
-      step: of a work directory.
+      step: step of a work directory.
       pooling: of the vectors.
       normalize: whether vectors have length 1.
       inputs_length: maximum tokens of a text.
       batch_size: texts encoded at once.
-      name: the model's name in MTEB's results, "organization/model"; None is
-        "t5x_lite/DIRECTORY".
+      name: the model's name in MTEB's results, "organization/model"; None is "t5x_lite/DIRECTORY".
 
     Raises:
       InputError: the checkpoint is damaged or has no encoder, or the name has no "/".
@@ -141,7 +140,7 @@ class MTEBEncoder:
         Args:
           inputs: texts, or batches of them.
           sentences: another name of `inputs`.
-          prompt_name: of the checkpoint's prompts; a name that it lacks is ignored.
+          prompt_name: name of one of the checkpoint's prompts; a name that it lacks is ignored.
           task_metadata: MTEB 2's description of the task.
           task_name: MTEB 1's name of the task.
           prompt_type: "query" or "document".
@@ -202,12 +201,12 @@ def _model_meta() -> Any:
 
 
 def _array(vectors: Any) -> np.ndarray:
-    """An array of NumPy, lists, or a tensor of torch on the CPU, in float32."""
+    """Return an array of NumPy, lists, or a tensor of torch on the CPU, in float32."""
     return np.asarray(vectors, np.float32)
 
 
 def _for_mteb(scores: np.ndarray) -> Any:
-    """A tensor of torch where MTEB, which requires one, has loaded torch."""
+    """Return a tensor of torch where MTEB, which requires one, has loaded torch."""
     torch = sys.modules.get("torch") if "mteb" in sys.modules else None
     return scores if torch is None else torch.from_numpy(np.ascontiguousarray(scores))
 

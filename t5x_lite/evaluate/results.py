@@ -1,6 +1,4 @@
-"""What `t5x-lite evaluate` writes and prints, by the best checkpoint of each task if asked.
-
-What `t5x-lite evaluate` tells and writes when it has measured.
+"""Results of `t5x-lite evaluate`, from the best checkpoint of each task if requested.
 
 metrics.json                    the metrics; of a mixture also each task's row, and benchmarks;
                                 of few-shot prompts each trial, and the spread
@@ -80,12 +78,12 @@ class SameParams:
         self._step = step
 
     def __call__(self, name: str) -> Params:
-        """The parameters for a task."""
+        """Return the parameters for a task."""
         del name
         return self._params
 
     def step(self, name: str) -> int:
-        """The step of the checkpoint for a task."""
+        """Return the step of the checkpoint for a task."""
         del name
         return self._step
 
@@ -113,7 +111,7 @@ class BestParams(SameParams):
         step: Step,
         use: str | None = None,
     ) -> "BestParams":
-        """Chooses among the checkpoints of a work directory."""
+        """Choose among the checkpoints of a work directory."""
         if len(checkpoints) > 1 or step is not None:
             raise InputError(
                 "evaluation.best_per_task chooses the step itself: give one --checkpoint, a work "
@@ -126,7 +124,7 @@ class BestParams(SameParams):
         return cls(checkpoints[0], steps, mesh=mesh, use=use)
 
     def __call__(self, name: str) -> Params:
-        """The parameters for a task, read when they are not those of the task before."""
+        """Return the parameters for a task, read when they are not those of the task before."""
         step = self._steps[name]
         if self._loaded is None or self._loaded[0] != step:
             self._loaded = None  # not two of them at once
@@ -135,12 +133,12 @@ class BestParams(SameParams):
         return self._loaded[1]
 
     def step(self, name: str) -> int:
-        """The step of the checkpoint for a task."""
+        """Return the step of the checkpoint for a task."""
         return self._steps[name]
 
 
 def best_of_run(workdir: Path, *, until: int, split: str) -> str | None:
-    """Writes best.json of a run on a mixture."""
+    """Write best.json of a run on a mixture."""
     tasks = {} if is_test(split) else best_tasks(evaluated_steps(workdir, until=until), split=split)
     if not tasks:
         return None
@@ -157,7 +155,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 class Submissions:
-    """What can be written for the tasks of a suite.
+    """Files that can be written for the tasks of a suite.
 
     Attributes:
       names: the tasks whose test files can be read, or are not there.
@@ -165,7 +163,7 @@ class Submissions:
     """
 
     def __init__(self, suite: TaskSuite | None, settings: Evaluation):
-        """Reads the test files of all tasks, and warns of those that cannot be read."""
+        """Read the test files of all tasks, and warn of those that cannot be read."""
         self._suite = suite
         self.names: list[str] = []
         self.faults: dict[str, str] = {}
@@ -190,13 +188,13 @@ class Submissions:
                 self.names.append(name)
 
     def files(self, directory: Path) -> list[Path]:
-        """The files of these tasks that there are."""
+        """Return the files of these tasks that there are."""
         formats = [FORMATS[name] for name in self.names]
         paths = [directory / form.benchmark.lower() / form.file for form in formats]
         return [path for path in paths if path.is_file()]
 
     def write(self, directory: Path, chosen: SameParams) -> None:
-        """Answers the test splits, on all processes, and writes the files on the first."""
+        """Answer the test splits, on all processes, and write the files on the first."""
         written, faults = 0, dict(self.faults)
         for name in sorted(self.names, key=chosen.step):
             assert self._suite is not None
@@ -216,7 +214,6 @@ class Submissions:
 
 
 def _told(faults: dict[str, str], written: int, directory: Path) -> str:
-    """One line about the files that are missing."""
     files = [directory / FORMATS[name].benchmark.lower() / FORMATS[name].file for name in faults]
     old = [str(file) for file in files if file.exists()]
     reasons = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
@@ -245,7 +242,7 @@ def _tell(written: Written, official: int | None) -> None:
 
 
 def check_output(directory: Path) -> None:
-    """Refuses a directory that cannot be made or written, before the work and not after it."""
+    """Reject a directory that cannot be made or written, before the work and not after it."""
     if directory.exists() and not directory.is_dir():
         raise InputError(f"--output {directory} is not a directory")
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
@@ -255,15 +252,15 @@ def check_output(directory: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What was measured.
+    """Results of an evaluation.
 
     Attributes:
       suite: the tasks, after their run; None where there is none.
-      settings: of the evaluation.
+      settings: settings of the evaluation.
       metrics: named "<split>/<name>".
       chosen: the checkpoints with which tasks were answered.
       submissions: the files for servers, checked before the measuring.
-      rankings: of retrieval, by way and by query; the way of the vector is "".
+      rankings: rankings of retrieval, by way and by query; the way of the vector is "".
     """
 
     suite: TaskSuite | None
@@ -274,7 +271,7 @@ class Outcome:
     rankings: Mapping[str, Mapping[str, Sequence[Found]]] = dataclasses.field(default_factory=dict)
 
     def tell(self) -> None:
-        """Logs how many predictions were invalid, and a mixture's table, on the first process."""
+        """Log how many predictions were invalid, and a mixture's table, on the first process."""
         if self.suite is None or jax.process_index():
             return
         for name, number in self.suite.invalid().items():
@@ -297,7 +294,6 @@ class Outcome:
             _logger.info("%s", table(standings))
 
     def _rows(self) -> dict[str, dict[str, Any]]:
-        """Each task's row."""
         assert self.suite is not None
         beginning = f"{self.settings.split}/"
         metrics = {name.removeprefix(beginning): value for name, value in self.metrics.items()}
@@ -305,7 +301,7 @@ class Outcome:
         return task_rows(self.suite, metrics, steps=steps)
 
     def write(self, directory: Path, summary: Mapping[str, Any]) -> None:
-        """Writes all files; the model answers the test splits for it."""
+        """Write all files; the model answers the test splits for it."""
         if jax.process_index() == 0:
             with (
                 made_directory(directory),
@@ -322,7 +318,6 @@ class Outcome:
         self.submissions.write(directory / "submission", self.chosen)
 
     def _more(self) -> dict[str, Any]:
-        """What metrics.json says beyond the metrics."""
         if self.suite is None:
             return {}
         more = self.suite.trials.details()
@@ -354,7 +349,6 @@ class Outcome:
                 file.write(*(dataclasses.asdict(sample) for sample in evaluator.samples))
 
     def _write_squad(self, directory: Path) -> None:
-        """Writes SQuAD's files of a whole split."""
         settings = self.settings
         if self.suite is None or not settings.submission:
             return

@@ -1,7 +1,5 @@
 """Zero-shot retrieval: how well vectors, or several heads, find what answers a query.
 
-Zero-shot retrieval: how well an encoder's vectors find what answers a query.
-
     evaluator = RetrievalEvaluator(
         parts.bind_model,
         text_rows(vocabulary, begins=True),
@@ -11,7 +9,7 @@ Zero-shot retrieval: how well an encoder's vectors find what answers a query.
     evaluator.run(params)       # {"ndcg_at_10": 0.6, "mrr_at_10": 0.5, "recall_at_100": 0.9}
 
 The directory is in BEIR's format. All of its documents are candidates for every query that has
-judgements, and they are compared exactly. Documents are read, encoded and forgotten a chunk at a
+judgments, and they are compared exactly. Documents are read, encoded and forgotten a chunk at a
 time: a corpus may be larger than memory. Of equal scores the document that stands first in the
 corpus is first in the ranking.
 
@@ -83,7 +81,7 @@ class Chunk(NamedTuple):
 
 
 class HeadCorpus:
-    """What heads make of documents: a `retrieval.fusion.Corpus` in memory.
+    """Outputs of heads for documents: a `retrieval.fusion.Corpus` in memory.
 
     Args:
       encode: what all heads that are needed make of rows.
@@ -110,16 +108,16 @@ class HeadCorpus:
         self.dense: np.ndarray | None = np.concatenate(dense) if dense else None
 
     def has(self, way: str) -> bool:
-        """Whether a head was asked."""
+        """Return True if a head was asked."""
         made = {"dense": self.dense, "lexical": self._terms, "multi_vector": self._vectors}
         return made[way] is not None
 
     def terms(self) -> Iterator[Mapping[int, float]]:
-        """Of each document."""
+        """Return the terms of each document."""
         return iter(self._terms or [])
 
     def vectors(self, number: int) -> np.ndarray:
-        """Of a document's tokens."""
+        """Return the vectors of a document's tokens."""
         assert self._vectors is not None
         return self._vectors[number]
 
@@ -127,7 +125,7 @@ class HeadCorpus:
 def rank_all(
     corpus: HeadCorpus, queries: Several, ways: Ways, *, num: int
 ) -> dict[str, list[list[tuple[str, float]]]]:
-    """The rankings of all queries, by way: documents with their scores, best first."""
+    """Return the rankings of all queries, by way: documents with their scores, best first."""
     finder = Finder(corpus, ways)
     made: dict[str, list[list[tuple[str, float]]]] = {name: [] for name in ways.names}
     for number in range(num):
@@ -179,7 +177,7 @@ class RetrievalEvaluator:
         whole: Bind | None = None,
         heads: HeadEmbedder | None = None,
     ):
-        """Reads queries and judgements, and goes through the corpus once to check it."""
+        """Read queries and judgments, and go through the corpus once to check it."""
         ranking.check_installed()
         self._settings, self._rows = settings, rows
         self._lengths = {
@@ -207,11 +205,11 @@ class RetrievalEvaluator:
         self.per_query: dict[str, dict[str, dict[str, float]]] = {}
 
     def names(self) -> list[str]:
-        """The names of the metrics."""
+        """Return the names of the metrics."""
         return [_named(way, name) for way in self._settings.ways or ("",) for name in ranking.NAMES]
 
     def run(self, params: Params) -> dict[str, float]:
-        """The means of nDCG@10, MRR@10 and Recall@100 over the queries, of each way."""
+        """Return the means of nDCG@10, MRR@10 and Recall@100 over the queries, of each way."""
         names = list(self._judged.queries)
         texts = [
             (self._settings.query_prefix or "") + text for text in self._judged.queries.values()
@@ -240,7 +238,6 @@ class RetrievalEvaluator:
     def _by_vector(
         self, params: Params, names: Sequence[str], queries: Sequence[np.ndarray]
     ) -> tuple[dict[str, list[Any]], int]:
-        """The rankings by the vector, and how many documents were cut."""
         search = ExactSearch(
             self._embedder.run(params, queries),
             depth=DEPTH,
@@ -256,7 +253,6 @@ class RetrievalEvaluator:
     def _by_heads(
         self, params: Params, names: Sequence[str], queries: Sequence[np.ndarray]
     ) -> tuple[dict[str, list[Any]], int]:
-        """The rankings by heads, and how many documents were cut."""
         assert self._heads is not None
         cut = 0
 
@@ -290,7 +286,7 @@ class RetrievalEvaluator:
                     advance(len(documents))
 
     def _drops(self, query: str) -> bool:
-        """Whether a document of the query's id is left out of the query's ranking."""
+        """Return True if a document of the query's id is omitted of the query's ranking."""
         same_ids = self._settings.same_ids
         return same_ids == "drop" or (same_ids == "auto" and query in self._judged.twins)
 
@@ -327,7 +323,7 @@ class RetrievalEvaluator:
             )
 
     def _documents(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
-        """Names and rows of documents, a chunk at a time, and how many of them were cut."""
+        """Yield names and rows of documents, a chunk at a time, and how many of them were cut."""
         records = retrieval_sets.read_corpus(self._settings.directory)
         while some := list(itertools.islice(records, self._chunk)):
             texts = [(self._settings.document_prefix or "") + record.text for record in some]
@@ -349,7 +345,7 @@ class RetrievalEvaluator:
                 )
 
     def _check_rankings(self) -> None:
-        """What is not judged may come twice: that is seen where it is found."""
+        """Raise InputError for a document that was found twice."""
         for best in (best for rankings in self.runs.values() for best in rankings.values()):
             names = [one.document for one in best]
             if len(set(names)) < len(names):
@@ -360,7 +356,6 @@ class RetrievalEvaluator:
 
 
 def _named(way: str, metric: str) -> str:
-    """A metric's name."""
     return f"{way}/{metric}" if way else metric
 
 
@@ -404,7 +399,7 @@ def retrieval_evaluator(
     batch_size: int,
     mesh: Mesh | None = None,
 ) -> RetrievalEvaluator:
-    """What measures a learner's parameters, at any time, by the retrieval of documents.
+    """Return an evaluator of a learner's parameters by the retrieval of documents.
 
     evaluator = retrieval_evaluator(
         experiment, learner_of(experiment), vocabulary, Retrieval(directory="scifact"),

@@ -1,7 +1,5 @@
 """The files that the servers of GLUE, SuperGLUE, SQuAD and CoNLL take.
 
-The files that the servers of GLUE and SuperGLUE take, and a strict check of them.
-
     answers = [Answer(index=(0,), text="acceptable", value=1), ...]
     written = write(FORMATS["glue_cola"], answers, "out/glue")      # out/glue/CoLA.tsv
     written.invalid                         # predictions that were not valid labels
@@ -50,7 +48,7 @@ Line = tuple[str, ...]
 
 
 def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bool]:
-    """The lines of a sentence, and whether each word has a predicted tag."""
+    """Return the lines of a sentence, and whether each word has a predicted tag."""
     words = example.get("words", "").split("\n") if example else []
     target = example.get("targets_pretokenized", UNKNOWN)
     tags = predicted.split()
@@ -61,12 +59,12 @@ def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bo
 
 
 def dump(rows: Sequence[tuple[Any, Sequence[Line]]]) -> str:
-    """The file's text."""
+    """Return the file's text."""
     return "".join("".join(f"{' '.join(line)}\n" for line in lines) + "\n" for _, lines in rows)
 
 
 def load(text: str) -> list[tuple[tuple[int], list[Line]]]:
-    """The sentences of a file's text, numbered from 0."""
+    """Return the sentences of a file's text, numbered from 0."""
     found: list[list[Line]] = [[]]
     width = len(text.partition("\n")[0].split(" "))
     for number, line in enumerate(text.split("\n")[:-1], start=1):
@@ -100,14 +98,14 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Format:
-    """What a server takes for one task.
+    """A server's format for one task.
 
     Attributes:
       benchmark: "GLUE" or "SuperGLUE"; "CoNLL" has no server, but a script.
       file: the name of the file.
       rows: lines without the header that the official test set has; None where there is none.
       labels: T5's word of a label to the benchmark's; None where any text or number is an answer.
-      values: the same from what the postprocessor gives, in place of the words.
+      values: the same from what the postprocessor gives, instead of the words.
       kind: what a line holds.
     """
 
@@ -126,11 +124,11 @@ class Format:
 
     @property
     def default(self) -> Any:
-        """What is written for a prediction that is no answer."""
+        """The text for a prediction that is not an answer."""
         return self.label(Answer(index=(), text="", value=math.nan))[0]
 
     def label(self, answer: Answer) -> tuple[Any, bool]:
-        """What is written for an answer, and whether the answer was one."""
+        """Return the text for an answer, and True if the answer was valid."""
         if self.labels is not None:
             text = answer.text.strip()
             valid = text in self.labels
@@ -145,7 +143,7 @@ class Format:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """How a file is written and read again.
+    """A file format: its writer and its reader.
 
     Attributes:
       dump: (index, label) of all rows in their order -> the file's text.
@@ -160,14 +158,14 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Written:
-    """What became of one file.
+    """Facts about one written file.
 
     Attributes:
       path: the file.
       rows: its lines, without a header.
       invalid: predictions that were not valid labels.
       default: what was written for them.
-      official: whether it has as many rows as the official test set.
+      official: True if it has as many rows as the official test set.
     """
 
     path: Path
@@ -180,7 +178,7 @@ class Written:
 def write(
     submission: Format, answers: Iterable[Answer], directory: str | Path, *, where: str = ""
 ) -> Written:
-    """Writes one file, after it was checked; it is there whole or not at all."""
+    """Write one file, after it was checked; it is there whole or not at all."""
     rows: dict[Index, Any] = {}
     invalid = 0
     for answer in answers:
@@ -211,7 +209,7 @@ def write(
 
 
 def check(submission: Format, text: str, *, expected: Iterable[Index] | None = None) -> None:
-    """Checks a file as strictly as its server could."""
+    """Check a file as strictly as its server could."""
     name = submission.file
     if not text.endswith("\n") or "\r" in text or text.startswith("\ufeff"):
         raise ValueError(f"{name}: lines must end with a newline, without carriage returns or BOM")
@@ -269,7 +267,7 @@ def _any_text(answer: Answer) -> tuple[str, bool]:
 
 
 def _number(answer: Answer) -> tuple[str, bool]:
-    """A similarity of STS-B; the postprocessor's -1 is none."""
+    """Return a similarity of STS-B; the postprocessor's -1 is none."""
     value = float(answer.value)
     valid = math.isfinite(value) and value >= 0.0
     return f"{min(5.0, value) if valid else 0.0:.3f}", valid
@@ -356,7 +354,6 @@ _CONLL = Kind(
 
 
 def _words(benchmark: str, file: str, rows: int, *labels: tuple[str, Any]) -> Format:
-    """A format whose labels are given beside T5's words for them."""
     kind = _TSV if benchmark == "GLUE" else _JSON
     return Format(benchmark=benchmark, file=file, rows=rows, labels=dict(labels), kind=kind)
 
@@ -410,7 +407,7 @@ FORMATS: dict[str, Format] = {
 
 
 def example_index(raw: Mapping[str, Any], *, number: int) -> Index:
-    """The numbers by which a server knows an example."""
+    """Return the numbers by which a server knows an example."""
     if "idx/answer" in raw:
         return tuple(int(raw[f"idx/{name}"]) for name in ("paragraph", "question", "answer"))
     if "idx/query" in raw:
@@ -423,7 +420,7 @@ FOLDERS = {"squad_squad": "squad_v1.1", "squad_squad_v2": "squad_v2.0"}
 
 
 def write_squad(answers: Iterable[tuple[Mapping[str, Any], Any]], directory: Path) -> list[Path]:
-    """Writes one file or both; each is there whole or not at all."""
+    """Write one file or both; each is there whole or not at all."""
     texts: dict[str, str] = {}
     odds: dict[str, float] = {}
     for fields, answer in answers:

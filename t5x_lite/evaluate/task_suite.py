@@ -1,7 +1,5 @@
 """The tasks of a config, each with its settings and with what answers it.
 
-The task or the tasks of a config, each with what answers it: for its metrics, and for servers.
-
     suite = TaskSuite(experiment, vocabulary, bind=bind, mesh=mesh)
     suite.run(params)           # {"accuracy": 0.9, "score": 0.9}
     suite.run(params)           # of a mixture {"glue_rte/accuracy": 0.7, ...}
@@ -79,7 +77,7 @@ class TaskSettings:
     def __init__(self, evaluation: Evaluation, data: Data):
         self._evaluation = evaluation
         self._lines = evaluation.lines
-        # Those that are left out, too: a line about them is no mistake.
+        # Those that are omitted, too: a line about them is no mistake.
         mixing = dataclasses.replace(data.mixing, leave_out=())
         mixture = find_mixture(dataclasses.replace(data, mixing=mixing))
         members = (Member(task=data.task),) if mixture is None else mixture.members
@@ -109,11 +107,11 @@ class TaskSettings:
         return values
 
     def evaluation(self, name: str) -> Evaluation:
-        """The evaluation of one task."""
+        """Return the evaluation of one task."""
         return self._evaluation.changed(self._values(name))
 
     def data(self, name: str, data: Data) -> Data:
-        """The config by which one task is read, with the length of its inputs."""
+        """Return the config by which one task is read, with the length of its inputs."""
         length = self._values(name).get("inputs_length", data.inputs_length)
         return (
             data
@@ -122,13 +120,12 @@ class TaskSettings:
         )
 
     def shown(self, name: str, data: Data) -> Data:
-        """The config of the task whose examples a task's prompts show: its own, as a rule."""
+        """Return the config of the task that gives a task's prompts: its own by default."""
         task = self._values(name).get("examples_of", data.task)
         return data if task == data.task else dataclasses.replace(data, task=task)
 
 
 def _names(member: Member) -> tuple[str, ...]:
-    """The names that stand for a task."""
     module, _, function = member.task.partition(":")
     return member.name, member.task, module, function
 
@@ -163,11 +160,11 @@ class Answerers:
 
     @property
     def reads_labels(self) -> bool:
-        """Whether a head on an encoder answers, and no text is written."""
+        """True if a head on an encoder answers, and no text is written."""
         return self._data.layout.answered_by_head
 
     def of(self, task: Any, settings: Evaluation) -> Generator:
-        """What answers a task's examples."""
+        """Return the generator of a task's answers."""
         from t5x_lite.data import loading
 
         size = settings.batch_size or self._data.batch_size
@@ -183,7 +180,7 @@ class Answerers:
         return LabelGenerator(self._ranker(batch_size=size), labels, tokens)
 
     def check_head(self, task: Any) -> str:
-        """The name of the head that answers a task."""
+        """Return the name of the head that answers a task."""
         from t5x_lite.data import loading
 
         form = task_form(task)
@@ -204,7 +201,7 @@ class Answerers:
         return tuple(heads) if labels is None else with_labels(heads, own, labels)
 
     def in_order(self, task: Any) -> bool:
-        """Whether the head that answers a task has its classes in the order of the labels."""
+        """Return True if the head's classes are in the order of the task's labels."""
         from t5x_lite.data import loading
 
         return is_in_order(self._heads[self.check_head(task)], loading.task_labels(task))
@@ -258,7 +255,7 @@ class Answerers:
 
 
 def decoding(settings: Evaluation) -> Decoding:
-    """How an evaluation decodes."""
+    """Return the decoding config of an evaluation."""
     return Decoding(
         max_decode_length=settings.max_decode_length,
         num_beams=settings.num_beams,
@@ -280,8 +277,8 @@ class Source:
     Attributes:
       data: the config by which it is read alone.
       task: the seqio.Task.
-      is_measured: whether its metrics are wanted.
-      counts: whether its score counts in the mean over the tasks.
+      is_measured: True if its metrics are wanted.
+      counts: True if its score counts in the mean over the tasks.
     """
 
     data: Data
@@ -309,7 +306,7 @@ class TaskSuite:
         mesh: Mesh,
         learner: Bind | None = None,
     ) -> None:
-        """Reads the examples."""
+        """Read the examples."""
         self._data, self._settings = experiment.data, experiment.evaluation
         self._vocabulary = vocabulary
         self._answerers = Answerers(experiment, vocabulary, bind=bind, mesh=mesh, learner=learner)
@@ -379,7 +376,6 @@ class TaskSuite:
                 yield name, evaluator
 
     def _evaluator(self, name: str, examples: Sequence[Any]) -> TaskEvaluator | None:
-        """What measures a task; None of a mixture's without the examples that prompts show."""
         from t5x_lite.data import loading
 
         postprocess, metrics = loading.task_metrics(self.sources[name].task)
@@ -395,7 +391,6 @@ class TaskSuite:
         return self._few_shot[name]
 
     def _prompts(self, name: str, *, no: str) -> Prompts | None:
-        """The prompts of a task; None of a mixture's that has no examples to show."""
         from t5x_lite.data import loading
 
         source, split = self.sources[name], self._settings.few_shot.split
@@ -411,7 +406,6 @@ class TaskSuite:
             return None
 
     def _has_labels(self, name: str, examples: Sequence[Any]) -> bool:
-        """Whether any target of a split is known; a task that stands alone must have one."""
         if any(is_known(example.targets_text, example.target) for example in examples):
             return True
         if not self.is_mixture:
@@ -421,7 +415,6 @@ class TaskSuite:
         return False
 
     def _check_loss(self) -> None:
-        """Refuses the loss of a task on a test split that has no labels."""
         split = self._settings.split
         if self.is_mixture or self.evaluators or not self._settings.loss or "test" not in split:
             return
@@ -430,7 +423,7 @@ class TaskSuite:
             self._has_labels(name, examples or ())
 
     def check_test(self, name: str) -> None:
-        """Reads the test split of a task, without its tokens."""
+        """Read the test split of a task, without its tokens."""
         from t5x_lite.data import loading
 
         try:
@@ -442,7 +435,7 @@ class TaskSuite:
     def _examples(
         self, name: str, *, split: str, limit: int | None, may_lack: bool
     ) -> list[Any] | None:
-        """A split's examples; None where there is no file for it, and the task may lack it."""
+        """Return a split's examples, or None if an optional split has no file."""
         from t5x_lite.data import loading, reading
 
         try:
@@ -456,7 +449,7 @@ class TaskSuite:
             return None
 
     def tell_unknown(self) -> None:
-        """Warns of the tasks whose text the vocabulary cannot spell."""
+        """Warn of the tasks whose text the vocabulary cannot spell."""
         for name, evaluator in self.evaluators.items():
             first = evaluator.examples[: unknown_tokens.FIRST]
             texts = [example.targets_text for example in first]
@@ -475,7 +468,7 @@ class TaskSuite:
             unknown_tokens.tell(name, examples, self._vocabulary)
 
     def names(self) -> list[str]:
-        """The names of the metrics that `run` gives."""
+        """Return the names of the metrics that `run` gives."""
         if not self.is_mixture:
             own = [name for one in self.evaluators.values() for name in one.names()]
             return list(with_score(dict.fromkeys(own, 0.0)))
@@ -483,11 +476,10 @@ class TaskSuite:
         return list(scored(zeros, aside=self._aside()))
 
     def _aside(self) -> list[str]:
-        """The tasks that do not count in the mean of the scores."""
         return [name for name, source in self.sources.items() if not source.counts]
 
     def run(self, params: Params | ParamsOf) -> dict[str, float]:
-        """The metrics and the score, of a mixture as `standings.scored` names them."""
+        """Return the metrics and the score, of a mixture as `standings.scored` names them."""
         found = {
             name: evaluator.run(params(name) if callable(params) else params)
             for name, evaluator in self.evaluators.items()
@@ -512,11 +504,11 @@ class TaskSuite:
         return Trials(self._settings.few_shot, self._few_shot, self.is_mixture, aside=self._aside())
 
     def is_whole(self, name: str) -> bool:
-        """Whether all examples of a task are answered."""
+        """Return True if all examples of a task are answered."""
         return self._by_task.evaluation(name).max_examples is None
 
     def submittable(self) -> list[str]:
-        """The tasks whose answers a benchmark's server takes."""
+        """Return the tasks whose answers a benchmark's server takes."""
         return [
             name
             for name, source in self.sources.items()
@@ -524,7 +516,7 @@ class TaskSuite:
         ]
 
     def answers(self, name: str, params: Params) -> list[Answer] | None:
-        """A model's answers to the test split of one task; None where that is not there."""
+        """Return a model's answers to the test split of one task; None where that is not there."""
         from t5x_lite.data import loading
 
         examples = self._examples(name, split="test", limit=None, may_lack=True)
@@ -553,25 +545,24 @@ class TaskSuite:
         return answers
 
     def _generator(self, name: str) -> Generator:
-        """What answers a task's examples."""
         return self._answerers.of(self.sources[name].task, self._by_task.evaluation(name))
 
     def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:
-        """An experiment's heads, with the names of the task's classes where a head is trained."""
+        """Return an experiment's heads, with the task's class names on the trained head."""
         if not self._answerers.reads_labels or self.is_mixture:
             return tuple(heads)
         [source] = self.sources.values()
         return self._answerers.named_heads(heads, source.task)
 
     def in_order(self) -> bool:
-        """Whether the loss has the classes of a head in the order of the task's labels."""
+        """Return True if the loss has the classes of a head in the order of the task's labels."""
         if not self._answerers.reads_labels or self.is_mixture:
             return True
         return all(self._answerers.in_order(one.task) for one in self.sources.values())
 
 
 def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
-    """The error of a split that has nothing to compare predictions with."""
+    """Return the error of a split that has nothing to compare predictions with."""
     remedy = (
         "measure --evaluation.split validation; its answers to the test split are then written "
         "with --output DIR, for a task that has a benchmark's server"
@@ -588,7 +579,7 @@ def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
 def task_rows(
     suite: TaskSuite, metrics: Mapping[str, float], *, steps: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """What metrics.json says of each task of a mixture."""
+    """Return the part of metrics.json about each task of a mixture."""
     invalid = suite.invalid()
     rows = {}
     for name in suite.evaluators:

@@ -63,16 +63,16 @@ _GIVES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Options of answers; an option that does not fit the head is refused.
+    """Options of answers; an option that does not fit the head is rejected.
 
     Attributes:
-      probabilities: whether an answer lists the probability of each class or choice.
+      probabilities: True if an answer lists the probability of each class or choice.
       threshold: probability above which a class that excludes no other is in the answer; None is
         0.5.
       doc_stride: tokens that two windows of a long text share; None is 128 for a question's
         context, at most half a row, and truncates the texts of a tagger.
       longest_answer: maximum tokens of a span; None is 15.
-      impossible_answers: whether the answer may be "", as in SQuAD 2.0.
+      impossible_answers: True if the answer may be "", as in SQuAD 2.0.
     """
 
     probabilities: bool = False
@@ -111,7 +111,7 @@ class Encoded:
     Attributes:
       rows: int32 tokens of each row, [CLS] and [SEP] included.
       seconds: the place in each row where its second text begins; the row's length if it has none.
-      cut: whether a text was truncated.
+      cut: True if a text was truncated.
       text: the text that places count in; "" where there are none.
       begins: the number of tokens before that text in each row.
       offsets: first character and the one after the last of each of its tokens, by row.
@@ -157,7 +157,7 @@ def head_for(experiment: Experiment, name: str | None, *, where: object) -> Head
 
     Args:
       experiment: config of the checkpoint.
-      name: of the head; None is the one that the objective trained, or the only one.
+      name: name of the head; None is the one that the objective trained, or the only one.
       where: the checkpoint, for messages.
 
     Raises:
@@ -252,7 +252,7 @@ class HeadLogits(HeadAnswers):
         """Return the float32 logits of each row.
 
         Args:
-          params: of the learner.
+          params: parameters of the learner.
           rows: int32 tokens of each.
           seconds: place where the second text of each begins; None is after the first [SEP].
           static_length: tokens that rows are padded to; None is a power of two that holds them.
@@ -394,7 +394,7 @@ class Answerer:
         return found
 
     def _joined(self, groups: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int, bool]]:
-        """The row of each text or pair, where its second text begins, and whether it was cut."""
+        """Return each row of tokens, the start of its second text, and True if truncated."""
         texts = list(dict.fromkeys(text for group in groups for text in group))
         encoded = first_tokens(self._vocabulary, texts, count=self.length)
         ids = dict(zip(texts, encoded, strict=True))
@@ -462,7 +462,7 @@ class Answerer:
         return found
 
     def _share(self, room: int) -> int:
-        """Tokens that two windows of a context share."""
+        """Return tokens that two windows of a context share."""
         share = self.asked.doc_stride
         if share is None:
             return min(self.length // 2, _STRIDE, room - 1)
@@ -479,7 +479,7 @@ class Answerer:
     def _places(
         self, texts: Sequence[str]
     ) -> list[tuple[Sequence[int], list[tuple[int, int]], list[int | None]]]:
-        """The tokens of texts with their characters and words."""
+        """Return the tokens of texts with their characters and words."""
         assert isinstance(self._vocabulary, Tokenizer)
         return [*self._vocabulary.encode_with_words(texts)]
 
@@ -487,7 +487,7 @@ class Answerer:
 
     @property
     def can_list(self) -> bool:
-        """Whether an answer can list probabilities."""
+        """True if an answer can list probabilities."""
         return _option_kind(self.head) in ("classifier", "multi", "choice")
 
     def answer(
@@ -501,7 +501,7 @@ class Answerer:
 
         Args:
           encoded: the record.
-          logits: of each of its rows.
+          logits: logits of each of its rows.
           probabilities: whether the answer lists them; None is as the options say.
         """
         listed = self.asked.probabilities if probabilities is None else probabilities
@@ -549,7 +549,6 @@ def _of_choices(
 
 
 def _texts(record: Mapping[str, Any]) -> list[list[str]]:
-    """The texts of each row of a record."""
     if "choices" in record:
         return [[record["inputs"], choice] for choice in record["choices"]]
     return [[record["inputs"], *([record["second"]] if "second" in record else [])]]
@@ -571,7 +570,7 @@ def tagged_spans(
 
     Args:
       encoded: the text with the characters of its tokens.
-      logits: of each window, float32 [tokens, classes].
+      logits: logits of each window, float32 [tokens, classes].
       labels: names of the classes; "O" is no span.
     """
     found = []
@@ -629,9 +628,9 @@ def best_span(
 
     Args:
       encoded: the context with the characters and words of its tokens.
-      logits: of each window, float32 [2, tokens].
+      logits: logits of each window, float32 [2, tokens].
       longest: maximum tokens of a span.
-      may_be_none: whether "" is an answer, with the probability of [CLS].
+      may_be_none: True if "" is an answer, with the probability of [CLS].
     """
     found: dict[str, dict[str, Any]] = {}
     null = 1.0
@@ -657,7 +656,6 @@ def best_span(
 def _likeliest(
     first: Float[np.ndarray, " n"], last: Float[np.ndarray, " n"], *, longest: int
 ) -> list[tuple[int, int, float]]:
-    """The likeliest spans: first token, last token, probability."""
     size = len(first)
     widths = min(longest, size)
     table = np.full((size, widths), -1.0)
@@ -671,7 +669,6 @@ def _likeliest(
 def _characters(
     offsets: Sequence[tuple[int, int]], words: Sequence[int | None], first: int, last: int
 ) -> tuple[int, int]:
-    """The characters of a span, extended to the words of its first and its last token."""
     if words[first] is None or words[last] is None:
         return offsets[first][0], offsets[last][1]
     while first > 0 and words[first - 1] == words[first]:

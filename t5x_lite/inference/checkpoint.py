@@ -10,8 +10,8 @@
 
 An ensemble averages its models' logits (Raffel et al. 2020, section 3.6); they share a vocabulary.
 Inputs and targets end with EOS, so that an empty text is EOS alone. The inputs of a language model
-that learned plain text (data.layout LM()) have no end: they are what it goes on with. Those of one
-whose layout has a separator end in its words, which are added here.
+that learned plain text (data.layout LM()) have no end: they are what it continues with. Those of
+one whose layout has a separator end in its words, which are added here.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ from t5x_lite.models.towers import Pooling
 
 
 def find_steps(checkpoints: Sequence[AnyPath | str], *, step: Step = None) -> list[AnyPath]:
-    """The step directories of `--checkpoint DIR [DIR ...]`.
+    """Return the step directories of `--checkpoint DIR [DIR ...]`.
 
     Raises:
       InputError: there is none, or one of them does not exist.
@@ -62,7 +62,7 @@ def find_steps(checkpoints: Sequence[AnyPath | str], *, step: Step = None) -> li
 
 
 def check_finite(where: str, what: str, *values: float) -> None:
-    """Refuses numbers that are none: JSON has no NaN, and it says that the weights are broken.
+    """Reject numbers that are none: JSON has no NaN, and it says that the weights are broken.
 
     Args:
       where: the line or the text that they belong to.
@@ -106,17 +106,16 @@ class Checkpoint:
         inputs_length: int | None = None,
         compute_dtype: ComputeDtype | None = None,
     ) -> "Checkpoint":
-        """Reads one checkpoint or several.
+        """Read one checkpoint or several.
 
         Args:
           checkpoints: work directories or step directories.
-          step: the step to take from work directories: its number, "best", or None for the
-            newest.
+          step: the step to take from work directories: its number, "best", or None for the newest.
           use: as for `load_using`; of several checkpoints, each uses its own modules.
           mesh: where the parameters go; None is the first device.
           inputs_length: tokens of an input at most; None is what the models were trained with, the
             shortest where they differ.
-          compute_dtype: of the activations; None is that of each checkpoint's run.
+          compute_dtype: compute dtype of the activations; None is that of each checkpoint's run.
 
         Raises:
           InputError: a checkpoint is wrong, they do not go together, or `inputs_length` is below 1.
@@ -143,13 +142,13 @@ class Checkpoint:
 
     @property
     def params(self) -> Params:
-        """What `bind` takes: one model's parameters, or those of each member by its number."""
+        """Input of `bind`: one model's parameters, or each member's by its number."""
         if len(self.members) == 1:
             return self.members[0].params
         return {str(i): member.params for i, member in enumerate(self.members)}
 
     def bind(self, params: Params) -> Any:
-        """The model, in the compute dtype: one, or the ensemble under the same protocol."""
+        """Return the model, in the compute dtype: one, or the ensemble under the same protocol."""
         if len(self.members) == 1:
             return self.members[0].learner.bind_model(params)
         return Ensemble(
@@ -162,7 +161,7 @@ class Checkpoint:
         return Preparation(self.bind)
 
     def generator(self, decoding: Decoding, *, batch_size: int) -> Generator:
-        """What predicts.
+        """Return the generator of predictions.
 
         Raises:
           InputError: a model is an encoder, which generates no text.
@@ -181,7 +180,7 @@ class Checkpoint:
         )
 
     def scorer(self, *, batch_size: int) -> Scorer:
-        """What gives log-likelihoods.
+        """Return the scorer of log-likelihoods.
 
         Raises:
           InputError: a model is an encoder, which generates no text.
@@ -256,8 +255,8 @@ class Checkpoint:
         """Return what scores passages for queries.
 
         Args:
-          heads: of a BGE-M3, whose weighted mean is the score; () is a cross-encoder.
-          weights: of all three of these heads.
+          heads: heads of a BGE-M3, whose weighted mean is the score; () is a cross-encoder.
+          weights: weights of all three of these heads.
           batch_size: pairs scored at once; with heads texts.
           query_length: maximum tokens of a query; None is as it was trained.
 
@@ -280,7 +279,7 @@ class Checkpoint:
     def encoder(
         self, *, pooling: Pooling | None = None, normalize: bool | None = None
     ) -> TextEncoder:
-        """What turns texts into vectors.
+        """Return the encoder of texts into vectors.
 
         Args:
           pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean", with a
@@ -296,10 +295,10 @@ class Checkpoint:
         )
 
     def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:
-        """Tokens of each text, at most `inputs_length`.
+        """Return tokens of each text, at most `inputs_length`.
 
         A longer text is cut at its end, and its EOS, or the separator, stays; where inputs have no
-        EOS it is cut at its beginning, because the model goes on with its end.
+        EOS it is cut at its beginning, because the model continues with its end.
 
         Returns:
           int32 tokens of each text, and the numbers of the texts that were cut.
@@ -364,7 +363,7 @@ class Checkpoint:
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
-        """What a generator of this model predicts, with the prompts in front of the texts."""
+        """Return a generator's predictions, with the model's prompts in front of the texts."""
         found = generator.run(self.params, inputs, prompts=prompts, seeds=seeds, offset=offset)
         if prompts is None:
             return found
@@ -390,7 +389,6 @@ class Checkpoint:
 
 
 def _inputs_length(data: Data) -> int:
-    """Tokens of an input that the model was trained with."""
     return data.inputs_length if data.layout.ends else data.targets_length
 
 
@@ -399,7 +397,6 @@ def _layout(member: Loaded) -> Layout:
 
 
 def _check_together(first: Loaded, other: Loaded) -> None:
-    """Refuses an ensemble whose members write different tokens."""
     names = f"the checkpoints {first.directory} and {other.directory}"
     if first.vocabulary.digest != other.vocabulary.digest:
         raise InputError(f"{names} have different vocabularies: an ensemble needs one")

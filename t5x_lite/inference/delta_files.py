@@ -77,9 +77,9 @@ class Opened:
     """A directory as a delta.
 
     Attributes:
-      directory: of the step.
+      directory: directory of the step.
       delta: what it changes.
-      files: of the checkpoint that `merge` makes, by name; none where the base's serve.
+      files: files of the checkpoint that `merge` makes, by name; none where the base's serve.
       base: reads the base: its directory, and its arrays by our paths.
     """
 
@@ -96,14 +96,14 @@ def load(
     base: str | os.PathLike[str] | None = None,
     allow_other_base: bool = False,
 ) -> Delta:
-    """A delta from a directory.
+    """Return a delta from a directory.
 
     Args:
       directory: what `save` or `t5x-lite compose` wrote; a work directory or step of a run that
         trained adapters or a part of its model; or, with `base`, of any run.
-      step: of a work directory: its number, "best", or None for the newest.
+      step: step of a work directory: its number, "best", or None for the newest.
       base: the checkpoint that it is a change of; None is the recorded one.
-      allow_other_base: whether that may be another one than was recorded; a warning says so.
+      allow_other_base: True if that may be another one than was recorded; a warning says so.
 
     Raises:
       InputError: the directory is damaged or no delta, or the base is missing or another one.
@@ -117,13 +117,13 @@ def save(
     *,
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Writes a delta as a new directory, which is there whole or not at all.
+    """Write a delta as a new directory, which is there whole or not at all.
 
     Args:
       delta: on the host or on devices.
       directory: must not exist yet.
-      files: of the checkpoint that `merge` makes: config.json and vocabulary/...; without them it
-        has those of the base.
+      files: files of the checkpoint that `merge` makes: config.json and vocabulary/...; without
+        them it has those of the base.
 
     Raises:
       InputError: the directory exists or cannot be written.
@@ -152,7 +152,7 @@ def open_delta(
     use: str | None = None,
     allow_other_base: bool = False,
 ) -> Opened:
-    """A directory as a delta; see `load`. `use` names modules of a run; None is all."""
+    """Return a directory as a delta; see `load`. `use` names modules of a run; None is all."""
     source = Path(find_step(local_path(os.fspath(directory), what="checkpoint"), step=step))
     manifest.verify(source, "params", "files")
     other = None if base is None else _base_at(base)
@@ -168,14 +168,13 @@ def open_delta(
 
 
 def _base_at(base: str | os.PathLike[str]) -> tuple[Path, Arrays]:
-    """The directory of a base that was given, and its arrays."""
     where = Path(find_step(local_path(os.fspath(base), what="checkpoint")))
     manifest.verify(where, "params", "files")
     return where, reading.lazy_params(where)
 
 
 def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) -> None:
-    """Refuses another base than the recorded one, or warns of it."""
+    """Raise InputError for another base than the recorded one, or warns of it."""
     recorded = opened.delta.base
     if recorded is None:
         return
@@ -202,7 +201,6 @@ def digests_of(arrays: Arrays) -> dict[str, str]:
 
 
 def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
-    """What `save` wrote."""
     files = items.read_files(source / "files")
     arrays = items.lazy_params(source / "params")
     try:
@@ -234,7 +232,6 @@ def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
 
 
 def _of_run(source: Path, other: tuple[Path, Arrays] | None, use: str | None) -> Opened:
-    """A checkpoint of a run as a change of its base."""
     files = reading.step_files(source)
     experiment = read_experiment(source, files)
     own: Arrays = items.lazy_params(source / "params")
@@ -250,7 +247,7 @@ def _of_run(source: Path, other: tuple[Path, Arrays] | None, use: str | None) ->
                 f"checkpoint {source} holds everything: give its base as well, by --base DIR, and "
                 "it is the difference from that"
             )
-        # Adapters beside a model that was saved whole: the model is the base.
+        # Adapters next to a model that was saved whole: the model is the base.
         other = source, {p: a for p, a in own.items() if not p.startswith(ADAPTERS)}
         own = {p: a for p, a in own.items() if not p.startswith(_MODEL)}
     identity = None if recorded is None else _identity(recorded)
@@ -269,7 +266,6 @@ def _delta_of_run(
     identity: Identity | None,
     reader: Callable[[], tuple[Path, Arrays]],
 ) -> Delta:
-    """Parts and extra arrays of a run."""
     parts: dict[str, Part] = {}
     rest: tuple[Adapter, ...] = ()
     if learner.adapters:
@@ -309,7 +305,7 @@ def _delta_of_run(
 
 
 def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> None:
-    """Refuses adapters beside arrays that are read from others, such as shared layers."""
+    """Reject adapters next to arrays that are read from others, such as shared layers."""
     stored = trees.flatten(learner.shapes)
     for path in parts:
         if path not in stored or any(view.mentions(path) for view in learner.views):
@@ -322,7 +318,6 @@ def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> 
 def _base_of(
     source: Path, identity: Identity | None, other: tuple[Path, Arrays] | None
 ) -> tuple[Path, Arrays]:
-    """The base's directory, and its arrays by our paths."""
     if other is None:
         recorded = reading.base_directory(source)
         if recorded is None:
@@ -346,7 +341,7 @@ def _identity(base: Base) -> Identity:
 
 
 def goes_along(name: str) -> bool:
-    """Whether a file of a step is one of what is made of it, too."""
+    """Return True if a file of a step is one of what is made of it, too."""
     return name.startswith((f"{reading.VOCABULARY_DIRECTORY}/", "huggingface/"))
 
 
@@ -362,13 +357,12 @@ def _base_file(identity: Identity, target: Path) -> Base:
 
 
 def plain(experiment: Experiment, modules: Sequence[Any]) -> Experiment:
-    """A run's config with other modules, of a checkpoint that begins with all its weights."""
+    """Return a run's config with other adapters, for a checkpoint with all of its weights."""
     adapters = Adapters(add=tuple(map(write_module, modules)))
     return dataclasses.replace(experiment, adapters=adapters, train=(), init=Init())
 
 
 def _described(delta: Delta) -> dict[str, Any]:
-    """The content of delta.json."""
     parts = {path: _description(part) for path, part in sorted(delta.parts.items())}
     modules = [encode(module, where=module.name) for module in delta.config]
     return {"version": _VERSION, "parts": parts, "modules": modules}
@@ -393,7 +387,6 @@ def _description(part: Part) -> dict[str, Any]:
 
 
 def _part_of(described: Mapping[str, Any], arrays: Arrays, prefix: str) -> Part:
-    """The part that a description and the arrays below a prefix are."""
     kind = _KINDS[described["kind"]]
     if kind is Several:
         return Several(
@@ -421,11 +414,11 @@ def _lazy(array: Any) -> LazyArray:
 
 
 def recorded_base(opened: Opened, *, by_option: bool) -> tuple[Path, Arrays]:
-    """The directory and the arrays of a delta's base.
+    """Return the directory and the arrays of a delta's base.
 
     Args:
       opened: the delta.
-      by_option: whether the base was given, and so is checked already.
+      by_option: True if the base was given, and so is checked already.
 
     Raises:
       InputError: if a base where it was recorded has other numbers.
@@ -437,7 +430,7 @@ def recorded_base(opened: Opened, *, by_option: bool) -> tuple[Path, Arrays]:
 
 
 def materialised(opened: Opened, *, by_option: bool) -> Delta:
-    """A delta as sums with its base, of which it is a change then, be it another one or not."""
+    """Return a delta's sums with its base, as a change of the same or another base."""
     delta, (where, arrays) = opened.delta, recorded_base(opened, by_option=by_option)
     changed = {path: arrays[path].read() for path in delta.parts if path in arrays}
     made = delta.materialise(trees.unflatten(changed))
@@ -450,7 +443,7 @@ def materialised(opened: Opened, *, by_option: bool) -> Delta:
 
 
 def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
-    """The config and the vocabulary of the delta that has the result's heads, else of the first."""
+    """Return config and vocabulary of the delta with the result's heads, or of the first delta."""
     heads = _heads(made)
     chosen = next((one for one in opened if _equal(_heads(one.delta), heads)), opened[0])
     if not chosen.files:
@@ -461,7 +454,6 @@ def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
 
 
 def _heads(delta: Delta) -> dict[str, np.ndarray]:
-    """The arrays of heads, by path."""
     return {p: np.asarray(x) for p, x in delta.extra.items() if not p.startswith(ADAPTERS)}
 
 
@@ -474,7 +466,7 @@ def _merged_config(directory: Path, files: Mapping[str, bytes]) -> Any:
 
 
 def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
-    """A base's files but its position in the data and its own base; the config has the modules."""
+    """Return a base's files without data position and own base; the config has the adapters."""
     files = reading.step_files(where)
     left = ("data/", reading.METRICS_FILE, BASE_FILE)
     kept = {name: content for name, content in files.items() if not name.startswith(left)}
@@ -483,7 +475,7 @@ def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
 
 
 class Rounding:
-    """What storing in fewer bits loses, over all arrays that a delta changes."""
+    """Loss of precision by smaller storage, over all arrays that a delta changes."""
 
     def __init__(self) -> None:
         self._error = self._change = self._weight = 0.0
@@ -495,7 +487,7 @@ class Rounding:
         self._weight += float(np.sum(np.square(exact, dtype=np.float64)))
 
     def summary(self) -> str:
-        """One phrase for the log."""
+        """Return one phrase for the log."""
         if not self._change:
             return "no array is changed"
         error = math.sqrt(self._error)
@@ -509,14 +501,7 @@ class Rounding:
 def merged(
     opened: Opened, arrays: Arrays, files: Mapping[str, bytes], *, dtype: Stored, loss: Rounding
 ) -> dict[str, LazyArray]:
-    """The arrays of the checkpoint that a base and a delta are together.
-
-    Args:
-      opened: the delta.
-      arrays: of the base.
-      files: of the checkpoint, with its config.
-      dtype: of what is stored.
-      loss: gets what is lost by that.
+    """Return the arrays of the checkpoint that a base and a delta are together.
 
     Raises:
       InputError: if an array is missing, has another shape, or has no place in the config.
@@ -525,7 +510,6 @@ def merged(
 
 
 def _merged(opened: Opened, arrays: Arrays, dtype: Stored, loss: Rounding) -> dict[str, LazyArray]:
-    """All arrays by path, each made when it is written."""
     delta = opened.delta
     for path in delta.parts:
         if path not in arrays:
@@ -558,7 +542,6 @@ def _merged(opened: Opened, arrays: Arrays, dtype: Stored, loss: Rounding) -> di
 def _that_config_has(
     opened: Opened, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
 ) -> dict[str, LazyArray]:
-    """The arrays that the config's model, heads and objective have."""
     shapes = trees.flatten(learner_of(_merged_config(opened.directory, files)).shapes)
     if homeless := sorted(opened.delta.extra.keys() - shapes.keys()):
         raise InputError(

@@ -1,7 +1,5 @@
 """Predictions of a text-to-text model: generated, ranked and scored, with their metrics.
 
-Predictions of a text-to-text model, and the task metrics computed from them.
-
 Ending an evaluation between two of its batches.
 
     with stopping_on(lambda: stop.requested(mesh) is not None):
@@ -68,7 +66,7 @@ def stopping_on(requested: Callable[[], bool]) -> Iterator[None]:
 
 
 def between_batches() -> None:
-    """Where an evaluator may be ended.
+    """End an evaluator here if that was requested.
 
     Raises:
       Stopped: it is to end.
@@ -87,14 +85,14 @@ Bind = Callable[[Params], Any]
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """What decoding needs of a vocabulary."""
+    """The interface of vocabularies that decoding uses."""
 
     def decode(self, ids: Iterable[int]) -> str: ...
 
 
 @runtime_checkable
 class Example(Protocol):
-    """What a task metric needs of an example; `data.pipeline.Example` is one."""
+    """The interface of examples that metrics use, such as `data.pipeline.Example`."""
 
     @property
     def inputs_text(self) -> str: ...
@@ -114,7 +112,8 @@ class Prediction:
       text: what the vocabulary makes of the new tokens (those after the prompt).
       ids: the new tokens, the EOS included where there is one.
       score: see `t5x_lite.decoding.generate.decode`.
-      null_odds: of a question that may have no answer, the score of none less that of the best one.
+      null_odds: null odds of a question that may have no answer, the score of none less that of the
+        best one.
     """
 
     text: str
@@ -214,9 +213,9 @@ class Generator:
           params: the model's own.
           inputs: int32 tokens of each input, EOS included.
           prompts: int32 tokens that each output begins with, without EOS; None is none.
-          seeds: of the inputs that have one of their own, in [0, 2**32): what is sampled for such
-            an input depends on it alone, and is what decoding.seed gives the first input. None is
-            decoding.seed and the input's number.
+          seeds: seeds of the inputs that have one of their own, in [0, 2**32): what is sampled for
+            such an input depends on it alone, and is what decoding.seed gives the first input. None
+            is decoding.seed and the input's number.
           offset: the number of the first input. What is sampled for an input depends on its number,
             and not on its batch: a file that is read in parts gives what it gives as a whole.
         """
@@ -269,12 +268,12 @@ def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 
 def padded_length(length: int, *, minimum: int = 16) -> int:
-    """The next power of two, so that few shapes are compiled."""
+    """Return the next power of two, so that few shapes are compiled."""
     return 1 << (max(minimum, length) - 1).bit_length()
 
 
 def pad(sequences: Sequence[np.ndarray], *, rows: int, minimum: int = 16) -> np.ndarray:
-    """Stacks token sequences to int32 [rows, length], filled with 0.
+    """Stack token sequences to int32 [rows, length], filled with 0.
 
     The length is the next power of two, at least `minimum`.
     """
@@ -328,7 +327,7 @@ class TaskEvaluator:
         self._compared: tuple[list[Any], list[Any]] = ([], [])
 
     def run(self, params: Params) -> dict[str, float]:
-        """The task's metrics; `samples` then holds every prediction."""
+        """Return the task's metrics; `samples` then holds every prediction."""
         predicted = self._generator.run(params, [example.inputs for example in self.examples])
         choices = [
             [
@@ -367,7 +366,7 @@ class TaskEvaluator:
         return interval(measure, *self._compared, samples=samples)
 
     def names(self) -> list[str]:
-        """The names of the metrics, found by comparing the first targets with themselves."""
+        """Return the names of the metrics, found by comparing the first targets with themselves."""
         examples = self.examples[:100]
         choices = [[self._predicted(example.targets_text, example)] for example in examples]
         return list(self._measure([example.target for example in examples], choices))
@@ -421,7 +420,7 @@ def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> It
 
 
 def as_text(text: str, found: Any) -> str:
-    """A prediction as it is read: a head finds numbers, of which a postprocessor may make text.
+    """Return a prediction as text; a postprocessor may turn a head's numbers into text.
 
     Args:
       text: the prediction.
@@ -524,8 +523,8 @@ class LabelGenerator(Generator):
         prompts: Sequence[np.ndarray] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
-        """All labels of each input, the likeliest first; of equal ones the earlier."""
-        del prompts, offset  # a label is whole, and nothing is drawn
+        """Return all labels of each input, the likeliest first; of equal ones the earlier."""
+        del prompts, offset  # a label is complete, and nothing is sampled
         return [
             [
                 Prediction(text=label, ids=tuple(ids.tolist()), score=score)

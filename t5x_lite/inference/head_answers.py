@@ -1,6 +1,4 @@
-"""What a head on an encoder answers, as the text that metrics compare.
-
-What a head on an encoder answers to a task's examples, as the text that the task's metrics read.
+"""Answers of a head on an encoder, as the text that metrics compare.
 
     ClassAnswers(bind, ("negative", "positive"), ...)    # "positive", the labels in their order
     ScoreAnswers(bind, ...)                              # "3.81"
@@ -53,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Window(NamedTuple):
-    """What a head says of one window.
+    """Logits of a head for one window.
 
     Attributes:
       first: float32 [n], logits of an answer's first token, of the context's tokens.
@@ -75,10 +73,10 @@ class Span(NamedTuple):
 
 
 def best_answer(windows: Sequence[Window], *, stride: int, longest: int) -> Span | None:
-    """The likeliest span of a context; of equal ones that of the first window.
+    """Return the likeliest span of a context; of equal ones that of the first window.
 
     Args:
-      windows: of the context, in order; all but the last have the same number of tokens.
+      windows: windows of the context, in order; all but the last have the same number of tokens.
       stride: tokens from one window to the next; the tokens of a window, if these are fewer.
       longest: tokens of a span at most.
 
@@ -103,10 +101,6 @@ def in_most_context(
 
     A token counts in the window where the smaller of the numbers of tokens before and behind it is
     largest; of equal ones in the longest window, and then in the first (_check_is_max_context).
-
-    Args:
-      sizes: tokens of each window.
-      stride: see `best_answer`.
     """
     step = min([stride, *sizes[:1]])
     starts = [step * number for number in range(len(sizes))]
@@ -123,7 +117,7 @@ def in_most_context(
 
 
 def best_span(first: np.ndarray, last: np.ndarray, *, longest: int) -> Span:
-    """The span with the largest sum of the logits of its ends; of equal ones the earliest.
+    """Return the span with the largest sum of the logits of its ends; of equal ones the earliest.
 
     Args:
       first: logits of the first token, [n].
@@ -214,10 +208,10 @@ class HeadAnswers(Generator):
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
-        """Answers to each input, the best first, in the inputs' order.
+        """Yield the answers to each input, best first, in the order of the inputs.
 
         Args:
-          params: of the learner.
+          params: parameters of the learner.
           inputs: int32 tokens of each row, [CLS] and [SEP] included.
           prompts: means nothing here, like seeds and offset: nothing is decoded.
           seeds: see prompts.
@@ -235,7 +229,7 @@ class HeadAnswers(Generator):
         static_length: int | None = None,
         seconds: Sequence[int] | None = None,
     ) -> list[_T]:
-        """What a function makes of the logits of each row and of the places of its second text.
+        """Apply a function to each row's logits and the positions of its second text.
 
         Rows are padded to `static_length`, or else to a power of two that holds the longest.
         `seconds` has the place where the second text of each row begins, or the row's length. None
@@ -265,12 +259,12 @@ class HeadAnswers(Generator):
         return [found[row] for row in range(len(inputs))]
 
     def _read(self, head: Any, hidden: Array) -> Array:
-        """What a head says of the encoder's states."""
+        """Return a head's output for the encoder's states."""
         return head(hidden)
 
     @abstractmethod
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        """The answers to a row, the best first."""
+        """Return the answers to a row, the best first."""
 
 
 class ClassAnswers(HeadAnswers):
@@ -388,7 +382,7 @@ class SpanAnswers(HeadAnswers):
 
 
 def _window(logits: np.ndarray, second: np.ndarray) -> Window:
-    """A row's logits [2, n] of its second text, and of [CLS]."""
+    """Return a row's logits [2, n] of its second text, and of [CLS]."""
     null = float(np.sum(logits[:, 0], dtype=np.float64))
     return Window(logits[0, second], logits[1, second], null)
 
@@ -454,7 +448,6 @@ class TokenAnswers(HeadAnswers):
         return [self._written(best[: len(row)]) for best, row in zip(found, inputs, strict=True)]
 
     def _written(self, best: Sequence[Sequence[int]]) -> list[Prediction]:
-        """The labels of a row's own tokens, of which each has one or several best classes."""
         rounds = min(math.lcm(*map(len, best)), _TIED_ROWS)
         rows = [[self._labels[own[k % len(own)]] for own in best] for k in range(rounds)]
         return [Prediction(text=" ".join(row), ids=(), score=0.0) for row in rows]
@@ -469,13 +462,7 @@ def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
 
 
 def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:
-    """The head that is called as a task is: "mnli" of glue_mnli_matched; None is none.
-
-    Args:
-      heads: by name.
-      form: as of `check_head`.
-      task: its name.
-    """
+    """Return the head that is called as a task is: "mnli" of glue_mnli_matched; None is none."""
     kinds = _FORMS.values() if form is None else (_FORMS[form],)
     found = [
         head
@@ -495,12 +482,12 @@ def check_head(
     where: str,
     task: str = "",
 ) -> str:
-    """The name of the head that answers a task: one that is called so, or the one of its form.
+    """Return the name of a task's head: the one of the task's name, or of its form.
 
     Args:
-      heads: of the checkpoint, by name.
+      heads: heads of the checkpoint, by name.
       form: the one that the task's form asks for; None where it does not say.
-      labels: of the task; None where it has no closed set of them.
+      labels: labels of the task; None where it has no closed set of them.
       where: the task, for messages.
       task: its name.
 
@@ -529,7 +516,6 @@ def check_head(
 
 
 def _check_classes(head: Head, labels: Sequence[str] | None, *, where: str, remedy: str) -> None:
-    """Refuses a head with another number of classes than a task has labels."""
     wanted = 1 if labels is None else len(labels)
     if isinstance(head, ClassHead) and head.num_classes != wanted:
         named = (
@@ -552,16 +538,16 @@ def head_answers(
     candidates: bool = False,
     **options: Any,
 ) -> HeadAnswers:
-    """What answers a task's examples by a head that `check_head` has seen.
+    """Return the answerer of a task's examples by a head that `check_head` has accepted.
 
     Args:
-      bind: of the learner.
+      bind: bind of the learner.
       head: the one that answers.
-      labels: of the task; None where it has no closed set of them.
+      labels: labels of the task; None where it has no closed set of them.
       where: the task, for messages.
-      layout: of the task's examples.
-      null_threshold: of a task of spans that may be missing, see `SpanAnswers`.
-      candidates: whether an input has a row for each candidate, of which one is the answer.
+      layout: layout of the task's examples.
+      null_threshold: null threshold of a task of spans that may be missing, see `SpanAnswers`.
+      candidates: True if an input has a row for each candidate, of which one is the answer.
       **options: of `HeadAnswers`.
     """
     options |= {"head": head.name}
@@ -583,14 +569,14 @@ def head_answers(
 
 
 def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
-    """Whether class i of a head is label i of a task, as the loss takes it to be."""
+    """Return True if class i of a head is label i of a task, as the loss takes it to be."""
     if labels is None or not isinstance(head, ClassHead):
         return True
     return head.order_of(labels) in (None, tuple(labels))
 
 
 def _in_order(head: ClassHead, labels: Sequence[str], *, where: str) -> tuple[str, ...]:
-    """A task's labels in the order of a head's classes, which may be another one.
+    """Return a task's labels in the order of a head's classes, which may be another one.
 
     A head that does not know the names of its classes has the task's order. One that was imported
     with other names, such as LABEL_0, is taken to have it too, with a warning.

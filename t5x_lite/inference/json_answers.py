@@ -1,12 +1,10 @@
 """JSON lines through a checkpoint, for `predict` and `score`.
 
-`t5x-lite predict` and `t5x-lite score`: JSON lines through a checkpoint, without TensorFlow.
-
 Files of any size stream through in constant memory, a chunk of batches at a time. Between two
-ordinary files a command that was killed goes on where it stopped
+ordinary files a command that was killed continues where it stopped
 (`t5x_lite.core.jobs`).
 
-Inputs and targets that are longer than a command allows: cut with a warning, or refused.
+Inputs and targets that are longer than a command allows: cut with a warning, or rejected.
 
 The first that is cut is named at once and the number of all at the end, however many there are.
 """
@@ -53,22 +51,17 @@ class InputReader:
         """int32 tokens of each line's "inputs".
 
         Raises:
-          InputError: one is too long, and such are refused.
+          InputError: one is too long, and such are rejected.
         """
         rows, cut = model.inputs([line.record["inputs"] for line in lines])
         self.tell(lines, cut, length=model.inputs_length)
         return rows
 
     def tell(self, lines: Sequence[Line], cut: Sequence[int], *, length: int) -> None:
-        """Warn about the first line that is truncated, or refuse it.
-
-        Args:
-          lines: of the file.
-          cut: indices of those that are too long.
-          length: maximum tokens of an input.
+        """Warn about the first line that is truncated, or reject it.
 
         Raises:
-          InputError: if a line is too long, and such are refused.
+          InputError: if a line is too long, and such are rejected.
         """
         if cut and self._long_inputs == "refuse":
             raise InputError(
@@ -102,13 +95,8 @@ class TargetReader:
     ) -> list[np.ndarray]:
         """int32 tokens of each text with its end.
 
-        Args:
-          model: whose vocabulary it is.
-          texts: the targets.
-          names: of each, for the error.
-
         Raises:
-          InputError: one is too long, and such are refused.
+          InputError: one is too long, and such are rejected.
         """
         rows = model.targets(texts, length=self._length)
         if self._length is None:
@@ -152,7 +140,7 @@ def head_of(
     decoding: Decoding,
     prompt: str,
 ) -> Head | None:
-    """The head that answers, if the checkpoint is an encoder; nothing large is read.
+    """Return the head that answers, if the checkpoint is an encoder; nothing large is read.
 
     Raises:
       InputError: if it has no such head, or an option is for models of another kind.
@@ -284,7 +272,7 @@ def ranking(
 
 
 def read_candidates(path: str, *, input: str, longest: int) -> list[str]:
-    """The lines of a file that are not blank.
+    """Return the lines of a file that are not blank.
 
     Raises:
       InputError: there are none, one comes twice, or the file cannot be read.
@@ -306,7 +294,7 @@ def read_candidates(path: str, *, input: str, longest: int) -> list[str]:
 def identity_of(
     command: str, input: str, steps: Sequence[AnyPath], **options: Any
 ) -> dict[str, Any]:
-    """What makes a command the one that was killed: what it reads, and every option of it."""
+    """Return a command's identity for resuming: its inputs and all of its options."""
     source = Path(input)
     known = source.stat() if source.is_file() else None
     return {
@@ -339,7 +327,7 @@ def stream(
     load: Callable[[], Change],
     steps: bool = True,
 ) -> None:
-    """Streams JSON lines through what `load` gives, a chunk at a time; `check` sees each first."""
+    """Stream JSON lines through what `load` gives, a chunk at a time; `check` sees each first."""
     chunk = CHUNK_BATCHES * batch_size
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
         lines = json_lines.read_examples(
@@ -377,7 +365,7 @@ def stream(
 def _output(
     source: str, target: str, *, identity: dict[str, Any], chunk: int
 ) -> contextlib.AbstractContextManager[ResumableWriter | json_lines.Writer]:
-    """A file that is gone on with, or where input or output is a stream one that is not."""
+    """Return a file that is resumed, or where input or output is a stream one that is not."""
     if is_resumable(target) and Path(source).is_file():
         return resumable_writer(target, identity=identity, chunk=chunk)
     return json_lines.writer(target)

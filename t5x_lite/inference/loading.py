@@ -1,7 +1,5 @@
 """A checkpoint that is ready for use, and `--step best`.
 
-A config's learner, and a checkpoint that is ready for use.
-
 `--step best`: the checkpoint that a run's own evaluations found best.
 
     find_step("work/run", step="best")      # work/run/checkpoints/300; the log says by what
@@ -54,11 +52,11 @@ Step: TypeAlias = int | Literal["best"] | None
 
 
 def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
-    """The step directory that `--checkpoint DIR --step STEP` means.
+    """Return the step directory that `--checkpoint DIR --step STEP` means.
 
     Args:
       checkpoint: a work directory, its checkpoints/ or one step directory.
-      step: of a work directory.
+      step: step of a work directory.
 
     Raises:
       InputError: there is no such directory or step; or, of "best", nothing was measured by which
@@ -104,7 +102,7 @@ class Measured:
     Attributes:
       metric: what they are values of.
       mode: whether the highest or the lowest is best.
-      is_configured: whether checkpoints.best names this metric, so that the best step stays.
+      is_configured: True if checkpoints.best names this metric, so that the best step stays.
       values: the value of each step up to the newest checkpoint; at least one is finite.
     """
 
@@ -115,7 +113,7 @@ class Measured:
 
     @classmethod
     def of(cls, directory: AnyPath) -> "Measured | None":
-        """Reads what was measured of a run; None where that is nothing by which to choose.
+        """Read what was measured of a run; None where that is nothing by which to choose.
 
         Args:
           directory: checkpoints/ of a work directory, with at least one checkpoint.
@@ -144,7 +142,7 @@ class Measured:
         )
 
     def check_mode(self, checkpoint: object) -> None:
-        """Refuses to take the highest loss: "max" was once the default of all metrics.
+        """Reject the highest loss as the best: "max" was once the default of all metrics.
 
         Raises:
           InputError: the config says "max" of what is best where lowest by its name.
@@ -158,7 +156,7 @@ class Measured:
             )
 
     def best(self, steps: Sequence[int] | None = None) -> int | None:
-        """The best step; of some of them, if any of those was measured."""
+        """Return the best step; of some of them, if any of those was measured."""
         chosen = self.values if steps is None else {s: self.values.get(s, math.nan) for s in steps}
         return best_step(chosen, mode=self.mode)
 
@@ -170,16 +168,12 @@ class Measured:
 
     @property
     def remedy(self) -> str:
-        """What keeps such a step."""
+        """Option that keeps such a step."""
         return f"--checkpoints.best {self.metric} keeps such a step"
 
 
 def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
-    """The evaluations that the checkpoints of a run hold, by step; one that cannot be read is none.
-
-    Args:
-      directory: checkpoints/ of a work directory.
-    """
+    """Return the metrics that a run's checkpoints hold, by step; skip unreadable checkpoints."""
     measured = {}
     for step in checkpointing.saved_steps(directory):
         path = directory / str(step) / "files" / checkpointing.METRICS_FILE
@@ -192,11 +186,7 @@ def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
 
 
 def told_at_end(directory: AnyPath) -> str | None:
-    """What a run says at its end about its best step; None where nothing was measured.
-
-    Args:
-      directory: checkpoints/ of its work directory.
-    """
+    """Return a run's last log line about its best step, or None without evaluations."""
     saved = checkpointing.saved_steps(directory)
     measured = Measured.of(directory) if saved else None
     if measured is None:
@@ -209,7 +199,6 @@ def told_at_end(directory: AnyPath) -> str | None:
 
 
 def _metric(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, bool]:
-    """The metric that compares a run's steps, if any, and whether checkpoints.best names it."""
     best = _section(config, "checkpoints").get("best")
     pattern = best if isinstance(best, str) else ""
     found = [name for name in matching(pattern, names) if not is_test(name.partition("/")[0])]
@@ -223,7 +212,6 @@ def _metric(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None
 
 
 def _config(directory: AnyPath, newest: int) -> Mapping[str, Any]:
-    """The config of a run, or where that is gone, of its newest checkpoint."""
     step = directory / str(newest) / "files"
     places = [directory.parent] if directory.name == checkpointing.DIRECTORY else []
     for place in (*places, step):
@@ -242,13 +230,12 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _lack(directory: AnyPath, step: int | None) -> str:
-    """What is wrong with a step that is no checkpoint."""
     there = step in checkpointing.step_directories(directory)
     return f"has no {checkpoint_manifest.MANIFEST_FILE}" if there else "is not there"
 
 
 def learner_of(experiment: Experiment) -> Learner:
-    """The learner of a config; nothing is allocated.
+    """Return the learner of a config; nothing is allocated.
 
     Raises:
       InputError: the objective cannot train the model.
@@ -267,13 +254,13 @@ def learner_of(experiment: Experiment) -> Learner:
 
 
 def with_float32_base(experiment: Experiment) -> Experiment:
-    """The same run, whose base is read as it is: what a checkpoint is used by."""
+    """Return the same run, whose base is read as it is: what a checkpoint is used by."""
     adapters = dataclasses.replace(experiment.adapters, base_dtype="float32")
     return dataclasses.replace(experiment, adapters=adapters)
 
 
 def _as_used(experiment: Experiment) -> Experiment:
-    """The same model as the devices run it: on CPU a scan would copy the layers at every token."""
+    """Return the model as devices run it: on CPU a scan would copy the layers at every token."""
     if jax.default_backend() != "cpu":
         return experiment
     model = experiment.model.on_cpu(dtype=experiment.compute_dtype)
@@ -289,7 +276,7 @@ def _on_mesh(learner: Learner, mesh: Mesh) -> Any:
 
 
 def read_experiment(step_directory: AnyPath, files: Mapping[str, bytes]) -> Experiment:
-    """The config of a step directory.
+    """Return the config of a step directory.
 
     Args:
       step_directory: for the messages.
@@ -323,7 +310,7 @@ class Loaded:
         """Raise InputError if the model cannot read so many tokens.
 
         Args:
-          length: of a row; None is what the model was trained with.
+          length: length of a row; None is what the model was trained with.
           what: has them, such as "rows".
         """
         most = self.experiment.model.longest_document
@@ -334,7 +321,7 @@ class Loaded:
             )
 
     def computing_in(self, dtype: ComputeDtype | None) -> "Loaded":
-        """The same with activations of another dtype; None changes nothing."""
+        """Return the same with activations of another dtype; None changes nothing."""
         if dtype is None:
             return self
         return dataclasses.replace(self, learner=dataclasses.replace(self.learner, dtype=dtype))
@@ -346,11 +333,11 @@ class Loaded:
 
     @classmethod
     def from_checkpoint(cls, checkpoint: str, *, step: Step, mesh: Mesh | None = None) -> "Loaded":
-        """Reads config, vocabulary and parameters of a step directory.
+        """Read config, vocabulary and parameters of a step directory.
 
         Args:
           checkpoint: a work directory or a step directory.
-          step: of a work directory: its number, "best", or None for the newest.
+          step: step of a work directory: its number, "best", or None for the newest.
           mesh: where the parameters go; None is the first device.
 
         Raises:
@@ -378,7 +365,7 @@ def position_bytes(model: ModelConfig, *, dtype: str) -> int:
 
 
 def _vocabulary_directory(step_directory: AnyPath) -> Path:
-    """The vocabulary of a step on this machine: where it is, or a copy until the process ends."""
+    """Return a local directory of the vocabulary, perhaps a temporary copy."""
     found = step_directory / "files" / checkpointing.VOCABULARY_DIRECTORY
     if isinstance(found, Path):
         return found

@@ -1,11 +1,7 @@
 """Modules of another run or model: `adapters.load` NAME=DIR.
 
-Modules that were trained, in a run or a model of another time: `adapters.load` NAME=DIR.
-
 A module is found in the config of a step by its name, or is the only one there; its arrays are at
 adapters/NAME in that step. It fits the base that it was trained with, and no other one.
-
-Modules that a run loads: `adapters.load` NAME=DIR; see `t5x_lite.inference.modules`.
 """
 
 import dataclasses
@@ -50,7 +46,7 @@ class TrainedModule:
       theirs: its name in the step.
       directory: the step.
       base: what the step says of the base that it was trained with; None where it holds it.
-      towers: names of the encoders besides the model that it has parameters for.
+      towers: names of the encoders in addition to the model that it has parameters for.
     """
 
     adapter: Adapter
@@ -61,7 +57,7 @@ class TrainedModule:
 
     @classmethod
     def find(cls, name: str, directory: str) -> "TrainedModule":
-        """The module of a checkpoint: the one of that name, or the only one.
+        """Return the module of a checkpoint: the one of that name, or the only one.
 
         Args:
           name: that it has here.
@@ -106,7 +102,7 @@ class TrainedModule:
         )
 
     def check_base(self, params: Params) -> None:
-        """Refuses a model that is not the one that the module was trained with.
+        """Raise InputError for a model that is not the one that the module was trained with.
 
         Args:
           params: nested; its model, in float32.
@@ -154,10 +150,7 @@ class TrainedModule:
         return digests(reading.restore_arrays(self.directory, shapes))
 
     def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
-        """The module's arrays by their paths here.
-
-        Args:
-          shapes: of all parameters by path, with shardings.
+        """Return the module's arrays by their paths here.
 
         Raises:
           InputError: they are damaged, or of other shapes.
@@ -193,7 +186,7 @@ class ModulesOf:
 
     @classmethod
     def of(cls, loaded: Loaded) -> "ModulesOf":
-        """Those of a checkpoint."""
+        """Return those of a checkpoint."""
         adapters = {each.name: each for each in loaded.learner.adapters}
         return cls(loaded, adapters, loaded.params.get("adapters", {}))
 
@@ -217,10 +210,7 @@ class ModulesOf:
         )
 
     def learner(self, use: Sequence[str | Block]) -> Learner:
-        """The learner whose model has some of the modules in its slots; nothing is allocated.
-
-        Args:
-          use: names of modules, or trees of them.
+        """Return the learner with some adapters in the model's slots; nothing is allocated.
 
         Raises:
           InputError: one is not there, or two would stand at one site.
@@ -228,10 +218,7 @@ class ModulesOf:
         return learner_of(self._experiment(use))
 
     def using(self, use: Sequence[str | Block]) -> Loaded:
-        """The checkpoint as if it had these modules; arrays are shared, and none is copied.
-
-        Args:
-          use: names of modules, or trees of them.
+        """Return the checkpoint as if it had these modules; arrays are shared, and none is copied.
 
         Raises:
           InputError: as for `learner`; or the base trained with the checkpoint's own modules, and
@@ -260,7 +247,6 @@ class ModulesOf:
         )
 
     def _of_block(self, part: str, title: str) -> Params:
-        """The arrays of a fusion or a router."""
         known = self.arrays.get(part, {})
         if title not in known:
             names = [each for each in known if each != "towers"]
@@ -272,7 +258,7 @@ class ModulesOf:
         return known[title]
 
     def _check_own_base(self, names: Sequence[str]) -> None:
-        """Refuses other modules than the checkpoint's own where its base trained with these."""
+        """Reject other modules than the checkpoint's own where its base trained with these."""
         learner = self.loaded.learner
         own = [each.name for each in learner.adapters]
         if not own or set(names) == set(own):
@@ -300,11 +286,11 @@ class ModulesOf:
 def load_using(
     checkpoint: str, *, step: Step = None, use: str | None = None, mesh: Mesh | None = None
 ) -> Loaded:
-    """A checkpoint whose model has some of its modules, as `--adapters.use` says.
+    """Return a checkpoint whose model has some of its modules, as `--adapters.use` says.
 
     Args:
       checkpoint: a work directory or a step directory.
-      step: of a work directory: its number, "best", or None for the newest.
+      step: step of a work directory: its number, "best", or None for the newest.
       use: names of modules, with commas between, or blocks of them; "" is the base alone, None what
         its own run used.
       mesh: where the parameters go; None is the first device.
@@ -324,10 +310,10 @@ def load_using(
 
 
 def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
-    """The experiment of a checkpoint with some of its modules.
+    """Return the experiment of a checkpoint with some of its modules.
 
     Args:
-      experiment: of the checkpoint.
+      experiment: experiment of the checkpoint.
       use: names of modules, with commas between, or blocks of them.
       where: the checkpoint, for messages.
 
@@ -341,7 +327,6 @@ def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
 
 
 def _chosen(experiment: Experiment, use: str, *, where: object) -> tuple[str | Block, ...]:
-    """The trees of `use`, of modules that a checkpoint has."""
     try:
         chosen = parse_trees(use)
         for name in names_of(chosen):
@@ -352,7 +337,6 @@ def _chosen(experiment: Experiment, use: str, *, where: object) -> tuple[str | B
 
 
 def _check_there(name: str, names: Collection[str]) -> None:
-    """Refuses, by an InputError, a module that is not among those of some names."""
     if name not in names:
         has = f"there are {', '.join(names)}" if names else "there is none"
         raise InputError(f"no module is called {name!r}{did_you_mean(name, names)}; {has}")
@@ -369,11 +353,11 @@ __all__ = [
 
 
 def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """An experiment that states the methods of the modules that it loads.
+    """Return an experiment that states the methods of the modules that it loads.
 
     Args:
-      experiment: of the config.
-      earlier: the config of the work directory, where the run goes on: it states them already.
+      experiment: experiment of the config.
+      earlier: the config of the work directory, where the run continues: it states them already.
 
     Raises:
       InputError: a checkpoint has no such module, or `add` has another one of that name.
@@ -402,7 +386,7 @@ def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experi
 
 
 def check_init(experiment: Experiment) -> None:
-    """Refuses, by an InputError, modules that are damaged, or loaded into one that begins anew."""
+    """Raise InputError for damaged adapters, or for loading into one that is reinitialized."""
     if experiment.adapters.loaded and not experiment.init.checkpoint:
         raise InputError("adapters.load needs the base that its modules are of: --init DIR")
     for directory in experiment.adapters.loaded.values():
@@ -410,7 +394,7 @@ def check_init(experiment: Experiment) -> None:
 
 
 def check_children(experiment: Experiment) -> None:
-    """Refuses, by an InputError, rows that do not say which module of a MultiTask is theirs."""
+    """Raise InputError for rows without the name of their MultiTask adapter."""
     use = experiment.adapters.composition
     blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
     numbers = adapter_numbers(experiment.data)
@@ -452,12 +436,12 @@ def check_children(experiment: Experiment) -> None:
 
 
 def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> Params:
-    """Parameters with those of the modules that an experiment loads and uses.
+    """Return parameters with those of the modules that an experiment loads and uses.
 
     Args:
       params: whose model is the base, in float32.
       experiment: that `with_loaded` gave.
-      shapes: of the parameters, with shardings.
+      shapes: shapes of the parameters, with shardings.
 
     Raises:
       InputError: a module is damaged, or was trained with another base.
@@ -472,14 +456,14 @@ def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> P
 
 
 def in_float32(shapes: Any) -> Any:
-    """Shapes and shardings of arrays in float32, to read a base as its digests are of it."""
+    """Return shapes and shardings of arrays in float32, to read a base as its digests are of it."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, "float32", sharding=leaf.sharding), shapes
     )
 
 
 def in_dtypes_of(params: Params, shapes: Any) -> Params:
-    """Arrays in the dtypes of shapes; the same arrays where they have them."""
+    """Return arrays in the dtypes of shapes; the same arrays where they have them."""
     return jax.tree.map(
         lambda array, leaf: array if array.dtype == leaf.dtype else array.astype(leaf.dtype),
         params,

@@ -1,7 +1,5 @@
 """Scores of a passage for a query, by a cross-encoder or by BGE-M3's heads.
 
-Scores of a passage for a query: by a cross-encoder, or by the heads of a BGE-M3.
-
     scorer = Checkpoint.load(["work/ranker"]).pair_scorer()
     scorer.scores([("who wrote Emma", "Jane Austen wrote ..."), ...])      # float32, raw logits
 
@@ -14,8 +12,6 @@ The head "classifier" of a cross-encoder has one class: that of objective Ranker
 With several heads, a score is the weighted mean: (w1 dense + w2 lexical + w3 multi_vector) over the
 sum of the weights of the requested heads (FlagEmbedding's compute_score). Nothing is divided by the
 temperature.
-
-How well passages answer queries, by a cross-encoder: one logit of each row.
 
     scores = PairScores(learner.bind, head="classifier", batch_size=32, longest=200, ...)
     scores.of(params, [row, other_row])         # float32 [2], raw logits
@@ -52,10 +48,10 @@ class PairScores(HeadAnswers):
     def of(
         self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
     ) -> Float[np.ndarray, " n"]:
-        """The logit of each row, in order.
+        """Return the logit of each row, in order.
 
         Args:
-          params: of the learner.
+          params: parameters of the learner.
           rows: int32 tokens of each.
           static_length: tokens that rows are padded to; None is a power of two that holds them.
         """
@@ -65,7 +61,7 @@ class PairScores(HeadAnswers):
         return np.array(found, np.float32)
 
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        """The score as a text."""
+        """Return the score as a text."""
         del second
         return [Prediction(text=f"{logits[0]:g}", ids=(), score=float(logits[0]))]
 
@@ -103,7 +99,7 @@ class CrossEncoder:
         query_length: int | None = None,
         mesh: Mesh | None = None,
     ) -> "CrossEncoder":
-        """The cross-encoder of a checkpoint.
+        """Return the cross-encoder of a checkpoint.
 
         Args:
           loaded: the checkpoint.
@@ -141,7 +137,7 @@ class CrossEncoder:
         )
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
-        """The raw logit of each (query, passage).
+        """Return the raw logit of each (query, passage).
 
         Raises:
           InputError: a score is not finite.
@@ -155,11 +151,11 @@ class CrossEncoder:
         return found
 
     def rows(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
-        """The tokens of each (query, passage): [CLS] query [SEP] passage [SEP]."""
+        """Return the tokens of each (query, passage): [CLS] query [SEP] passage [SEP]."""
         return [row for row, _ in self.rows_and_cuts(pairs)]
 
     def rows_and_cuts(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, bool]]:
-        """The tokens of each (query, passage), and whether one of its texts was cut."""
+        """Return the tokens of each (query, passage), and whether one of its texts was cut."""
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         encoded = self.loaded.vocabulary.encode_batch(texts)
         ids = {
@@ -183,18 +179,17 @@ class CrossEncoder:
 
 
 def scores_texts(loaded: Loaded) -> bool:
-    """Whether a checkpoint has the head of one class that scores a query with a passage."""
+    """Return True if a checkpoint has the head of one class that scores a query with a passage."""
     head = loaded.learner.heads.get(_HEAD)
     return head is not None and head.scores_texts
 
 
 def trains_ranking(experiment: Experiment) -> bool:
-    """Whether a checkpoint was trained to rank passages."""
+    """Return True if a checkpoint was trained to rank passages."""
     return isinstance(experiment.objective, Ranker)
 
 
 def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tuple[int, int]:
-    """Tokens of a row and of a query: asked for, or trained with."""
     experiment = loaded.experiment
     most, data = experiment.model.longest_document, experiment.data
     trained = {"inputs": data.inputs_length, "targets": data.targets_length}
@@ -213,7 +208,7 @@ def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tu
 
 
 def sigmoid_or_raw(*, sigmoid: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """What is written of logits: 1 / (1 + e^-x), or they themselves."""
+    """Return the scores of logits: 1 / (1 + e^-x), or the logits."""
     return (lambda x: 1.0 / (1.0 + np.exp(-np.float64(x)))) if sigmoid else (lambda x: x)
 
 
@@ -245,12 +240,12 @@ class HeadScorer:
         batch_size: int = 32,
         query_length: int | None = None,
     ) -> "HeadScorer":
-        """The heads of an encoder.
+        """Return the heads of an encoder.
 
         Args:
-          encoder: of the checkpoint; its length is that of a passage.
+          encoder: encoder of the checkpoint; its length is that of a passage.
           heads: some of `HEADS`.
-          weights: of all three.
+          weights: weights of all three.
           batch_size: texts encoded at once.
           query_length: maximum tokens of a query; None is as of passages.
 
@@ -276,7 +271,7 @@ class HeadScorer:
         )
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
-        """The weighted mean of each (query, passage).
+        """Return the weighted mean of each (query, passage).
 
         Raises:
           InputError: a vector or a score is not finite.
@@ -293,7 +288,6 @@ class HeadScorer:
     def _made(
         self, texts: Sequence[str], prompts: Sequence[str], length: int
     ) -> dict[str, dict[str, Any]]:
-        """What the heads make of each text, by text."""
         different = list(dict.fromkeys(texts))
         known = [self.encoder.known_prompt(name) for name in prompts]
         prompt = next((name for name in known if name is not None), None)
@@ -314,13 +308,12 @@ class HeadScorer:
 
 
 def _of(found: Several, number: int) -> dict[str, Any]:
-    """What heads made of one text, by head."""
     made = dict(zip(HEADS, found, strict=True))
     return {head: values[number] for head, values in made.items() if values is not None}
 
 
 def late_score(query: Float[np.ndarray, "S K"], passage: Float[np.ndarray, "T K"]) -> float:
-    """The mean over a query's tokens of their largest similarity; 0 where one has no token."""
+    """Return the mean over a query's tokens of their largest similarity; 0 without tokens."""
     if not len(query) or not len(passage):
         return 0.0
     return float(np.mean(np.max(query @ passage.T, axis=1)))

@@ -39,11 +39,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vectors:
-    """How a text becomes a vector.
+    """Settings that turn a text into a vector.
 
     Attributes:
       pooling: of the states.
-      normalize: whether it has length 1.
+      normalize: True if it has length 1.
     """
 
     pooling: Pooling
@@ -57,7 +57,7 @@ class Vectors:
         pooling: Pooling | None = None,
         normalize: bool | None = None,
     ) -> "Vectors":
-        """What is asked for, and else what the head "dense" says.
+        """Return the requested settings, completed by those of the head "dense".
 
         Raises:
           InputError: there is no such pooling, or no [CLS] for it.
@@ -76,29 +76,29 @@ class Vectors:
 
 
 def dense_head(experiment: Experiment) -> Dense | None:
-    """What a checkpoint says of its vectors; None where it says nothing."""
+    """Return a checkpoint's settings for vectors, or None."""
     return dense_of(heads_of(experiment.objective, experiment.heads))
 
 
 def whole_of(experiment: Experiment, learner: Learner) -> Callable[[Params], Any] | None:
-    """What puts together a learner, where vectors need more of it than the model; else None."""
+    """Return the binder of a learner if vectors need more than the model, else None."""
     head = dense_head(experiment)
     projects = head is not None and head.projection is not None
     return learner.bind if projects or experiment.objective.more_towers() else None
 
 
 def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
-    """What makes rows of texts for a model."""
+    """Return the function that makes rows of texts for a model."""
     return text_rows(vocabulary, begins=experiment.model.begins_with_cls)
 
 
 def most_tokens(experiment: Experiment) -> int | None:
-    """Tokens that a row can have at most; None is no limit."""
+    """Return tokens that a row can have at most; None is no limit."""
     return experiment.model.longest_document
 
 
 def trained_length(experiment: Experiment) -> int:
-    """Tokens of the longest rows that the model was trained with, or that its head names."""
+    """Return tokens of the longest rows that the model was trained with, or that its head names."""
     head, data = dense_head(experiment), experiment.data
     longest = max(data.inputs_length, *text_lengths(data).values(), 0)
     if head is not None and head.max_length is not None:
@@ -107,11 +107,7 @@ def trained_length(experiment: Experiment) -> int:
 
 
 def check_encodes(learner: Learner, where: object) -> None:
-    """Refuses a model that gives no vectors.
-
-    Args:
-      learner: the one that holds it.
-      where: the checkpoint, for the message.
+    """Raise InputError for a model that gives no vectors.
 
     Raises:
       InputError: it has no encoder.
@@ -146,7 +142,7 @@ class TextEncoder:
         pooling: Pooling | None = None,
         normalize: bool | None = None,
     ) -> "TextEncoder":
-        """The encoder of a checkpoint that has been read.
+        """Return the encoder of a checkpoint that has been read.
 
         Args:
           loaded: the checkpoint.
@@ -170,11 +166,11 @@ class TextEncoder:
 
     @property
     def params(self) -> Params:
-        """What the embedder takes: the learner's parameters."""
+        """Input of the embedder: the learner's parameters."""
         return self.loaded.params
 
     def begins_with(self, prefix: str | None, prompt: str | None) -> str:
-        """What is put before a text.
+        """Return the prefix of a text.
 
         Args:
           prefix: the text itself; None is the checkpoint's prompt.
@@ -197,12 +193,12 @@ class TextEncoder:
         return head.prompt(*([] if prompt is None else [prompt]))
 
     def known_prompt(self, name: str) -> str | None:
-        """The name of a prompt, if the checkpoint has it."""
+        """Return the name of a prompt, if the checkpoint has it."""
         head = dense_head(self.loaded.experiment) or Dense()
         return name if name in [each.name for each in head.prompts] else None
 
     def rows(self, texts: Sequence[str], *, mcls: int | None = None) -> Cut:
-        """The tokens of each text, and the numbers of the texts that were cut.
+        """Return the tokens of each text, and the numbers of the texts that were cut.
 
         Args:
           texts: any strings.
@@ -215,7 +211,7 @@ class TextEncoder:
         return Cut([with_cls(row, mcls) for row in found.rows], found.longer)
 
     def head_embedder(self, ways: Sequence[str], *, batch_size: int) -> HeadEmbedder:
-        """What several heads make of rows in one pass.
+        """Return the embedder of several heads in one pass.
 
         Args:
           ways: names of the heads, such as "dense", "lexical" and "multi_vector".
@@ -238,13 +234,13 @@ class TextEncoder:
     def embedder(
         self, *, batch_size: int, lengths: Sequence[int] | None = None, bag_top: int = 0
     ) -> Embedder:
-        """What gives the vectors of rows.
+        """Return the embedder of rows into vectors.
 
         Args:
           batch_size: rows encoded at once.
           lengths: as for `Embedder`.
-          bag_top: of DupMAE, entries of the bag of words that stand behind the pooled state; 0 is
-            no bag.
+          bag_top: number of DupMAE's entries of the bag of words that stand behind the pooled
+            state; 0 is no bag.
 
         Raises:
           InputError: a bag is asked for of a checkpoint without a masked language model's head.
@@ -295,12 +291,12 @@ def head_embedder(
     mesh: Mesh | None,
     where: str,
 ) -> HeadEmbedder:
-    """What several heads make of rows in one pass.
+    """Return the embedder of several heads in one pass.
 
     Args:
-      experiment: of the learner.
+      experiment: experiment of the learner.
       learner: whose heads are asked.
-      vocabulary: of the model.
+      vocabulary: vocabulary of the model.
       ways: names of the heads.
       vectors: how the dense one is made.
       batch_size: rows encoded at once.

@@ -1,7 +1,5 @@
 """Vectors of texts: of an encoder's states, and of BGE-M3's three heads.
 
-Vectors of texts: an encoder's [CLS] states, or the mean of its states over a text's tokens.
-
     embedder = Embedder(bind, batch_size=32, pooling="mean", normalize=True)
     embedder.run(params, [tokens, other_tokens])        # float32 [2, D], each of length 1
 
@@ -118,12 +116,12 @@ class Embedder:
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], *, role: Role = "query"
     ) -> Float[np.ndarray, "n D"]:
-        """The vector of each input, in order.
+        """Return the vector of each input, in order.
 
         Args:
           params: what `bind` takes.
           inputs: int32 tokens of each, with those that begin and end a row.
-          role: of the texts, where it matters.
+          role: role of the texts, where it matters.
         """
         # Of no inputs a row of padding tells D.
         rows = list(inputs) or [np.zeros(0, np.int32)]
@@ -138,7 +136,7 @@ class Embedder:
     def states(
         self, params: Params, inputs: Sequence[np.ndarray], *, role: Role = "query"
     ) -> list[np.ndarray]:
-        """The encoder's states of each input's tokens: float32 [length, D], in order."""
+        """Return the encoder's states of each input's tokens: float32 [length, D], in order."""
         found: dict[int, np.ndarray] = {}
         for batch, states in self._results(self._states[role], params, inputs):
             found |= {row: v[: len(inputs[row])] for row, v in zip(batch, states, strict=False)}
@@ -147,7 +145,7 @@ class Embedder:
     def _results(
         self, function: Callable[..., Any], params: Params, inputs: Sequence[np.ndarray]
     ) -> Iterator[tuple[list[int], Any]]:
-        """What a function gives for each batch, and the numbers of the inputs in it."""
+        """Yield a function's result for each batch, and the indices of its inputs."""
         under_way: collections.deque[tuple[list[int], Any]] = collections.deque()
         # Long ones first: what does not fit the memory is seen at once.
         order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
@@ -161,7 +159,7 @@ class Embedder:
             yield done, jax.tree.map(np.asarray, jax.device_get(result))
 
     def _pad(self, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens [batch_size, length] and the number of those that are no padding."""
+        """Return tokens [batch_size, length] and the number of those that are no padding."""
         longest = max(len(row) for row in rows)
         size = rounded_length(longest)
         if self._lengths is not None:
@@ -177,7 +175,7 @@ class Embedder:
 
 
 def unit_length(vectors: Float[Array, "B D"]) -> Float[Array, "B D"]:
-    """The vectors divided by their lengths."""
+    """Return the vectors divided by their lengths."""
     norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / jnp.maximum(norm, _SHORTEST_NORM)
 
@@ -195,12 +193,12 @@ DENSE, LEXICAL, MULTI_VECTOR = "dense", "lexical", "multi_vector"
 
 
 class Several(NamedTuple):
-    """What heads make of texts; None of a head that was not asked.
+    """Outputs of heads for texts; None if a head was not requested.
 
     Attributes:
       dense: vectors.
       terms: weights above 0 by token, of each text.
-      vectors: of the tokens of each text but the first and further [CLS].
+      vectors: vectors of the tokens of each text but the first and further [CLS].
     """
 
     dense: Float[np.ndarray, "n D"] | None
@@ -269,12 +267,12 @@ class HeadEmbedder(Embedder):
     def several(
         self, params: Params, inputs: Sequence[np.ndarray], *, mcls: bool = False
     ) -> Several:
-        """What the heads make of each input, in order.
+        """Yield the heads' outputs for each input, in order.
 
         Args:
           params: what `bind` takes.
           inputs: int32 tokens of each, with those that begin and end a row.
-          mcls: whether rows may have several [CLS], whose states are averaged.
+          mcls: True if rows may have several [CLS], whose states are averaged.
         """
         dense: dict[int, np.ndarray] = {}
         terms: dict[int, dict[int, float]] = {}
@@ -302,7 +300,7 @@ class HeadEmbedder(Embedder):
 
 
 def _above_0(row: np.ndarray, weights: np.ndarray) -> dict[int, float]:
-    """Token -> weight, by falling weight and then by token."""
+    """Token -> weight, by descending weight and then by token."""
     there = np.flatnonzero(weights[: len(row)] > 0)
     pairs = [(int(row[place]), float(weights[place])) for place in there]
     return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
@@ -312,7 +310,7 @@ def room(length: int, window: int) -> int:
     """Tokens of a text at most, without [CLS] and [SEP], whose row has no more than `length`.
 
     Args:
-      length: of a row, at least 3.
+      length: length of a row, at least 3.
       window: tokens behind a [CLS].
     """
     whole, rest = divmod(length - 1, window + 1)
@@ -320,7 +318,7 @@ def room(length: int, window: int) -> int:
 
 
 def with_cls(row: Int[np.ndarray, " S"], window: int) -> Int[np.ndarray, " T"]:
-    """A row [CLS] text [SEP] with a [CLS] before each window of the text.
+    """Return a row [CLS] text [SEP] with a [CLS] before each window of the text.
 
     Args:
       row: its tokens.

@@ -1,7 +1,7 @@
-"""What a layout is, and how rows are packed and padded.
+"""The base of layouts, and the packing and padding of rows.
 
 A layout makes the rows of a batch from the examples of a task. It is a frozen config, and the only
-place that knows what its rows are. tf.data, caches, plans and checks of configs call one object:
+place that knows what its rows are. tf.data, caches, plans and checks of configs call the same object:
 
     layout = Labelled()
     layout.check(task_features)                      # an InputError says which layout fits
@@ -53,7 +53,7 @@ _own = _Generator()
 
 
 def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np.random.Generator:
-    """The random numbers of one example in one epoch.
+    """Return the random numbers of one example in one epoch.
 
     Philox is counter based: the seed is its key, and (index, epoch) are the high words of its
     counter, so that no two examples share numbers.
@@ -100,7 +100,7 @@ class EncoderTokens:
       mask_id: stands where a piece is to be predicted.
       pad_id: padding.
       unk_id: what has no piece.
-      kinds: of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
+      kinds: kind of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
       separators: how many [SEP] stand between two texts; RoBERTa and XLM-R have two.
     """
 
@@ -113,11 +113,7 @@ class EncoderTokens:
     separators: int = 1
 
     def word_ids(self, tokens: Int[np.ndarray, "*B S"]) -> Int32[np.ndarray, "*B S"]:
-        """The number of each token's word within its row, from 1 and rising; 0 at special tokens.
-
-        Args:
-          tokens: ids of rows.
-        """
+        """Return each token's word number within its row, ascending from 1; 0 at special tokens."""
         kinds = self.kinds[tokens]
         before = np.concatenate([np.zeros_like(kinds[..., :1]), kinds[..., :-1]], axis=-1)
         goes_on = (kinds == CONTINUES) & ((before == BEGINS) | (before == CONTINUES))
@@ -127,7 +123,7 @@ class EncoderTokens:
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """What a layout asks of a vocabulary (`data.vocabularies`)."""
+    """The interface of vocabularies that layouts use (`data.vocabularies`)."""
 
     @property
     def eos_id(self) -> int: ...
@@ -140,7 +136,7 @@ class Vocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How examples become rows.
+    """The rule that turns examples into rows.
 
     Attributes:
       name: what messages and saved positions call it.
@@ -176,11 +172,11 @@ class Layout:
 
     @property
     def answered_by_head(self) -> bool:
-        """Whether a head on an encoder answers its tasks, and no text is written."""
+        """True if a head on an encoder answers its tasks, and no text is written."""
         return "labels" in self.features
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Tokens at most of each feature; of one that is joined, of each of its texts.
+        """Return tokens at most of each feature; of one that is joined, of each of its texts.
 
         Args:
           inputs: data.inputs_length.
@@ -189,20 +185,20 @@ class Layout:
         return {"inputs": inputs, "targets": targets}
 
     def ending(self, vocabulary: Vocabulary, *, length: int | None = None) -> tuple[int, ...]:
-        """Tokens that end the inputs of a task of text to text: EOS as a rule.
+        """Return tokens that end the inputs of a task of text to text: EOS as a rule.
 
         Args:
-          vocabulary: of the tokens.
+          vocabulary: vocabulary of the tokens.
           length: tokens of inputs at most, these included; None is not known.
 
         Raises:
-          InputError: `length` leaves no room for a text beside words that stand in EOS's place.
+          InputError: `length` leaves no room for a text next to words that stand in EOS's place.
         """
         del length
         return (vocabulary.eos_id,) if self.ends else ()
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Tokens at most of a "query" and of a "document"; {} where all texts are alike.
+        """Return tokens at most of a "query" and of a "document"; {} where all texts are alike.
 
         Args:
           inputs: data.inputs_length.
@@ -212,47 +208,34 @@ class Layout:
         return {}
 
     def pair_lengths(self, *, inputs: int, targets: int) -> tuple[int, int | None]:
-        """Tokens at most of two texts in one row, and of the first of them where that is said.
-
-        Args:
-          inputs: data.inputs_length.
-          targets: data.targets_length.
-        """
+        """Tokens at most of two texts in one row, and of the first of them where that is said."""
         del targets
         return inputs, None
 
     def check_model(self, *, begins_with_cls: bool) -> None:
-        """Refuses, by an InputError, a model whose rows are others.
+        """Raise InputError for a model with other rows.
 
         Args:
-          begins_with_cls: whether the model's rows begin with [CLS].
+          begins_with_cls: True if the model's rows begin with [CLS].
         """
         del begins_with_cls
 
     def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
-        """Tokens of a row, of each side that is packed.
-
-        Args:
-          lengths: see `lengths`.
-        """
+        """Return tokens of a row, of each side that is packed."""
         return tuple(lengths[name] for name in self.features)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """Tokens that each example takes of `capacity`, from the lengths of its features."""
+        """Return tokens that each example takes of `capacity`, from the lengths of its features."""
         return lengths
 
     def longest(self, example: Example) -> int:
-        """Tokens of the longest text in the row of an example, of those that `grouped` is about.
-
-        Args:
-          example: see `lay_out`.
-        """
+        """Tokens of the longest text in the row of an example, of those that `grouped` is about."""
         return len(example[self.features[0]])
 
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """As `longest`, whatever is drawn of an example: what `shapes.Scheduled` goes by.
+        """As `longest`, whatever is sampled of an example: what `shapes.Scheduled` goes by.
 
         Args:
           joined: tokens of the longest text in the features of each example that are joined.
@@ -271,14 +254,14 @@ class Layout:
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """Puts examples in rows, those of a row in their order.
+        """Put examples in rows, those of a row in their order.
 
         Args:
           examples: features by name: int32 token ids, trimmed, EOS included, or other numbers.
           rows: the row of each, in [0, num_rows).
           num_rows: rows in all; those without an example are padding.
           lengths: see `lengths`.
-          pack: whether rows say which example and which position a token is of.
+          pack: True if rows say which example and which position a token is of.
           tokens: the vocabulary's, of a layout of an encoder; None where only shapes are asked for.
 
         Returns:
@@ -290,17 +273,14 @@ class Layout:
         raise TypeError(f"{type(self).__name__} does not define lay_out")
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for a saved position in the data to fit, as JSON."""
+        """Return the settings, as JSON, that must be equal for a saved data position to fit."""
         return {"layout": self.name, **dataclasses.asdict(self)}
 
     def check(self, there: Collection[str]) -> None:
-        """Refuses a task without the features that the layout shows, or with some that it does not.
+        """Reject a task without the features that the layout shows, or with some that it does not.
 
         Args:
-          there: the task's features, and others, which are passed over.
-
-        Raises:
-          InputError: naming both, and the layouts that fit.
+          there: the task's features, and others, which are skipped.
         """
         if self.fits(there):
             return
@@ -313,39 +293,28 @@ class Layout:
         )
 
     def of_task(self, there: Collection[str]) -> "Layout":
-        """The layout of one task's examples, after `check`.
-
-        Args:
-          there: the task's features, and others.
-        """
+        """Return the layout of one task's examples, after `check`."""
         self.check(there)
         return self
 
     def shown(self, there: Collection[str]) -> tuple[str, ...]:
-        """Those of a task's features that rows are made of."""
+        """Return those of a task's features that rows are made of."""
         return (*self.features, *(name for name in self.optional if name in there))
 
     @classmethod
     def fits(cls, there: Collection[str]) -> bool:
-        """Whether a task has its features, and none besides that make it another layout's task."""
+        """Return True if a task has this layout's features, and none of another layout's."""
         if not {*cls.features} <= {*there}:
             return False
         others = [other for other in _layouts() if {*cls.features} < {*other.features}]
         return not any({*other.features} <= {*there} for other in others)
 
     def fixed(self) -> dict[str, Any]:
-        """What of it a cache was made with and cannot be changed when it is read, as JSON."""
+        """Return the settings, as JSON, that are fixed once a cache is made."""
         return {}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
-        """Refuses a cache that was made with other values of `fixed`.
-
-        Args:
-          fixed: those of the cache.
-
-        Raises:
-          InputError: naming the option and both values.
-        """
+        """Raise InputError for a cache that was made with other values of `fixed`."""
         own = self.fixed()
         fields = {field.name for field in dataclasses.fields(self)}
         for name in dict.fromkeys([*own, *fixed]):
@@ -363,23 +332,19 @@ class Layout:
             )
 
     def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """What a task's metrics take for one example, where a layout has parts of one.
-
-        Args:
-          examples: all fields of a task's examples, in its order.
-        """
+        """Return one metric input for each example, if the layout divides examples."""
         return examples
 
 
 def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
-    """The texts of a feature that is joined, each of which begins with [CLS]."""
+    """Return the texts of a feature that is joined, each of which begins with [CLS]."""
     if not len(joined):
         return []
     return np.split(joined, np.flatnonzero(joined == joined[0])[1:])
 
 
 def longest_joined(layout: Layout, example: Example) -> int:
-    """Tokens of the longest text in the features of an example that are joined."""
+    """Return tokens of the longest text in the features of an example that are joined."""
     texts = [text for name in layout.joined for text in separate(example[name])]
     return max(map(len, texts), default=0)
 
@@ -389,7 +354,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _layouts(base: type[Layout] = Layout) -> Iterator[type[Layout]]:
-    """The library's own layouts, as far as they were imported."""
     for layout in base.__subclasses__():
         if layout.__module__.startswith("t5x_lite.") and layout.features:
             yield layout
@@ -423,7 +387,7 @@ class Rows:
         num_rows: int,
         pack: bool,
     ) -> "tuple[Rows, list[Mapping[str, np.ndarray]]]":
-        """The rows of examples in any order, and the examples in the order of their rows."""
+        """Return the rows of examples in any order, and the examples in the order of their rows."""
         order = np.argsort(rows, kind="stable")
         return cls(rows[order], num_rows=num_rows, pack=pack), [examples[i] for i in order]
 
@@ -482,7 +446,6 @@ class Rows:
     def _place(
         self, parts: Sequence[np.ndarray], length: int
     ) -> tuple[Int32[np.ndarray, "B T"], Int32[np.ndarray, "B T"], Int32[np.ndarray, "B T"]]:
-        """Tokens, segment ids and positions of the rows."""
         sizes = np.array([len(part) for part in parts], np.int64)
         starts = np.cumsum(sizes) - sizes
         before = starts - starts[self._first]  # tokens of the same row that come before
@@ -503,10 +466,10 @@ class Rows:
 
 
 def first_fit(lengths: Int[np.ndarray, "n F"], *, capacity: Sequence[int]) -> Int[np.ndarray, " n"]:
-    """The row of each example.
+    """Return the row of each example.
 
     Args:
-      lengths: of the features that are packed, each at most its capacity.
+      lengths: lengths of the features that are packed, each at most its capacity.
       capacity: tokens of a row, for each feature.
 
     Returns:

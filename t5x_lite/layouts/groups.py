@@ -3,11 +3,11 @@
 Rows of an encoder that compares a query with passages.
 
 An example has a "query", "positives" that answer it, and a pool of "negatives" that do not, each
-text [CLS] ... [SEP]. A row has the query, one positive, and `negatives` of the pool, drawn without
-replacement. What is drawn is a function of the run's seed, the epoch and the example's index alone:
-another epoch draws others, and a run that goes on draws what it would have drawn. Passages that are
-missing are padding, and take no part in a loss. With query and passages of 4 and 3 tokens at most
-and one negative:
+text [CLS] ... [SEP]. A row has the query, one positive, and `negatives` of the pool, sampled
+without replacement. What is sampled is a function of the run's seed, the epoch and the example's
+index alone: another epoch draws others, and a run that continues draws what it would have sampled.
+Passages that are missing are padding, and take no part in a loss. With query and passages of 4 and
+3 tokens at most and one negative:
 
     {"query": [2 5 6 3], "positives": [2 5 3], "negatives": [2 4 3 2 8 3]},
     {"query": [2 4 3],   "positives": [2 4 3], "negatives": []}
@@ -30,10 +30,9 @@ passages, which may be answers, or with the same ones again.
 
 Rows of a cross-encoder: a query with each of its passages in one text, side by side.
 
-Examples, what is drawn of them and a teacher's scores are those of `groups`. A text is
-[CLS] query [SEP] passage [SEP], of data.targets_length tokens at most; the query has
-data.inputs_length of them at most, and the passage alone is cut. With 4 and 7 tokens and one
-negative:
+Examples, what is sampled of them and a teacher's scores are those of `groups`. A text is [CLS]
+query [SEP] passage [SEP], of data.targets_length tokens at most; the query has data.inputs_length
+of them at most, and the passage alone is cut. With 4 and 7 tokens and one negative:
 
     {"query": [2 5 6 3], "positives": [2 5 3], "negatives": [2 4 3 2 8 9 9 9 3]}
 
@@ -74,7 +73,7 @@ IDS = ("passage_ids", "positive_ids")
 ID_WIDTH = 4
 """Whole numbers of 16 bits in a name: a cache of a small vocabulary holds no larger ones."""
 MOST_POSITIVES = 200
-"""Passages that answer a query of which one is drawn, at most: the first."""
+"""Passages that answer a query of which one is sampled, at most: the first."""
 _SHORTEST_SHUFFLED = 25
 """Tokens of about 100 characters, from which on FlagEmbedding shuffles."""
 _ADDED = {"known_positives": 0, "shuffle_segments": 0.0, "begins_with_cls": True}
@@ -86,16 +85,16 @@ class Groups(Layout):
     """A query a row, with a passage that answers it and others that do not.
 
     Attributes:
-      negatives: passages of a row besides the one that answers.
-      negatives_top: of so many that a query lists, the first, they are drawn in each epoch.
-      positives: "each" passage that answers makes an example of its own; "sample" draws one of them
+      negatives: passages of a row in addition to the one that answers.
+      negatives_top: how many of a query's first listed negatives are sampled from in each epoch.
+      positives: "each" passage that answers makes its own example; "sample" draws one of them
         for a query in each epoch.
-      teacher: whether rows have the scores of a teacher.
+      teacher: True if rows have the scores of a teacher.
       known_positives: a row has the names of so many passages that answer its query, the first; 0
         has no names.
       shuffle_segments: probability that a passage that answers is cut in three, between words, and
         put together in another order, if it has 25 tokens and more; BGE-M3 has 0.002.
-      begins_with_cls: whether a text begins with [CLS]; those of T5's encoder do not.
+      begins_with_cls: True if a text begins with [CLS]; those of T5's encoder do not.
     """
 
     negatives: Whole = 0
@@ -192,7 +191,7 @@ class Groups(Layout):
             )
 
     def longest(self, example: Example) -> int:
-        """See `Layout.longest`: of the passages that are drawn for the row."""
+        """See `Layout.longest`: of the passages that are sampled for the row."""
         return max(len(text) for text in self.drawn(example)[0])
 
     def longest_stored(
@@ -214,7 +213,7 @@ class Groups(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """See `Layout.lay_out`; examples have `base.KEY` besides."""
+        """See `Layout.lay_out`; examples have `base.KEY` as well."""
         queries, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=False)
         num, size = 1 + self.negatives, lengths["positives"]
         numbers = np.sort(rows).tolist()
@@ -241,7 +240,7 @@ class Groups(Layout):
     def beside(
         self, rows: Sequence[int], examples: Sequence[Example], *, num_rows: int
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """What rows have besides texts: a teacher's scores, and names.
+        """Return the features of rows that are not texts: a teacher's scores, and names.
 
         Args:
           rows: the row of each example.
@@ -266,7 +265,7 @@ class Groups(Layout):
         }
 
     def drawn(self, example: Example) -> tuple[list[np.ndarray], np.ndarray]:
-        """The passages of a row, the one that answers first, and their scores or NaN.
+        """Return the passages of a row, the one that answers first, and their scores or NaN.
 
         Args:
           example: int32 tokens "positives" and "negatives", one text behind the other, `base.KEY`,
@@ -280,7 +279,6 @@ class Groups(Layout):
         return [texts[place] for place in places], scores[places]
 
     def _places(self, example: Example) -> Int[np.ndarray, " _"]:
-        """The numbers of the passages of a row among the positives, then the negatives."""
         seed, epoch, index = example[KEY].tolist()
         rng = example_rng(seed, epoch, index, stream=GROUP)
         positives, negatives = (len(separate(example[name])) for name in self.joined)
@@ -293,7 +291,7 @@ class Groups(Layout):
     def _perhaps_shuffled(
         self, text: np.ndarray, example: Example, tokens: EncoderTokens | None
     ) -> np.ndarray:
-        """A text [CLS] ... [SEP], or its three segments in another order.
+        """Return a text [CLS] ... [SEP], or its three segments in another order.
 
         FlagEmbedding cuts inside words and joins with spaces. Here a cut is at the beginning of the
         word nearest to a third, which is each piece of a script that writes no spaces.
@@ -349,7 +347,7 @@ class Ranked(Groups):
         return targets, inputs
 
     def longest(self, example: Example) -> int:
-        """See `Layout.longest`: of the passages that are drawn, with the query."""
+        """See `Layout.longest`: of the passages that are sampled, with the query."""
         return len(example["query"]) - 1 + super().longest(example)
 
     def longest_stored(
@@ -368,7 +366,7 @@ class Ranked(Groups):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """See `Layout.lay_out`; examples have `base.KEY` besides."""
+        """See `Layout.lay_out`; examples have `base.KEY` as well."""
         order = np.argsort(rows, kind="stable")
         ordered, numbers = [examples[i] for i in order], rows[order].tolist()
         num, size = 1 + self.negatives, lengths["positives"]

@@ -24,7 +24,7 @@ Rows for a head on an encoder, of a task whose texts have labels.
     encoder_segment_ids   1 1 1 1 1 1 0
     encoder_token_types   0 0 0 1 1 1 0
 
-A task of regression has "scores" besides, float32 [1]; a row's "scores" is one number, NaN where
+A task of regression has "scores" as well, float32 [1]; a row's "scores" is one number, NaN where
 there is none.
 
 Rows for a head that labels each token: names of things, parts of speech.
@@ -32,7 +32,7 @@ Rows for a head that labels each token: names of things, parts of speech.
 "inputs" are the pieces of a sentence's words, [CLS] ... [SEP], and "token_labels" a whole number
 for each of them: the class + 1 of a word at its first piece, and 0 elsewhere, at [CLS], [SEP] and
 the further pieces of a word (`layouts.labelled`: 0 is none). With [CLS] 2, [SEP] 3, padding 0,
-and 7 a piece that goes on with a word:
+and 7 a piece that continues with a word:
 
     {"inputs": [2 5 7 6 3], "token_labels": [0 4 0 1 0]},
     {"inputs": [2 4 3],     "token_labels": [0 1 0]}
@@ -45,7 +45,7 @@ Sentences that share a row do not see each other, and each begins at position 0.
 
 Rows for a head that finds an answer in a text, which is divided into windows where it is long.
 
-Each window is an example and a row of its own, [CLS] question [SEP] window [SEP] (Devlin et al.
+Each window is an example and its own row, [CLS] question [SEP] window [SEP] (Devlin et al.
 2019; google-research/bert run_squad.py). With rows of 9 tokens, a question of one token and
 doc_stride 3, a context of 8 tokens, 11 to 18, whose answer is 15 16, has two windows:
 
@@ -62,7 +62,7 @@ Labels as whole numbers, as a row of the layout Labelled() has two of them.
     of_class(-1)      (0, 0)
 
 0 is no label: rows of padding have none, and neither have those of a test split. A score is no
-label but a float of its own; caches that an earlier version wrote have it here, in thousandths.
+label but its own float; caches that an earlier version wrote have it here, in thousandths.
 """
 
 import dataclasses
@@ -140,12 +140,12 @@ WIDTH = 2
 
 
 def of_class(index: int) -> Label:
-    """A class by its index; -1 is none."""
+    """Return a class by its index; -1 is none."""
     return (index + 1, 0)
 
 
 def of_span(first: int, last: int) -> Label:
-    """The places of a span's first and last token in their row."""
+    """Return the places of a span's first and last token in their row."""
     return (first + 1, last + 1)
 
 

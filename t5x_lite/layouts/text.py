@@ -3,8 +3,8 @@
 Rows of an encoder alone, of a task that has inputs only: documents, or pieces of such.
 
 Each is [CLS] ... [SEP]. Those that share a row do not see each other. Nothing is masked yet: masks
-are drawn on the device, among the tokens that have a word's number. With [CLS] 2, [SEP] 3, padding
-0, and 7 a piece that goes on with a word:
+are sampled on the device, among the tokens that have a word's number. With [CLS] 2, [SEP] 3,
+padding 0, and 7 a piece that continues with a word:
 
     {"inputs": [2 5 7 6 3]}, {"inputs": [2 4 3]}
 
@@ -19,11 +19,11 @@ which id 0 is always padding (RoBERTa's [CLS] is 0).
 Rows of an encoder with two spans of one document, which learn from masks and from each other.
 
 An example has the "spans" of a document, each a text [CLS] ... [SEP]. A row has two different ones
-of them; a span that is too long for the row is cut to a window at a random place. What is drawn is
-a function of the run's seed, the epoch and the example's index alone: another epoch draws other
-spans, and a run that goes on draws what it would have drawn. With spans of 5 tokens at most:
+of them; a span that is too long for the row is cut to a window at a random place. What is sampled
+is a function of the run's seed, the epoch and the example's index alone: another epoch draws other
+spans, and a run that continues draws what it would have sampled. With spans of 5 tokens at most:
 
-    {"spans": [2 5 3 2 5 7 6 5 3 2 4 3]}              drawn: the second, cut, and the first
+    {"spans": [2 5 3 2 5 7 6 5 3 2 4 3]}              sampled: the second, cut, and the first
 
     encoder_input_tokens   [[2 7 6 5 3] [2 5 3 0 0]]          [B, 2, S]
     encoder_segment_ids    [[1 1 1 1 1] [1 1 1 0 0]]
@@ -31,8 +31,8 @@ spans, and a run that goes on draws what it would have drawn. With spans of 5 to
     encoder_word_ids       [[0 1 2 3 0] [0 1 0 0 0]]
 
 The window of a span is one for all its features: Condenser's code draws two, one for the tokens and
-another for the words that are masked together (data.py). A piece that goes on with a word whose
-beginning was cut off, as 7 here, is a word of its own.
+another for the words that are masked together (data.py). A piece that continues with a word whose
+beginning was cut off, as 7 here, is its own word.
 
 Rows of an encoder-decoder: those of seqio's EncDecFeatureConverter.
 
@@ -125,7 +125,7 @@ NUM = 2
 
 
 def _cut(span: Int[np.ndarray, " n"], length: int | None, place: float) -> np.ndarray:
-    """A window of a span between its [CLS] and [SEP], at a place in [0, 1) of those there are."""
+    """Return a window of a span between [CLS] and [SEP], at a relative position in [0, 1)."""
     if length is None or len(span) <= length:
         return span
     inner = length - 2
@@ -162,7 +162,7 @@ class _Joined(Layout):
     """Inputs and targets one behind the other; what the two layouts share.
 
     Attributes:
-      separator: words that end the inputs in place of EOS, such as " target:"; "" is EOS. Inputs
+      separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS. Inputs
         that are too long are cut in front of them. A vocabulary that keeps spaces, as of bytes,
         needs " target: ".
     """
@@ -170,11 +170,9 @@ class _Joined(Layout):
     separator: str = ""
 
     def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
-        """See `Layout.capacity`: inputs and targets share a row."""
         return (lengths["inputs"] + lengths["targets"],)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """See `Layout.packed_lengths`."""
         return lengths.sum(1, keepdims=True)
 
     def identity(self) -> dict[str, Any]:
@@ -186,11 +184,9 @@ class _Joined(Layout):
         }
 
     def fixed(self) -> dict[str, Any]:
-        """See `Layout.fixed`."""
         return {"separator": self.separator} if self.separator else {}
 
     def ending(self, vocabulary: Vocabulary, *, length: int | None = None) -> tuple[int, ...]:
-        """See `Layout.ending`."""
         if not self.separator:
             return super().ending(vocabulary, length=length)
         found = tuple(vocabulary.encode(self.separator))
@@ -215,7 +211,6 @@ class _Joined(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Int32[np.ndarray, "B _"]]:
-        """See `Layout.lay_out`."""
         stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
         whole = [np.concatenate([e["inputs"], e["targets"]]) for e in ordered]
         batch = stream.decoder(whole, *self.capacity(lengths))
@@ -225,7 +220,6 @@ class _Joined(Layout):
     def _finished(
         self, batch: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """The rows of a layout, of those of all and of what says where inputs end."""
         raise TypeError(f"{type(self).__name__} does not define _finished")
 
 
@@ -234,8 +228,8 @@ class ConcatLM(_Joined):
     """Inputs and targets one behind the other for a causal model, which learns both.
 
     Attributes:
-      separator: words that end the inputs in place of EOS, such as " target:"; "" is EOS.
-      loss_on_inputs: whether the inputs are learned, too, as the paper's language model learns
+      separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS.
+      loss_on_inputs: True if the inputs are learned, too, as the paper's language model learns
         them.
     """
 
@@ -258,7 +252,7 @@ class PrefixLM(_Joined):
     """Inputs and targets one behind the other, and a loss on the targets.
 
     Attributes:
-      separator: words that end the inputs in place of EOS, such as " target:"; "" is EOS.
+      separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS.
     """
 
     name: ClassVar[str] = "prefix_lm"
@@ -328,7 +322,7 @@ class Spans(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Int32[np.ndarray, "B *_"]]:
-        """See `Layout.lay_out`; examples have `base.KEY` besides."""
+        """See `Layout.lay_out`; examples have `base.KEY` as well."""
         size, order = lengths["spans"], np.argsort(rows, kind="stable")
         texts = [span for i in order for span in self.drawn(examples[i], length=size)]
         places = (rows[order][:, None] * NUM + np.arange(NUM)).reshape(-1)
@@ -337,7 +331,7 @@ class Spans(Layout):
         return {name: value.reshape(num_rows, NUM, size) for name, value in found.items()}
 
     def drawn(self, example: Example, *, length: int | None = None) -> list[Int[np.ndarray, " _"]]:
-        """The spans of a row.
+        """Return the spans of a row.
 
         Args:
           example: int32 tokens "spans", one span behind the other, and `base.KEY`.

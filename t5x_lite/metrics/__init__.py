@@ -1,6 +1,6 @@
 """Task metrics: (targets, predictions) -> {name: value}, with neither JAX nor TensorFlow.
 
-Values are fractions (accuracy 0.5, not 50; BLEU 0.28, not 28). All refuse empty input and sequences
+Values are fractions (accuracy 0.5, not 50; BLEU 0.28, not 28). All reject empty input and sequences
 that differ in length with a ValueError. What is not defined, such as a correlation with a constant,
 is 0, so that every value is a finite number.
 

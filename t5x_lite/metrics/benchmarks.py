@@ -31,7 +31,7 @@ The metrics by which a checkpoint is chosen, by name: "validation/glue_rte/score
     refuse_test("checkpoints.best", "test/accuracy")        # InputError
 
 Checkpoints that stay, early stopping, `--step best` and the report all choose by these functions.
-What is chosen by a test split is no longer measured by it: that is refused.
+What is chosen by a test split is no longer measured by it: that is rejected.
 """
 
 import dataclasses
@@ -56,10 +56,11 @@ _LISTED = 3
 
 
 def mode_of(name: str, mode: Mode | None = None) -> Mode:
-    """Whether the highest or the lowest value of a metric is best.
+    """Return "max" or "min": the better direction of a metric.
 
     Args:
-      name: of the metric; losses, cross entropies, perplexities and errors are best where lowest.
+      name: name of the metric; losses, cross entropies, perplexities and errors are best where
+        lowest.
       mode: the one that a config sets; None goes by the name.
     """
     if mode is not None:
@@ -69,14 +70,14 @@ def mode_of(name: str, mode: Mode | None = None) -> Mode:
 
 
 def best_step(values: Mapping[int, float], *, mode: Mode) -> int | None:
-    """The step that has the best value, the last of equals; what is not finite is never best."""
+    """Return the step with the best finite value, or the last of several equal ones."""
     sign = 1 if mode == "max" else -1
     finite = {step: sign * value for step, value in values.items() if math.isfinite(value)}
     return max(finite, key=lambda step: (finite[step], step), default=None)
 
 
 def described(names: Sequence[str], mode: Mode | None = None) -> str:
-    """What is best, in words: "the lowest validation/loss, the highest validation/accuracy"."""
+    """Return the choice in words: "the lowest validation/loss, the highest validation/accuracy"."""
     groups = {
         word: [name for name in names if mode_of(name, mode) == one]
         for word, one in (("lowest", "min"), ("highest", "max"))
@@ -85,11 +86,11 @@ def described(names: Sequence[str], mode: Mode | None = None) -> str:
 
 
 def contradiction(field: str, names: Sequence[str], mode: Mode | None) -> str | None:
-    """A warning that a mode is not what the names of the metrics say; None where it agrees.
+    """Return a warning that a mode is not what the names of the metrics say; None where it agrees.
 
     Args:
       field: the setting that has the mode, such as "checkpoints.best_mode".
-      names: of the metrics.
+      names: names of the metrics.
       mode: its value; None goes by the names.
     """
     against = [name for name in names if mode is not None and mode_of(name) != mode]
@@ -107,17 +108,17 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a pattern with *, ? and [...] matches as a whole, in their order."""
+    """Return the names that a pattern with *, ? and [...] matches as a whole, in their order."""
     return [name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)]
 
 
 def is_test(split: str) -> bool:
-    """Whether a split is one to be measured on and not to be chosen by."""
+    """Return True if a split is one to be measured on and not to be chosen by."""
     return split.strip().lower().startswith("test")
 
 
 def refuse_test(field: str, name: str | None) -> None:
-    """Refuses a metric of a test split as the one that chooses.
+    """Raise InputError for a metric of a test split as the one that chooses.
 
     Args:
       field: the setting that names it.
@@ -149,11 +150,7 @@ class Benchmark:
     rows: Mapping[str, Sequence[str]]
 
     def row_scores(self, tasks: Mapping[str, Metrics]) -> dict[str, float]:
-        """The scores of the rows all of whose tasks were measured.
-
-        Args:
-          tasks: the metrics of each task, by the task's name.
-        """
+        """Return the scores of the rows all of whose tasks were measured."""
         return {
             row: sum(task_score(tasks[name]) for name in names) / len(names)
             for row, names in self.rows.items()
@@ -161,25 +158,21 @@ class Benchmark:
         }
 
     def score(self, tasks: Mapping[str, Metrics]) -> float | None:
-        """The benchmark's score; None where a row is missing.
-
-        Args:
-          tasks: the metrics of each task, by the task's name.
-        """
+        """Return the benchmark's score; None where a row is missing."""
         scores = self.row_scores(tasks)
         return sum(scores.values()) / len(scores) if len(scores) == len(self.rows) else None
 
     def missing(self, tasks: Mapping[str, Metrics]) -> list[str]:
-        """The rows that were not measured, or not wholly."""
+        """Return the rows that were not measured, or not wholly."""
         scores = self.row_scores(tasks)
         return [row for row in self.rows if row not in scores]
 
 
 def task_score(metrics: Metrics) -> float:
-    """A task's one number, best where highest: the mean of its metrics.
+    """Return a task's one number, best where highest: the mean of its metrics.
 
-    Those that are best where lowest, such as an error rate, count negatively. Beside others, parts
-    of them and thresholds do not count (`no_answer.squad_v2`, `entities.entity_f1`).
+    Metrics that are best where lowest, such as an error rate, count negatively. Among several
+    metrics, parts of them and thresholds do not count (`no_answer.squad_v2`, `entities.entity_f1`).
 
     Raises:
       ValueError: it has none.
@@ -256,7 +249,7 @@ class Standing:
 def scored(
     tasks: Mapping[str, Mapping[str, float]], *, aside: Iterable[str] = ()
 ) -> dict[str, float]:
-    """The metrics of a mixture from those of its tasks: "<task>/<name>", and the scores.
+    """Return the metrics of a mixture from those of its tasks: "<task>/<name>", and the scores.
 
     Args:
       tasks: the metrics of each task, by its name.
@@ -277,7 +270,7 @@ def scored(
 
 
 def with_score(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a single task, and its "score"; a metric of that name stays as it is.
+    """Return the metrics of a single task, and its "score"; a metric of that name stays as it is.
 
     Args:
       metrics: none, where the task has no metrics of its own and thus no score.
@@ -287,10 +280,10 @@ def with_score(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def best_steps(evaluations: Evaluations, names: Iterable[str], *, split: str) -> dict[str, int]:
-    """The step that was best at each task; a task that was not measured has the best on the whole.
+    """Return each task's best step; tasks without metrics get the step that is best overall.
 
     Args:
-      evaluations: of the checkpoints to choose among.
+      evaluations: evaluations of the checkpoints to choose among.
       names: the tasks.
       split: by which to choose.
 
@@ -310,7 +303,7 @@ def best_steps(evaluations: Evaluations, names: Iterable[str], *, split: str) ->
 
 
 def best_tasks(evaluations: Evaluations, *, split: str) -> dict[str, Standing]:
-    """The rows of all tasks that were measured, each at its best step."""
+    """Return the rows of all tasks that were measured, each at its best step."""
     beginning = f"{split}/"
     names = dict.fromkeys(
         name.removeprefix(beginning).removesuffix(f"/{SCORE}")
@@ -341,12 +334,9 @@ def _task_metrics(metrics: Mapping[str, float], split: str, name: str) -> dict[s
 
 
 def benchmark_scores(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
-    """The benchmarks that tasks belong to, as JSON: {"GLUE": {"score", "rows", "missing"}}.
+    """Return the benchmarks that tasks belong to, as JSON: {"GLUE": {"score", "rows", "missing"}}.
 
     The score is None where a row of the benchmark is missing.
-
-    Args:
-      tasks: the metrics of each task, by its name.
     """
     found = {}
     for benchmark in BENCHMARKS:
@@ -361,7 +351,7 @@ def benchmark_scores(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, dict
 
 
 def table(tasks: Mapping[str, Standing]) -> str:
-    """The rows as a table of text, values times 100, with the benchmarks' scores below."""
+    """Return the rows as a table of text, values times 100, with the benchmarks' scores below."""
     if not tasks:
         return "no task was measured"
     lines = [("task", "step", "score", "metrics")]

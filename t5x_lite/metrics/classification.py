@@ -1,7 +1,5 @@
 """Metrics of labels: classes, numbers (correlation), and tags (entities).
 
-Metrics of class labels: accuracy, F1 and Matthews correlation, as GLUE and SuperGLUE use them.
-
     accuracy([0, 1, 1, 1], [0, 1, 0, 1])        # {"accuracy": 0.75}
 
 A prediction that is no valid label (T5 writes text, and -1 stands for text that is no label) is
@@ -19,7 +17,7 @@ Metrics of tags: entities by precision, recall and F1, as conlleval and seqeval 
     entities(["B-PER", "I-PER", "O", "I-LOC"])      # {("PER", 0, 1), ("LOC", 3, 3)}
     entity_f1(["B-PER O"], ["B-PER B-LOC"])         # {"precision": 0.5, "recall": 1.0, "f1": 2 / 3}
 
-A tag is "O", or a letter and a type: "B-PER" begins an entity, "I-PER" goes on with it, "E-PER"
+A tag is "O", or a letter and a type: "B-PER" begins an entity, "I-PER" continues with it, "E-PER"
 ends it, and "S-PER" is an entity by itself. An I or E begins one, too, where none of its type goes
 on before it: so IOB1, IOB2 and IOBES are read alike, and what a model begins wrongly is an entity
 all the same. An entity is right if its type and both of its ends are.
@@ -36,14 +34,11 @@ from jaxtyping import Float64
 
 
 def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Returns {"accuracy": the fraction of predictions that equal their target}.
+    """Return {"accuracy": the fraction of predictions that equal their target}.
 
     Args:
       targets: labels of any type that compares with ==.
       predictions: as many labels.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     equal = [bool(t == p) for t, p in zip(targets, predictions, strict=True)]
@@ -51,7 +46,7 @@ def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, fl
 
 
 def f1(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
-    """Returns {"f1": F1 of class 1 of two}: 2 TP / (2 TP + FP + FN), and 0 if that is 0 / 0.
+    """Return {"f1": F1 of class 1 of two}: 2 TP / (2 TP + FP + FN), and 0 if that is 0 / 0.
 
     Args:
       targets: 0 or 1.
@@ -72,15 +67,12 @@ def f1(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
 def mean_multiclass_f1(
     targets: Sequence[int], predictions: Sequence[int], *, num_classes: int
 ) -> dict[str, float]:
-    """Returns {"mean_<C>class_f1": the mean over classes of each class's F1}; CommitmentBank's.
+    """Return {"mean_<C>class_f1": the mean over classes of each class's F1}; CommitmentBank's.
 
     Args:
       targets: classes 0 .. num_classes - 1.
       predictions: as many classes; anything else is no class.
       num_classes: number of classes that the mean is over, seen or not (an unseen one counts 0).
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     true, predicted = np.asarray(targets), np.asarray(predictions)
@@ -89,17 +81,14 @@ def mean_multiclass_f1(
 
 
 def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
-    """Returns {"matthews_correlation": in [-1, 1]}; 0 if either side has one class only.
+    """Return {"matthews_correlation": in [-1, 1]}; 0 if either side has one class only.
 
     Matthews 1975 for two classes, Gorodkin 2004 ("Comparing two K-category assignments by a
     K-category correlation coefficient") for more, of which two classes are a case.
 
     Args:
       targets: class numbers.
-      predictions: as many class numbers; one that no target has is a class of its own.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
+      predictions: as many class numbers; one that no target has is its own class.
     """
     check_lengths(targets, predictions)
     classes = np.unique(np.concatenate([targets, predictions]))
@@ -114,7 +103,7 @@ def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, fl
 
 
 def check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
-    """Checks that a metric has something to compare.
+    """Check that a metric has something to compare.
 
     Raises:
       ValueError: there are no targets, or not as many predictions.
@@ -129,7 +118,6 @@ def check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
 
 
 def _class_f1(true: np.ndarray, predicted: np.ndarray) -> float:
-    """Returns F1 of the True class of two boolean arrays [n], 0 where it is not defined."""
     hits = int((true & predicted).sum())
     found_and_wanted = int(true.sum()) + int(predicted.sum())
     return 2 * hits / found_and_wanted if found_and_wanted else 0.0
@@ -142,7 +130,7 @@ INVALID = -1.0
 def pearson(
     targets: Sequence[SupportsFloat], predictions: Sequence[SupportsFloat]
 ) -> dict[str, float]:
-    """Returns {"pearson_corrcoef": in [-1, 1]}: covariance over the product of the deviations.
+    """Return {"pearson_corrcoef": in [-1, 1]}: covariance over the product of the deviations.
 
     It is scipy.stats.pearsonr's, and 0 where either side is constant.
 
@@ -165,7 +153,7 @@ def pearson(
 def spearman(
     targets: Sequence[SupportsFloat], predictions: Sequence[SupportsFloat]
 ) -> dict[str, float]:
-    """Returns {"spearman_corrcoef": in [-1, 1]}: Pearson's of the ranks, equal values sharing one.
+    """Return {"spearman_corrcoef": in [-1, 1]}: Pearson's of the ranks, equal values sharing one.
 
     It is scipy.stats.spearmanr's, and 0 where either side is constant.
 
@@ -212,11 +200,7 @@ _BEGINS = {("E", "E"), ("E", "I"), ("S", "E"), ("S", "I"), ("O", "E"), ("O", "I"
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
-    """The entities of a sentence.
-
-    Args:
-      tags: of its words.
-    """
+    """Return the entities of a sentence."""
     found: set[Entity] = set()
     before, kind_before, first = "O", "", 0
     for place, tag in enumerate([*tags, "O"]):
@@ -232,16 +216,13 @@ def entities(tags: Sequence[str]) -> set[Entity]:
 
 
 def entity_f1(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"precision", "recall", "f1"} of the entities of all sentences together.
+    """Return {"precision", "recall", "f1"} of the entities of all sentences together.
 
     What would be 0 / 0 is 0.
 
     Args:
       targets: the tags of each sentence, with spaces between them.
       predictions: as many.
-
-    Raises:
-      ValueError: there are no targets, not as many predictions, or not as many tags.
     """
     right = wanted = got = 0
     for target, prediction in _sentences(targets, predictions):
@@ -255,14 +236,11 @@ def entity_f1(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, f
 
 
 def tag_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"accuracy": the fraction of the words of all sentences whose tag is right}.
+    """Return {"accuracy": the fraction of the words of all sentences whose tag is right}.
 
     Args:
       targets: the tags of each sentence, with spaces between them.
       predictions: as many.
-
-    Raises:
-      ValueError: there are no targets, not as many predictions, or not as many tags.
     """
     equal = [
         wanted == got

@@ -28,7 +28,7 @@ Judgements = Mapping[str, Mapping[str, int]]
 
 
 def retrieval(judgements: Judgements, rankings: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Returns the means of `per_query` over the queries that have judgements.
+    """Return the means of `per_query` over the queries that have judgments.
 
     Args: as for `per_query`, like what it raises.
     """
@@ -36,21 +36,21 @@ def retrieval(judgements: Judgements, rankings: Mapping[str, Sequence[str]]) -> 
 
 
 def means(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Returns the mean of each metric over the queries of `per_query`."""
+    """Return the mean of each metric over the queries of `per_query`."""
     return {name: sum(one[name] for one in found.values()) / len(found) for name in NAMES}
 
 
 def per_query(
     judgements: Judgements, rankings: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """Returns {"ndcg_at_10", "mrr_at_10", "recall_at_100"} of each query.
+    """Return {"ndcg_at_10", "mrr_at_10", "recall_at_100"} of each query.
 
     Args:
       judgements: at least one query.
       rankings: the documents of each of these queries, best first, none of them twice.
 
     Raises:
-      ValueError: there are no judgements, a query has no ranking, or a document is in one twice.
+      ValueError: there are no judgments, a query has no ranking, or a document is in one twice.
       InputError: pytrec_eval is not installed.
     """
     if not judgements:

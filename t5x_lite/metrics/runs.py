@@ -9,7 +9,7 @@
     recall@k          part of the relevant documents that is among the first k
     capped_recall@k   the same of at most k relevant documents: what the first k can hold
     precision@k       part of the first k that is relevant
-    hole@k            part of the first k that has no judgement
+    hole@k            part of the first k that has no judgment
     mrr_marco         mrr@10 by the rank column, over the queries in the qrels
 
 A document is relevant where its score is above 0. All queries of the qrels count, those that a run
@@ -51,7 +51,7 @@ _UNBOUNDED = 1 << 62
 def per_query(
     judgements: Judgements, rankings: Mapping[str, Sequence[Place]], metrics: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """The metrics of each query of the judgements.
+    """Return the metrics of each query of the judgments.
 
     Args:
       judgements: query -> document -> score.
@@ -73,7 +73,7 @@ def per_query(
 
 
 def means(by_query: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over the queries."""
+    """Return the mean of each metric over the queries."""
     names = next(iter(by_query.values()), {})
     return {
         name: math.fsum(one[name] for one in by_query.values()) / len(by_query) for name in names
@@ -81,7 +81,7 @@ def means(by_query: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def metric(name: str) -> Callable[[Mapping[str, int], Sequence[Place]], float]:
-    """The function of scores and a ranking that a name means.
+    """Return the function of scores and a ranking that a name means.
 
     Raises:
       InputError: there is none.

@@ -1,11 +1,9 @@
 """Confidence intervals, and tests of two systems.
 
-Confidence intervals of any metric, by the bootstrap (Efron 1979; the percentile method).
-
     interval(accuracy, targets, predictions, samples=1000, seed=0)      # {"accuracy": (0.61, 0.74)}
 
-Examples are drawn anew, with replacement, as many as there are; examples of one group ({"group",
-"value"}, groups.py) are drawn together, since MultiRC's answers are not independent. Equal seeds
+Examples are sampled again, with replacement, as many as there are; examples of one group ({"group",
+"value"}, groups.py) are sampled together, since MultiRC's answers are not independent. Equal seeds
 give equal intervals.
 
 Whether two systems differ by more than chance: Fisher's paired randomisation test.
@@ -13,9 +11,9 @@ Whether two systems differ by more than chance: Fisher's paired randomisation te
     randomisation_test([0.5, 0.2, 0.9], [0.4, 0.2, 0.1], seed=0)    # 0.5, the p-value
 
 If the two were one system, each query's pair of values could as well stand the other way round. The
-p-value is the share of such exchanges whose difference of means is at least as large, in either
+p-value is the fraction of such exchanges whose difference of means is at least as large, in either
 direction, as that of the systems. All exchanges are tried where there are at most 16 pairs that
-differ; else so many that are drawn, and the systems' own order counts as one of them.
+differ; else so many that are sampled, and the systems' own order counts as one of them.
 
 Source: Smucker, Allan and Carterette 2007, "A comparison of statistical significance tests for
 information retrieval evaluation".
@@ -40,14 +38,14 @@ def interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-    """Returns {name: (low, high)} of each value that a metric gives.
+    """Return {name: (low, high)} of each value that a metric gives.
 
     Args:
       metric: (targets, predictions) -> {name: value}.
-      targets: of the examples.
+      targets: targets of the examples.
       predictions: as many.
-      samples: how often examples are drawn.
-      level: the share of the samples' values inside the interval.
+      samples: how often examples are sampled.
+      level: the fraction of the samples' values inside the interval.
       seed: of the drawing.
 
     Raises:
@@ -74,7 +72,6 @@ def interval(
 
 
 def _units(targets: Sequence[Any]) -> list[list[int]]:
-    """The rows that are drawn together."""
     units: dict[Any, list[int]] = {}
     for row, target in enumerate(targets):
         units.setdefault(target["group"] if _is_grouped(target) else ("row", row), []).append(row)
@@ -82,7 +79,7 @@ def _units(targets: Sequence[Any]) -> list[list[int]]:
 
 
 def _copy(target: Any, place: int) -> Any:
-    """A target; of a group that was drawn twice, each copy is a group of its own."""
+    """Return a target; of a group that was sampled twice, each copy is its own group."""
     if not _is_grouped(target):
         return target
     return {**target, "group": (place, target["group"])}
@@ -99,12 +96,12 @@ _AT_ONCE = 1 << 20
 def randomisation_test(
     first: Sequence[float], second: Sequence[float], *, draws: int = 100_000, seed: int = 0
 ) -> float:
-    """The two-sided p-value.
+    """Return the two-sided p-value.
 
     Args:
       first: a value of each query by one system.
       second: that by the other, in the same order.
-      draws: exchanges that are drawn where there are too many to try all.
+      draws: exchanges that are sampled where there are too many to try all.
       seed: of the draws.
 
     Raises:

@@ -14,7 +14,7 @@ SQuAD 2.0: questions some of which have no answer (Rajpurkar et al. 2018, arXiv:
     squad_v2(targets, predictions)["best_exact_thresh"]     # -3.0: "" where the odds are above it
 
 Names and values are those of the official evaluate-v2.0.py with --na-prob-file, divided by 100.
-Without questions of a kind, HasAns_* or NoAns_* are 0, which the script leaves out.
+Without questions of a kind, HasAns_* or NoAns_* are 0, which the script omits.
 
 Whether a passage holds an answer: the recall of open question answering.
 
@@ -22,7 +22,7 @@ Whether a passage holds an answer: the recall of open question answering.
     top_k({"q": ["Rome"]}, {"q": ["Oslo", "In Rome"]}, [1, 2])      # {"top@1": 0.0, "top@2": 1.0}
 
 Text is divided into runs of letters, digits and marks, and single other characters that are no
-white space and no control character, after normalisation to NFD, in lower case. An answer is there
+white space and no control character, after normalization to NFD, in lower case. An answer is there
 where its tokens stand one after another. An answer without a token is in no passage.
 
 Quotation marks, dashes, primes, slashes and the ellipsis are first made the plain ones.
@@ -72,27 +72,19 @@ _TRIVIA = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
 
 
 def exact_match(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"exact_match": the fraction of predictions that are their target, to the letter}.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
-    """
+    """Return {"exact_match": the fraction of predictions that are their target, to the letter}."""
     check_lengths(targets, predictions)
     equal = [t == p for t, p in zip(targets, predictions, strict=True)]
     return {"exact_match": sum(equal) / len(equal)}
 
 
 def sequence_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"sequence_accuracy"}: `exact_match` under the name that T5 has for whole sequences.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
-    """
+    """Return {"sequence_accuracy"}: `exact_match` under T5's name for whole sequences."""
     return {"sequence_accuracy": exact_match(targets, predictions)["exact_match"]}
 
 
 def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns SQuAD v1.1's {"exact_match", "f1"} after normalisation, the best over the answers.
+    """Return SQuAD v1.1's {"exact_match", "f1"} after normalization, the best over the answers.
 
     F1 is of the words that prediction and answer share, counted with repetition (Rajpurkar et al.
     2016, arXiv:1606.05250, and its evaluation script).
@@ -108,7 +100,7 @@ def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
 
 
 def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"exact_match", "f1"} as `squad`, after TriviaQA's normalization.
+    """Return {"exact_match", "f1"} as `squad`, after TriviaQA's normalization.
 
     Punctuation, curly quotation marks among it, becomes a space (Joshi et al. 2017,
     arXiv:1705.03551, and its evaluation script).
@@ -128,7 +120,6 @@ def _best_answers(
     predictions: Sequence[str],
     normalize: Callable[[str], str],
 ) -> dict[str, float]:
-    """Exact match and F1, the best over the answers of each question."""
     check_lengths(targets, predictions)
     exact, overlap = 0.0, 0.0
     for answers, prediction in zip(targets, predictions, strict=True):
@@ -153,7 +144,7 @@ def normalize_trivia_answer(text: str) -> str:
 
 
 def word_f1(wanted: Sequence[str], got: Sequence[str]) -> float:
-    """Returns 2 * shared / (wanted + got) words, of words with repetition; 0 if none is shared."""
+    """Return 2 * shared / (wanted + got) words, of words with repetition; 0 if none is shared."""
     shared = (Counter(wanted) & Counter(got)).total()
     return 2 * shared / (len(wanted) + len(got)) if shared else 0.0
 
@@ -161,7 +152,7 @@ def word_f1(wanted: Sequence[str], got: Sequence[str]) -> float:
 def squad_v2(
     targets: Sequence[Sequence[str]], predictions: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Returns exact match and F1: of all questions, of those with and without answer, at the best.
+    """Return exact match and F1: of all questions, of those with and without answer, at the best.
 
     Args:
       targets: the accepted answers of each question; [""] where it has none.
@@ -173,9 +164,6 @@ def squad_v2(
       "best_exact_thresh", "best_f1" and "best_f1_thresh": what predictions would score that are ""
       where their odds are above a threshold, the one that is best for these questions. An answer
       that is "" already stays so, as in the script: no threshold above its odds brings it back.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     texts = [prediction["value"] for prediction in predictions]
@@ -200,13 +188,13 @@ def squad_v2(
 def best_threshold(
     gains: Sequence[float] | np.ndarray, odds: Sequence[float], *, num_without: int
 ) -> tuple[float, float]:
-    """The best score over thresholds, and the first threshold that has it (find_best_thresh).
+    """Return the best score over thresholds, and the first such threshold (find_best_thresh).
 
     Answers are taken one after the other, those with the least odds first; of equal odds the first.
 
     Args:
-      gains: what each answer adds to the sum of scores, if it is taken in place of none.
-      odds: of each.
+      gains: what each answer adds to the sum of scores, if it is taken instead of none.
+      odds: odds of each answer.
       num_without: questions without an answer, which all count 1 while no answer is taken.
     """
     order = np.argsort(odds, kind="stable")
@@ -216,7 +204,7 @@ def best_threshold(
 
 
 def _accepted(answers: Sequence[str]) -> list[str]:
-    """The answers as they are compared; [""] where none has a word that counts."""
+    """Return the answers as they are compared; [""] where none has a word that counts."""
     return [text for answer in answers if (text := normalize_answer(answer))] or [""]
 
 
@@ -225,7 +213,7 @@ def _exact(answers: Sequence[str], text: str) -> float:
 
 
 def _f1(answers: Sequence[str], text: str) -> float:
-    """The best F1 over the answers; of an empty one it is 1 if both are empty, and 0 else."""
+    """Return the best F1 over the answers; two empty texts get 1, one empty text gets 0."""
     got = normalize_answer(text).split()
     return max(
         word_f1(wanted.split(), got) if wanted and got else float(wanted.split() == got)
@@ -246,13 +234,13 @@ _PLAIN = str.maketrans(
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a text."""
+    """Return the tokens of a text."""
     plain = unicodedata.normalize("NFD", text.translate(_PLAIN)).lower()
     return _pattern().findall(plain)
 
 
 def has_answer(answers: Iterable[str], text: str) -> bool:
-    """Whether one of the answers is in a text."""
+    """Return True if one of the answers is in a text."""
     found = tokens(text)
     return any(_is_part(tokens(answer), found) for answer in answers)
 
@@ -270,7 +258,7 @@ def top_k(
     passages: Mapping[str, Sequence[str]],
     cuts: Sequence[int],
 ) -> dict[str, float]:
-    """The share of questions of which one of the first k passages holds an answer.
+    """Return the fraction of questions of which one of the first k passages holds an answer.
 
     Args:
       answers: question -> its answers; at least one question.
@@ -291,7 +279,7 @@ def top_k(
 
 
 def first_answer(answers: Sequence[str], passages: Iterable[str]) -> int:
-    """The rank, from 1, of the first passage that holds an answer; 0 where none does."""
+    """Return the rank, from 1, of the first passage that holds an answer; 0 where none does."""
     wanted = [found for answer in answers if (found := tokens(answer))]
     for rank, passage in enumerate(passages, start=1):
         whole = tokens(passage)
@@ -319,7 +307,7 @@ ROUGE_TYPES = ("rouge1", "rouge2", "rougeLsum")
 
 
 def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"bleu": in [0, 1]}: sacreBLEU's corpus score with the international tokenisation.
+    """Return {"bleu": in [0, 1]}: sacreBLEU's corpus score with the international tokenisation.
 
     As t5/evaluation/metrics.py (bleu): exponential smoothing, case kept, tokenize "intl" (Papineni
     et al. 2002; Post 2018, arXiv:1804.08771).
@@ -351,7 +339,7 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> 
 
 
 def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns {"rouge1", "rouge2", "rougeLsum"}: means of the F-measures of all examples.
+    """Return {"rouge1", "rouge2", "rougeLsum"}: means of the F-measures of all examples.
 
     As T5 reckons an example: no stemming, and " . " ends a sentence for ROUGE-Lsum, as do newlines
     (Lin 2004; t5/evaluation/metrics.py).
@@ -393,14 +381,11 @@ Member = Mapping[str, Any]
 
 
 def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str, float]:
-    """Returns {"f1": F1 over all answers of all questions}, MultiRC's F1a.
+    """Return {"f1": F1 over all answers of all questions}, MultiRC's F1a.
 
     Args:
       targets: values 0 or 1, the answer's label; groups are questions.
       predictions: as many; a value that is neither 0 nor 1 is wrong.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     return f1([t["value"] for t in targets], [p["value"] for p in predictions])
@@ -409,14 +394,11 @@ def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict
 def multirc_exact_match(
     targets: Sequence[Member], predictions: Sequence[Member]
 ) -> dict[str, float]:
-    """Returns {"exact_match": the fraction of questions all of whose answers are labelled right}.
+    """Return {"exact_match": the fraction of questions all of whose answers are labelled right}.
 
     Args:
       targets: values 0 or 1, the answer's label; groups are questions.
       predictions: as many.
-
-    Raises:
-      ValueError: there are no targets, or not as many predictions.
     """
     check_lengths(targets, predictions)
     right: dict[Hashable, bool] = {}
@@ -427,7 +409,7 @@ def multirc_exact_match(
 
 
 def record(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str, float]:
-    """Returns ReCoRD's {"exact_match", "f1"}, the best over the answers, once for each question.
+    """Return ReCoRD's {"exact_match", "f1"}, the best over the answers, once for each question.
 
     A training example is made for each answer; a question counts once, by its first example.
 

@@ -1,4 +1,4 @@
-"""What the architectures have in common: the config, the embedding and the output layer."""
+"""The base of all architectures: the config, the embedding and the output layer."""
 
 import dataclasses
 import math
@@ -49,15 +49,15 @@ class ModelConfig:
         return None
 
     def to_finetune(self) -> "ModelConfig | None":
-        """The config as it is fine-tuned on labelled data; None where no recipe is known."""
+        """Return the config as it is fine-tuned on labelled data; None where no recipe is known."""
         return None
 
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
-        """Makes the module with fresh parameters from the stream "params"."""
+        """Make the module with fresh parameters from the stream "params"."""
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """How the parameters are stored, where that is not as the module has them.
+        """Return the views of the stored parameters, if they differ from the module's.
 
         Args:
           prefix: beginning of the module's paths, such as "model/".
@@ -65,22 +65,17 @@ class ModelConfig:
         return ()
 
     def without_views(self) -> Any:
-        """The config of the same model where all that it reads is stored."""
+        """Return the config of the same model where all that it reads is stored."""
         return self
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Refuses, by an InputError, devices on which the model would not run as its config says.
-
-        Args:
-          kind: of the devices, as JAX names it.
-          dtype: the compute dtype.
-        """
+        """Raise InputError if the model would not run on the devices as its config says."""
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Refuses, by an InputError, a precision in which its products cannot be computed.
+        """Raise InputError for a precision in which its products cannot be computed.
 
         Args:
-          precision: of float32 products: "default", "high" or "highest".
+          precision: precision of float32 products: "default", "high" or "highest".
           dtype: the compute dtype.
         """
 
@@ -91,13 +86,13 @@ class ModelConfig:
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool
     ) -> tuple[Any, str]:
-        """The config with what the value "auto" of its fields is in a run.
+        """Return the config with what the value "auto" of its fields is in a run.
 
         Args:
-          kind: of the devices, as JAX names it.
+          kind: kind of the devices, as JAX names it.
           dtype: the compute dtype.
-          length: of the longest row, in tokens.
-          one_text_rows: whether each row of a batch holds one text with its padding behind it.
+          length: length of the longest row, in tokens.
+          one_text_rows: True if each row of a batch holds one text with its padding behind it.
 
         Returns:
           The config, and a line that says what was chosen and why; "" where nothing was.
@@ -105,7 +100,7 @@ class ModelConfig:
         return self, ""
 
     def with_choices_of(self, earlier: Any) -> Any:
-        """The config with what the value "auto" of its fields is in the config of a run."""
+        """Return the config with what the value "auto" of its fields is in the config of a run."""
         fields = [field.name for field in dataclasses.fields(self)]
         taken = [name for name in fields if getattr(self, name) == "auto"]
         if "attention" in taken:
@@ -113,15 +108,11 @@ class ModelConfig:
         return self.replace(**{name: getattr(earlier, name) for name in taken})
 
     def unrolled(self) -> Any:
-        """The same model with its layers as straight-line code, where it has that choice."""
+        """Return the same model with its layers as straight-line code, where it has that choice."""
         return self
 
     def on_cpu(self, *, dtype: str) -> Any:
-        """The same model as a CPU runs it fastest without training, where it has such choices.
-
-        Args:
-          dtype: the compute dtype.
-        """
+        """Return the same model with the fastest choices for inference on a CPU."""
         return self
 
     def forward_flops(self, shapes: RowShapes) -> int | None:
@@ -129,16 +120,16 @@ class ModelConfig:
 
         Matrix products only, 2 for each multiplication. Padding counts, and so does what a mask
         hides: it is computed, though a kernel may skip it. Sharing of parameters saves none, and a
-        relative bias costs none. A train step is three forward passes; what rematerialisation
+        relative bias costs none. A train step is three forward passes; what rematerialization
         computes again is no useful work.
 
         Args:
-          shapes: of a row's features, by name; those that the model reads are used.
+          shapes: shapes of a row's features, by name; those that the model reads are used.
         """
         return None
 
     def replace(self, **changes: Any) -> Any:
-        """A copy with other field values."""
+        """Return a copy with other field values."""
         return dataclasses.replace(self, **changes)
 
 
@@ -148,7 +139,7 @@ class Output(NamedTuple):
     Attributes:
       kernel: [V, D], or [D, V].
       axes: its logical axes: ("vocab", "embed"), or ("embed", "vocab").
-      divisor: of the float32 product; 1 divides nothing.
+      divisor: divisor of the float32 product; 1 divides nothing.
     """
 
     kernel: Array
@@ -172,19 +163,19 @@ class Prepared:
     def prefill(
         self, inputs: Int[Array, "B S"], *, max_length: int, prompt: Int[Array, "B P"] | None = None
     ) -> tuple[Float[Array, "B V"], Cache]:
-        """The model's prefill."""
+        """Return the model's prefill."""
         return self._model().prefill(inputs, max_length=max_length, prompt=prompt)
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
-        """The model's step."""
+        """Return the model's step."""
         return self._model().step(tokens, cache)
 
     def repeat(self, cache: Cache, num: int) -> Cache:
-        """The model's repeat."""
+        """Return the model's repeat."""
         return caching.repeat(cache, num)
 
     def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
-        """The model's select."""
+        """Return the model's select."""
         return caching.select(cache, rows)
 
     def _model(self) -> Any:
@@ -192,11 +183,11 @@ class Prepared:
 
 
 class TokenModel(nnx.Module):
-    """What all models over tokens have: the embedding, and the output of those that decode.
+    """The base of models over tokens: the embedding, and the output layer of decoders.
 
     Attributes:
       token_embedding: the table.
-      tied: whether the output is the embedding; else `lm_head` is the output.
+      tied: True if the output is the embedding; else `lm_head` is the output.
       joint_output: the output's kernel where the model is laid out for decoding.
     """
 
@@ -206,7 +197,7 @@ class TokenModel(nnx.Module):
     joint_output: FusedDense | None = None
 
     def make_output(self, d_model: int, vocab_size: int, *, tied: bool, rngs: nnx.Rngs) -> None:
-        """Adds the output layer; the last thing of a constructor, as it draws from `rngs`."""
+        """Add the output layer; the last thing of a constructor, as it draws from `rngs`."""
         self.tied = tied
         if not tied:
             self.lm_head = Dense(
@@ -222,7 +213,7 @@ class TokenModel(nnx.Module):
         return constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
 
     def token_table(self) -> Float[Array, "V D"]:
-        """The table of tokens."""
+        """Return the table of tokens."""
         return self.token_embedding.table[...]
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
@@ -237,14 +228,14 @@ class TokenModel(nnx.Module):
         return constrain(logits, "batch", "length", "vocab")
 
     def output(self) -> Output:
-        """What `logits` multiplies with, for a loss that never has all logits at once."""
+        """Return the matrix of `logits`, for a loss that never has all logits at once."""
         if self.tied:
             table = self.token_embedding.table[...]
             return Output(table, ("vocab", "embed"), math.sqrt(table.shape[1]))
         return Output(self.lm_head.kernel[...], ("embed", "vocab"), 1.0)
 
     def prepared(self) -> "Prepared":
-        """The model laid out for decoding; itself where its layers are scanned.
+        """Return the model laid out for decoding; itself where its layers are scanned.
 
         To be called once for many searches: it copies the decoder's weights. On several devices
         the products stay as they are split.
@@ -257,15 +248,15 @@ class TokenModel(nnx.Module):
         return Prepared(graphdef=graphdef, params=params)
 
     def lay_out(self, *, join: bool) -> None:
-        """Lays the weights out for decoding, in place.
+        """Lay the weights out for decoding, in place.
 
         Args:
-          join: whether the products of one input become one.
+          join: True if the products of one input become one.
         """
         raise TypeError(f"{type(self).__name__} has no decoder")
 
     def join_output(self) -> None:
-        """Lays the output's kernel out for decoding, in place."""
+        """Lay the output's kernel out for decoding, in place."""
         kernel, axes, _ = self.output()
         if not self.tied:
             kernel, axes = kernel.T, (axes[1], axes[0])
@@ -273,11 +264,11 @@ class TokenModel(nnx.Module):
         self.joint_output = FusedDense([kernel], axes=axes)
 
     def repeat(self, cache: Cache, num: int) -> Cache:
-        """The cache with `num` rows for each row; the inputs' keys and values are not copied."""
+        """Repeat each row of the cache `num` times, without copies of the inputs' keys."""
         return caching.repeat(cache, num)
 
     def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
-        """The cache of the given rows, each from among the rows of its own input."""
+        """Return the cache of the given rows, each from among the rows of its own input."""
         return caching.select(cache, rows)
 
 

@@ -55,7 +55,7 @@ class DebertaConfig(EncoderConfig):
       position_biased_input: adds the table of positions to the embeddings.
       enhanced_mask_decoder: as the module's docstring has it; the table of positions is its own
         unless the input has it too.
-      conv_kernel_size: positions that a convolution beside the first layer sees (3 in v2 xlarge);
+      conv_kernel_size: positions that a convolution next to the first layer sees (3 in v2 xlarge);
         0 is none.
       conv_activation: after it; transformers takes tanh where a config does not say.
     """
@@ -105,7 +105,7 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def relative(self) -> RelativePositions:
-        """How distances are seen."""
+        """Settings of relative positions."""
         most = self.max_relative_positions
         return RelativePositions(
             position_buckets=self.position_buckets,
@@ -127,7 +127,7 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def positions_at_input(self) -> bool:
-        """Whether the table of positions is added to the embeddings."""
+        """True if the position embedding is added to the embeddings."""
         return self.position_biased_input
 
     def text_flops(self, length: int, *, masked_lm: bool = False) -> int:
@@ -140,13 +140,13 @@ class DebertaConfig(EncoderConfig):
         """FLOPs of one layer's forward pass for one row; the terms by distance as `plain` has them.
 
         A term multiplies each position with the rows of 2 length - 1 distances. What makes those
-        rows, once for all rows of a batch, is left out.
+        rows, once for all rows of a batch, is omitted.
         """
         term = 2 * length * (2 * length - 1) * self.d_model
         return super().layer_flops(length) + len(self.position_terms) * term
 
     def build(self, *, rngs: nnx.Rngs) -> "Deberta":
-        """Makes the module with fresh parameters."""
+        """Make the module with fresh parameters."""
         return Deberta(self, rngs=rngs)
 
 
@@ -178,12 +178,13 @@ class Convolution(nnx.Module):
         segment_ids: Int[Array, "B S"],
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """The layer's output with the convolution of its input.
+        """Return the layer's output with the convolution of its input.
 
         Args:
           before: what the layer got.
           after: what it gave.
-          segment_ids: of documents, which do not see each other; 0 is padding, which becomes 0.
+          segment_ids: segment ids of documents, which do not see each other; 0 is padding, which
+            becomes 0.
           key: turns dropout on.
         """
         kernel = self.kernel[...]
@@ -246,7 +247,7 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """What a masked language model's head reads: z2 with the enhanced mask decoder.
+        """Return the input of a masked LM head: z2 with the enhanced mask decoder.
 
         Args: as for the call.
         """
@@ -280,7 +281,7 @@ class Deberta(EncoderModel):
     def apply_layers(
         self, x: Float[Array, "B S D"], *, mask: Visibility, key: Key | None = None
     ) -> Float[Array, "B S D"]:
-        """All layers.
+        """Return all layers.
 
         Args:
           x: embeddings of d_model columns.
@@ -299,7 +300,7 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """What the first layer gets, zeros at padding, and which keys a token sees.
+        """Return the first layer's input, zeros at padding, and the mask.
 
         Args: as for the call.
         """
@@ -315,7 +316,7 @@ class Deberta(EncoderModel):
     def visibility(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Visibility:
-        """A token sees the tokens of its own document; padding sees nothing."""
+        """Return a token sees the tokens of its own document; padding sees nothing."""
         if segment_ids is None:
             segment_ids = (tokens != self.config.pad_id).astype(jnp.int32)
         return Visibility(keys=segment_ids, queries=segment_ids)
@@ -331,7 +332,7 @@ class Deberta(EncoderModel):
         return self.embedding.norm(self._to_model(total.astype(dtype)))
 
     def _distances(self, length: int) -> Distances:
-        """The rows of the relative table that are needed, normalised once for all layers."""
+        """Return the rows of the relative table that are needed, normalized once for all layers."""
         table, rows = self.config.relative.distances(self.relative_table[...], length)
         return Distances(self.relative_norm(table) if self.config.norm_relative else table, rows)
 
@@ -347,7 +348,6 @@ class Deberta(EncoderModel):
         distances: Distances,
         key: Key | None,
     ) -> Float[Array, "B S D"]:
-        """The first `num` layers, and the convolution beside the first of them."""
         layers_key, conv_key = split_key(key, 2)
         keys = None if layers_key is None else jax.random.split(layers_key, self.config.num_layers)
         pattern = self._pattern(mask, distances, x.shape[1])
@@ -365,7 +365,6 @@ class Deberta(EncoderModel):
         return self._scan(x, slice(first, num), call, None if keys is None else keys[first:num])
 
     def _scan(self, x: Array, part: slice, call: Callable[..., Any], keys: Any) -> Array:
-        """Some of the layers, one after the other."""
         graphdef, params, _ = split(self.layers)
         layers = bind(graphdef, jax.tree.map(lambda stack: stack[part], params))
         return scan_layers(layers, call, x, inputs=keys, running=self.config.running)[0]

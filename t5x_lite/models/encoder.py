@@ -1,7 +1,5 @@
 """Encoders: what all families share, and BERT, RoBERTa, XLM-R and ELECTRA.
 
-The base of the encoders: config, embeddings, and what the objectives ask of a model.
-
     config = BertConfig(vocab_size=30522, d_model=256, d_ff=1024, num_heads=4, num_layers=4)
     model = config.build(rngs=nnx.Rngs(0))
     hidden = model(tokens)                                      # [B, S, D]
@@ -18,7 +16,7 @@ BERT and what has its layers: RoBERTa, XLM-R, ELECTRA (Devlin et al. 2019; Clark
 
 RoBERTa and XLM-R count positions from pad_id + 1 (`position_offset` 2) and have one token type;
 ELECTRA has tables of `embedding_size` columns and a projection. There is no pooler: it is the first
-half of `nn.heads.ClassificationHead`. `positions="relative_bias"` puts T5's bias in place of the
+half of `nn.heads.ClassificationHead`. `positions="relative_bias"` puts T5's bias instead of the
 table of positions, one for all layers.
 """
 
@@ -74,8 +72,8 @@ class EncoderConfig(ModelConfig):
       activation: activation of the feed-forward layers, and of heads.
       dropout_rate: dropout rate of embeddings and of the blocks' outputs.
       attention_dropout_rate: dropout rate of the attention weights.
-      share_attention_dropout: whether all queries of a head drop the same keys, as in T5. False:
-        each query and key have a draw of their own, as in the original, which takes longer.
+      share_attention_dropout: True if all queries of a head drop the same keys, as in T5. False:
+        each query and key have their own draw, as in the original, which takes longer.
       norm_epsilon: epsilon of the layer norms.
       initializer_stddev: standard deviation of kernels and tables at init.
       unroll: layers per iteration of the scan, True for straight-line code; "auto" is the latter
@@ -84,12 +82,12 @@ class EncoderConfig(ModelConfig):
       attention: "auto", the fastest for a run's devices, which its config.json names; "plain";
         "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", whose
         memory is linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
-        "cudnn", cuDNN's for NVIDIA GPUs and bfloat16, elsewhere plain, and refused in training: it
+        "cudnn", cuDNN's for NVIDIA GPUs and bfloat16, elsewhere plain, and rejected in training: it
         has no draw of dropout for each query and key.
       attention_block: keys that blocked attention takes at a time (a DeBERTa's: queries), and
         queries too if the kernel does it: 256 is good there; where that does not fit the chip, the
         half is taken.
-      one_text_rows: whether each row holds one text with its padding behind it: then cuDNN's
+      one_text_rows: True if each row holds one text with its padding behind it: then cuDNN's
         attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
     """
 
@@ -169,7 +167,7 @@ class EncoderConfig(ModelConfig):
 
     @property
     def positions_at_input(self) -> bool:
-        """Whether the table of positions is added to the embeddings."""
+        """True if the position embedding is added to the embeddings."""
         return self.position_rows > 0
 
     @property
@@ -183,12 +181,12 @@ class EncoderConfig(ModelConfig):
         return self.num_heads
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Refuses devices or a dtype that cuDNN's attention, if chosen, does not run on."""
+        """Reject devices or a dtype that cuDNN's attention, if chosen, does not run on."""
         if self.attention == "cudnn":
             cudnn_attention.check(kind=kind, dtype=dtype)
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Refuses a precision that the kernel for TPUs, if chosen, does not have."""
+        """Reject a precision that the kernel for TPUs, if chosen, does not have."""
         check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
@@ -198,7 +196,7 @@ class EncoderConfig(ModelConfig):
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool
     ) -> tuple["EncoderConfig", str]:
-        """The config with what "auto" is on such devices; see `ModelConfig.with_choices`."""
+        """Return the config with what "auto" is on such devices; see `ModelConfig.with_choices`."""
         own = "shared" if self.share_attention_dropout else "each"
         return chosen(
             self,
@@ -213,7 +211,7 @@ class EncoderConfig(ModelConfig):
         )
 
     def unrolled(self) -> "EncoderConfig":
-        """The same model with its layers as straight-line code."""
+        """Return the same model with its layers as straight-line code."""
         return self.replace(unroll=True)
 
     def on_cpu(self, *, dtype: str) -> "EncoderConfig":
@@ -234,7 +232,7 @@ class EncoderConfig(ModelConfig):
 
         Args:
           length: its tokens.
-          masked_lm: whether to the states of a masked language model, not to the last layer's.
+          masked_lm: True if to the states of a masked language model, not to the last layer's.
         """
         return self.num_layers * self.layer_flops(length) + self.projection_flops(length)
 
@@ -260,7 +258,7 @@ class EncoderConfig(ModelConfig):
 
     @property
     def running(self) -> Running:
-        """How the stack of layers is run."""
+        """Settings by which the stack of layers is run."""
         undecided = self.attention == "auto" and self.has_distances
         return Running.of(
             unroll=self.unroll,
@@ -294,7 +292,7 @@ class Embeddings(nnx.Module):
         self.norm = LayerNorm(config.table_size, config.norm_epsilon)
 
     def tables(self) -> dict[str, Array]:
-        """The tables of tokens and positions, by name."""
+        """Return the tables of tokens and positions, by name."""
         names = ("token", "position")
         return {name: getattr(self, name)[...] for name in names if hasattr(self, name)}
 
@@ -326,7 +324,7 @@ class EncoderModel(nnx.Module):
             )
 
     def stacks(self) -> dict[str, Any]:
-        """The stacked layers, which have slots, by the name of their stack."""
+        """Return the stacked layers, which have slots, by the name of their stack."""
         return {"encoder": self.layers}
 
     def __call__(
@@ -338,11 +336,11 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """The last layer's states.
+        """Return the last layer's states.
 
         Args:
           tokens: padded with `pad_id`.
-          segment_ids: of packed documents, from 1; 0 is padding.
+          segment_ids: segment ids of packed documents, from 1; 0 is padding.
           positions: from 0 within each document; None is taken from the segment ids, or counted.
           token_types: None is 0 everywhere; a model with one type or none does not read them.
           key: turns dropout on.
@@ -361,11 +359,11 @@ class EncoderModel(nnx.Module):
         return self.apply_layers(x, mask=mask, key=layers_key)[:, self.prompt.length :]
 
     def token_table(self) -> Float[Array, "V E"]:
-        """The table of tokens."""
+        """Return the table of tokens."""
         return self.embedding.token[...]
 
     def encode(self, tokens: Int[Array, "B S"], **options: Any) -> Float[Array, "B S D"]:
-        """The call under the name that it has in T5."""
+        """Return the call under the name that it has in T5."""
         return self(tokens, **options)
 
     def masked_lm_states(
@@ -377,7 +375,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """What a masked language model's head reads: the output, unless a subclass says otherwise.
+        """Return the input of a masked LM head: the output, unless overridden.
 
         Args: as for the call.
         """
@@ -398,7 +396,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """What the first layer gets: the projected embeddings, and which keys a token sees.
+        """Return the first layer's input, the projected embeddings, and the mask.
 
         Args: as for the call.
         """
@@ -411,7 +409,7 @@ class EncoderModel(nnx.Module):
     def apply_layers(
         self, x: Float[Array, "B S D"], *, mask: Visibility, key: Key | None = None
     ) -> Float[Array, "B S D"]:
-        """All layers.
+        """Return all layers.
 
         Args:
           x: embeddings of d_model columns.
@@ -421,7 +419,7 @@ class EncoderModel(nnx.Module):
         raise TypeError(f"{type(self).__name__} does not define apply_layers")
 
     def tables(self) -> dict[str, Array]:
-        """The tables by name: "token" [V, E] and, where there is one, "position"."""
+        """Return the tables by name: "token" [V, E] and, where there is one, "position"."""
         return self.embedding.tables()
 
     def embeddings(
@@ -432,7 +430,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S E"]:
-        """Normalised sums of the tables' rows, with dropout, before a projection to d_model.
+        """Return normalized sums of the embeddings, with dropout, before a projection to d_model.
 
         Args: as for the call.
         """
@@ -452,7 +450,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S E"]:
-        """`embeddings` with given vectors in place of the tokens' rows.
+        """`embeddings` with given vectors instead of the tokens' rows.
 
         Args:
           vectors: one for each position.
@@ -472,7 +470,7 @@ class EncoderModel(nnx.Module):
     def visibility(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Visibility:
-        """A token sees all that is not padding, or its own segment."""
+        """Return a token sees all that is not padding, or its own segment."""
         if segment_ids is not None:
             return Visibility(keys=segment_ids, queries=segment_ids)
         return Visibility(keys=(tokens != self.config.pad_id).astype(jnp.int32))
@@ -501,7 +499,6 @@ class EncoderModel(nnx.Module):
         return dropout(x, self.config.dropout_rate, key=key)
 
     def _normed(self, total: Float[Array, "B S E"], dtype: jnp.dtype) -> Float[Array, "B S D"]:
-        """The sum of the embeddings, normalised."""
         return self.embedding.norm(total).astype(dtype)
 
     def _position_rows(
@@ -511,7 +508,7 @@ class EncoderModel(nnx.Module):
         real: Bool[Array, "B S"] | None,
         positions: Int[Array, "B S"] | None,
     ) -> Int[Array, "#B S"]:
-        """Rows of the table of positions: those of tokens from `first_position` on.
+        """Return rows of the table of positions: those of tokens from `first_position` on.
 
         Where that is above 0, padding has the row of `pad_id` and is not counted (RoBERTa:
         transformers modeling_roberta.py, create_position_ids_from_input_ids).
@@ -532,7 +529,7 @@ class EncoderModel(nnx.Module):
 
 
 def is_encoder(model: ModelConfig) -> TypeGuard[EncoderConfig]:
-    """Whether a config is an encoder's, of any family."""
+    """Return True for the config of an encoder of any family."""
     return isinstance(model, EncoderConfig)
 
 
@@ -586,7 +583,7 @@ class BertConfig(EncoderConfig):
         return self.position_offset
 
     def build(self, *, rngs: nnx.Rngs) -> "Bert":
-        """Makes the module with fresh parameters."""
+        """Make the module with fresh parameters."""
         return Bert(self, rngs=rngs)
 
 
@@ -621,7 +618,7 @@ class Bert(EncoderModel):
         key: Key | None = None,
         part: tuple[int, int] | None = None,
     ) -> Float[Array, "B S D"]:
-        """All layers, or some that follow each other.
+        """Return all layers, or some that follow each other.
 
         The layers of a part draw the dropout that they draw among all: one part after the other is
         the whole.
@@ -642,11 +639,6 @@ class Bert(EncoderModel):
         return scan_layers(self.layers, call, x, inputs=keys, running=running, part=part)[0]
 
     def pattern(self, mask: Visibility, length: int) -> Pattern:
-        """What its layers attend to, with the relative bias where there is one.
-
-        Args:
-          mask: which keys a token sees.
-          length: of the rows.
-        """
+        """Return the pattern of its layers, with the relative bias if there is one."""
         pattern = self.config.running.pattern(mask, length)
         return pattern.biased(self.relative_bias, bidirectional=True) if self.relative else pattern

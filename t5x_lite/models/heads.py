@@ -1,7 +1,5 @@
 """Heads for tasks: what one is, and those that classify, choose, label and find spans.
 
-What a head is: a frozen config that builds a module which reads an encoder's states.
-
     head = Classifier(num_classes=3)
     module = head.build(model_config, rngs=rngs)
     logits = module(states)                        # float32 [B, C]
@@ -54,7 +52,7 @@ class Head:
     """Base of the heads' configs.
 
     Attributes:
-      name: of its parameters, below heads/; lower-case letters, digits and "_".
+      name: name of its parameters, below heads/; lower-case letters, digits and "_".
     """
 
     name: str
@@ -71,19 +69,19 @@ class Head:
 
     @property
     def scores_texts(self) -> bool:
-        """Whether it gives one number of a text, or of two texts that are read together."""
+        """True if it gives one number for a text, or for two texts that are read together."""
         return False
 
     @property
     def has_parameters(self) -> bool:
-        """Whether a checkpoint holds something of it."""
+        """True if a checkpoint holds parameters of it."""
         return True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
-        """Makes the module, with parameters or none.
+        """Make the module, with parameters or none.
 
         Args:
-          model: of the states that it reads.
+          model: model of the states that it reads.
           rngs: the stream "params" is used.
 
         Raises:
@@ -129,7 +127,7 @@ def by_name(heads: Iterable[Head]) -> dict[str, Head]:
 
 
 def encoder_of(head: Head, model: ModelConfig) -> EncoderConfig:
-    """The config of an encoder, which the head reads.
+    """Return the config of an encoder, which the head reads.
 
     Raises:
       InputError: it is the config of something else.
@@ -150,7 +148,7 @@ def dense(
     bias: bool = True,
     rngs: nnx.Rngs,
 ) -> Dense:
-    """A dense layer of a head: a kernel of truncated normal numbers, and a bias if it has one."""
+    """Return a head's dense layer, a kernel of truncated normal values and an optional bias."""
     init = truncated_normal(stddev)
     return Dense(d_in, d_out, axes=axes, initializer=init, bias=bias, rngs=rngs)
 
@@ -182,7 +180,7 @@ class ClassHead(Head):
             )
 
     def order_of(self, labels: Sequence[str]) -> tuple[str, ...] | None:
-        """A task's labels in the order of the classes, which may be another one.
+        """Return a task's labels in the order of the classes, which may be another one.
 
         Returns:
           None where the classes have no names, or other ones than the labels; case does not matter.
@@ -197,12 +195,12 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
     """Heads, one of which has the names of a task's classes from now on.
 
     Args:
-      heads: of an experiment.
+      heads: heads of an experiment.
       own: the one that is trained; it need not be among them.
-      labels: of the task, in their order.
+      labels: labels of the task, in their order.
 
     Raises:
-      InputError: its classes are these in another order, so that it would learn them anew.
+      InputError: its classes are these in another order, so that it would learn them again.
     """
     if not isinstance(own, ClassHead) or own.num_classes != len(labels):
         return tuple(heads)
@@ -219,11 +217,11 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
 
 
 def as_before(heads: Sequence[Head], earlier: Sequence[Head]) -> tuple[Head, ...]:
-    """The heads of a run that goes on: those that it had, which may have got names of classes.
+    """Return a resumed run's earlier heads, perhaps with new names of classes.
 
     Args:
-      heads: of the config.
-      earlier: of the run so far, in whose order they are.
+      heads: heads of the config.
+      earlier: heads of the run so far; they set the order.
     """
     ours, before = by_name(heads), by_name(earlier)
     found = [ours.get(name, head) for name, head in before.items()]
@@ -252,7 +250,7 @@ class Classifier(ClassHead):
     Attributes:
       kind: "bert", "roberta", "electra" or "deberta".
       problem_type: meaning of the logits, for the export: "multi_label_classification" if each
-        class has a probability of its own; "auto" is a score for one class and exclusive classes
+        class has its own probability; "auto" is a score for one class and exclusive classes
         for several.
     """
 
@@ -278,7 +276,7 @@ class Classifier(ClassHead):
         return _KINDS[self.kind]["activation"]
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ClassificationHead":
-        """Makes the module."""
+        """Make the module."""
         encoder = encoder_of(self, model)
         rate = encoder.dropout_rate if self.dropout_rate is None else self.dropout_rate
         return ClassificationHead(
@@ -366,7 +364,7 @@ class Choice(Head):
         return self._classifier().activation
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> ClassificationHead:
-        """Makes the module, whose logits are [B, 1]."""
+        """Make the module, whose logits are [B, 1]."""
         return self._classifier().build(model, rngs=rngs)
 
     def _classifier(self) -> Classifier:
@@ -384,7 +382,7 @@ class Token(ClassHead):
     fewest: ClassVar[int] = 2
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TokenHead":
-        """Makes the module."""
+        """Make the module."""
         encoder = encoder_of(self, model)
         rate = encoder.dropout_rate if self.dropout_rate is None else self.dropout_rate
         return TokenHead(
@@ -438,13 +436,13 @@ class Span(Head):
     longest: Count = 30
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpanHead":
-        """Makes the module."""
+        """Make the module."""
         encoder = encoder_of(self, model)
         return SpanHead(encoder.d_model, stddev=encoder.initializer_stddev, rngs=rngs)
 
 
 class SpanHead(nnx.Module):
-    """Where an answer begins and where it ends: two numbers for each position (SQuAD).
+    """Scores of an answer's first and last token: two logits for each position (SQuAD).
 
     Args:
       d_model: size of the hidden states.

@@ -4,7 +4,7 @@
     model = config.build(rngs=nnx.Rngs(0))
     logits = model(decoder_input_tokens, decoder_causal_attention=...)
 
-A causal model sees what is before a position. A prefix model sees besides, from every position of
+A causal model sees what is before a position. A prefix model sees as well, from every position of
 the inputs, all the others; position 0, the start token, belongs to them (figure 4 of the paper):
 
     inputs 5 6, targets 7 8        read      0 5 6 7
@@ -45,11 +45,11 @@ class LMConfig(StackConfig):
 
     Attributes:
       num_layers: number of layers.
-      prefix: whether the inputs see each other both ways (prefix LM); else all is causal. The
+      prefix: True if the inputs see each other both ways (prefix LM); else all is causal. The
         parameters are the same: a causal model can be trained on as a prefix model.
-      prefix_buckets: of a prefix LM's relative bias: "causal", all for keys to the left (T5X), or
-        "bidirectional", half of them for keys to the right (the paper).
-      tie_embeddings: whether the output shares the embedding.
+      prefix_buckets: buckets of a prefix LM's relative bias: "causal", all for keys to the
+        left (T5X), or "bidirectional", half of them for keys to the right (the paper).
+      tie_embeddings: True if the output shares the embedding.
     """
 
     num_layers: Count
@@ -66,7 +66,7 @@ class LMConfig(StackConfig):
         return self.num_layers * self.layer_flops(length) + output
 
     def build(self, *, rngs: nnx.Rngs) -> "LM":
-        """Makes the module with fresh parameters."""
+        """Make the module with fresh parameters."""
         return LM(self, rngs=rngs)
 
 
@@ -92,7 +92,7 @@ class LM(TokenModel):
         self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
 
     def stacks(self) -> dict[str, Any]:
-        """The stacked layers, which have slots, by the names of their stacks."""
+        """Return the stacked layers, which have slots, by the names of their stacks."""
         return {"decoder": self.decoder.layers}
 
     def __call__(
@@ -107,7 +107,7 @@ class LM(TokenModel):
 
         Args:
           decoder_input_tokens: the text shifted right, 0 first; padded at the end.
-          decoder_segment_ids: of packed examples, from 1; 0 is padding.
+          decoder_segment_ids: decoder segment ids of packed examples, from 1; 0 is padding.
           decoder_causal_attention: 1 where the inputs are read, 0 elsewhere (seqio's name and
             meaning); a causal model does without.
           key: turns dropout on; None is deterministic.
@@ -135,7 +135,7 @@ class LM(TokenModel):
         decoder_causal_attention: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """What the output layer makes the logits of; arguments and errors are those of the call."""
+        """Return the output layer's input; arguments and errors are those of the call."""
         if self.prefix and decoder_causal_attention is None:
             raise InputError(
                 "a model with model.prefix needs rows that say where the inputs are: set "
@@ -160,7 +160,7 @@ class LM(TokenModel):
         max_length: int,
         prompt: Int[Array, "B P"] | None = None,
     ) -> tuple[Float[Array, "B V"], Cache]:
-        """Reads start token, inputs and prompt in one pass.
+        """Read start token, inputs and prompt in one pass.
 
         Args:
           inputs: padded with 0 on the right; rows may have different lengths, 0 among them.

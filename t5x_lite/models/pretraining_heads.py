@@ -1,11 +1,7 @@
 """Heads of pretraining: the masked language model's, and the detector's of replaced tokens.
 
-The head of a masked language model: tokens from hidden states.
-
 The table that its output shares with the embedding comes in as an array, so that no module has two
 parents.
-
-The heads that detect replaced tokens: ELECTRA's and DeBERTaV3's.
 """
 
 import dataclasses
@@ -31,7 +27,7 @@ class Mlm(Head):
     name: str = "mlm"
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MaskedLMHead":
-        """Makes the module."""
+        """Make the module."""
         encoder = encoder_of(self, model)
         return MaskedLMHead(
             encoder.d_model,
@@ -99,7 +95,7 @@ class MaskedLMHead(nnx.Module):
         return constrain(logits, "batch", "length", "vocab") if logits.ndim == 3 else logits
 
     def transform(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch E"]:
-        """What is multiplied with the table."""
+        """Return the states that are multiplied with the token embedding."""
         x = activate(self.dense.product(hidden), self.activation)
         x = self.norm(x.astype(hidden.dtype))
         return x if self.inverse is None else self.inverse.inverse(x)
@@ -110,7 +106,7 @@ RtdKind = Literal["electra", "deberta"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rtd(Head):
-    """Whether a token was replaced.
+    """Replaced token detection: the config of its head.
 
     Attributes:
       kind: "electra" or "deberta".
@@ -120,7 +116,7 @@ class Rtd(Head):
     kind: RtdKind = "electra"
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ElectraRtdHead | DebertaRtdHead":
-        """Makes the module."""
+        """Make the module."""
         encoder = encoder_of(self, model)
         activation, stddev = encoder.activation, encoder.initializer_stddev
         if self.kind == "electra":
@@ -135,7 +131,7 @@ class Rtd(Head):
 
 
 class ElectraRtdHead(nnx.Module):
-    """Whether a token was replaced: dense -> activation -> one number (Clark et al. 2020).
+    """Replaced token detection: dense -> activation -> one number (Clark et al. 2020).
 
     Args:
       d_model: size of the hidden states.
@@ -169,7 +165,7 @@ class ElectraRtdHead(nnx.Module):
         self.activation: Activation = activation
 
     def __call__(self, hidden: Float[Array, "B S D"]) -> Float[Array, "B S"]:
-        """The logit of "replaced" at each position."""
+        """Return the logit of "replaced" at each position."""
         x = activate(self.dense.product(hidden), self.activation).astype(hidden.dtype)
         return self.out.product(x)[..., 0]
 
@@ -216,7 +212,7 @@ class DebertaRtdHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], *, positions: Int[Array, "B S"] | None = None
     ) -> Float[Array, "B S"]:
-        """The logit of "replaced" at each position.
+        """Return the logit of "replaced" at each position.
 
         Args:
           hidden: the encoder's states.

@@ -17,8 +17,6 @@ One row for each published size: a function that gives the config, its `fields` 
 vocab_size 32128 is 32000 SentencePiece pieces and 100 sentinels, rounded up to a multiple of 128;
 the others are rounded up likewise. The decoder-only rows are in `t5x_lite.models.published`.
 
-One row for each published encoder: a function that gives the config, its `fields` replaced.
-
     experiment = Experiment(model=bert_base(dropout_rate=0.0), ...)
 
 | rows | differ from BERT in | source |
@@ -30,8 +28,6 @@ One row for each published encoder: a function that gives the config, its `field
 
 Vocabularies are those of the releases, not rounded up: weights of Hugging Face fit as they are. The
 cased BERTs have vocab_size=28996.
-
-One row for each published DeBERTa: a function that gives the config, its `fields` replaced.
 
     discriminator = deberta_v3_small()
     generator = deberta_v3_generator(discriminator)
@@ -339,7 +335,7 @@ def electra_large(**fields: Any) -> BertConfig:
 
 
 def electra_generator(discriminator: BertConfig, **fields: Any) -> BertConfig:
-    """The generator that ELECTRA's code gives a discriminator: as deep, with the same tables.
+    """Return ELECTRA's generator of a discriminator: equally deep, with its embeddings.
 
     Its width is a quarter of the discriminator's, or a third of base's 768, with heads of 64.
     Source: google-research/electra configure_pretraining.py and run_pretraining.py.
@@ -365,7 +361,7 @@ def _deberta(d_model: int, num_layers: int, /, **fields: Any) -> DebertaConfig:
     return DebertaConfig(**{**defaults, **fields})
 
 
-# v2 (2021): with a convolution beside the first layer
+# v2 (2021): with a convolution next to the first layer
 
 
 def _deberta_v2(num_layers: int, /, **fields: Any) -> DebertaConfig:
@@ -412,7 +408,7 @@ def mdeberta_v3_base(**fields: Any) -> DebertaConfig:
 
 
 def deberta_v3_generator(discriminator: DebertaConfig, **fields: Any) -> DebertaConfig:
-    """The generator of a discriminator: as wide, half as deep, with an enhanced mask decoder."""
+    """Return a discriminator's generator: as wide, half as deep, with enhanced mask decoder."""
     num_layers = max(1, discriminator.num_layers // 2)
     defaults: dict[str, Any] = {"num_layers": num_layers, "enhanced_mask_decoder": True}
     return discriminator.replace(**{**defaults, **fields})
@@ -424,7 +420,7 @@ def _lm(d_model: int, num_heads: int, num_layers: int, d_ff: int, /, **fields: A
 
 
 def lm_v1(**fields: Any) -> LMConfig:
-    """The paper's language model (table 2), 110M parameters: one stack of T5 1.0 base.
+    """Return the paper's language model (table 2), 110M parameters: one stack of T5 1.0 base.
 
     Source: t5/models/gin/models/lm_v1.gin in google-research/text-to-text-transfer-transformer; its
     prefix language model, lm_v1_ifa.gin, is `lm_v1(prefix=True)`. Its relative bias has buckets for
@@ -440,7 +436,7 @@ def lm_v1(**fields: Any) -> LMConfig:
 
 
 def lm_base(**fields: Any) -> LMConfig:
-    """Base, 110M parameters; `fields` replace the preset's."""
+    """Return base, 110M parameters; `fields` replace the preset's."""
     return _lm(768, 12, 12, 2048, **fields)
 
 

@@ -1,7 +1,5 @@
 """T5: the encoder-decoder, and its encoder alone.
 
-T5: the encoder-decoder of Raffel et al. 2020, its 1.1 revision and their relatives.
-
     config = T5Config(vocab_size=32128, d_model=512, ...)      # or published.t5_1_1_small()
     model = config.build(rngs=nnx.Rngs(0))
     logits = model(encoder_input_tokens, decoder_input_tokens)
@@ -65,7 +63,7 @@ _SHARED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackConfig(ModelConfig):
-    """What all models made of T5's layers choose.
+    """The base config of all models made of T5's layers.
 
     Attributes:
       d_model: size of embeddings and hidden states.
@@ -88,10 +86,10 @@ class StackConfig(ModelConfig):
         "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", whose
         memory is linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
         "cudnn", cuDNN's for NVIDIA GPUs and bfloat16 (`t5x_lite.nn.cudnn_attention`), elsewhere
-        plain, and refused in training. Decoding is plain.
+        plain, and rejected in training. Decoding is plain.
       attention_block: keys that blocked attention takes at a time, and queries too if the kernel
         does it: 256 is good there; where that does not fit the chip, the half is taken.
-      one_text_rows: whether each row holds one text with its padding behind it: then cuDNN's
+      one_text_rows: True if each row holds one text with its padding behind it: then cuDNN's
         attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
     """
 
@@ -134,12 +132,12 @@ class StackConfig(ModelConfig):
         return self.num_heads
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Refuses devices or a dtype that cuDNN's attention, if chosen, does not run on."""
+        """Reject devices or a dtype that cuDNN's attention, if chosen, does not run on."""
         if self.attention == "cudnn":
             cudnn_attention.check(kind=kind, dtype=dtype)
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Refuses a precision that the kernel for TPUs, if chosen, does not have."""
+        """Reject a precision that the kernel for TPUs, if chosen, does not have."""
         check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
@@ -149,7 +147,7 @@ class StackConfig(ModelConfig):
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool
     ) -> tuple["StackConfig", str]:
-        """The config with what "auto" is on such devices; see `ModelConfig.with_choices`."""
+        """Return the config with what "auto" is on such devices; see `ModelConfig.with_choices`."""
         counts = [f.name for f in dataclasses.fields(self) if f.name.endswith("_layers")]
         return chosen(
             self,
@@ -163,7 +161,7 @@ class StackConfig(ModelConfig):
         )
 
     def unrolled(self) -> "StackConfig":
-        """The same model with its layers as straight-line code."""
+        """Return the same model with its layers as straight-line code."""
         return self.replace(unroll=True)
 
     def on_cpu(self, *, dtype: str) -> "StackConfig":
@@ -176,7 +174,7 @@ class StackConfig(ModelConfig):
         """FLOPs of one layer's forward pass for one row; see `ModelConfig.forward_flops`.
 
         Args:
-          length: of the row.
+          length: length of the row.
           across: length of the inputs that cross-attention reads; 0 where there is none.
         """
         d, joined = self.d_model, self.num_heads * self.d_kv
@@ -187,7 +185,7 @@ class StackConfig(ModelConfig):
 
     @property
     def running(self) -> Running:
-        """How a stack of layers is run."""
+        """Settings by which a stack of layers is run."""
         return Running.of(
             unroll=self.unroll,
             remat=self.remat,
@@ -204,7 +202,7 @@ class T5Config(StackConfig):
     Attributes:
       num_encoder_layers: layers of the encoder.
       num_decoder_layers: layers of the decoder; 6 and 6 is the paper's half of base.
-      tie_embeddings: whether the output shares the embedding (1.0).
+      tie_embeddings: True if the output shares the embedding (1.0).
       share_layers: encoder and decoder share one set of parameters (paper section 3.2, "shared"),
         stored at encoder/; the decoder stores its cross-attention and that one's norms alone. As in
         the paper's own code (t5's bi_v1_shared.gin gives both stacks one variable scope), the
@@ -232,7 +230,7 @@ class T5Config(StackConfig):
             )
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """The decoder's arrays read from the encoder, where layers are shared."""
+        """Return the decoder's arrays read from the encoder, where layers are shared."""
         if not self.share_layers:
             return ()
         pairs = {f"layers/{name}": f"layers/{of}" for name, of in _SHARED.items()}
@@ -260,7 +258,7 @@ class T5Config(StackConfig):
         return encoder + decoder + 2 * targets * self.d_model * self.vocab_size
 
     def build(self, *, rngs: nnx.Rngs) -> "T5":
-        """Makes the module with fresh parameters."""
+        """Make the module with fresh parameters."""
         return T5(self, rngs=rngs)
 
 
@@ -287,7 +285,7 @@ class T5(TokenModel):
         self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
 
     def stacks(self) -> dict[str, Any]:
-        """The stacked layers, which have slots, by the names of their stacks."""
+        """Return the stacked layers, which have slots, by the names of their stacks."""
         return {"encoder": self.encoder.layers, "decoder": self.decoder.layers}
 
     def encode(
@@ -297,11 +295,11 @@ class T5(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B _ D"]:
-        """The encoder's output, of a prompt's rows, too.
+        """Return the encoder's output, of a prompt's rows, too.
 
         Args:
           tokens: padded with 0.
-          segment_ids: of packed examples, from 1; 0 is padding.
+          segment_ids: segment ids of packed examples, from 1; 0 is padding.
           key: turns dropout on.
         """
         x = self.embed(tokens)
@@ -328,8 +326,8 @@ class T5(TokenModel):
         Args:
           encoder_input_tokens: padded with 0.
           decoder_input_tokens: the targets shifted right, 0 first.
-          encoder_segment_ids: of packed examples; both or neither.
-          decoder_segment_ids: of packed examples.
+          encoder_segment_ids: encoder segment ids of packed examples; both or neither.
+          decoder_segment_ids: decoder segment ids of packed examples.
           key: turns dropout on; None is deterministic.
 
         Returns:
@@ -354,7 +352,7 @@ class T5(TokenModel):
         decoder_segment_ids: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """What the output layer makes the logits of; the arguments are those of the call."""
+        """Return the output layer's input; the arguments are those of the call."""
         seen = after_prompt(encoder_input_tokens, self.prompt)
         cross_mask = masks.across(seen, encoder_segment_ids, decoder_segment_ids)
         encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
@@ -388,7 +386,7 @@ class T5(TokenModel):
         max_length: int,
         prompt: Int[Array, "B P"] | None = None,
     ) -> tuple[Float[Array, "B V"], Cache]:
-        """Encodes the inputs, reads the prompts and makes the cache: one pass.
+        """Encode the inputs, read the prompts and make the cache: one pass.
 
         Args:
           inputs: padded with 0 on the right.
@@ -441,15 +439,11 @@ class T5EncoderConfig(StackConfig):
         return self.text_flops(length)
 
     def text_flops(self, length: int) -> int:
-        """FLOPs of one text's forward pass.
-
-        Args:
-          length: its tokens.
-        """
+        """FLOPs of one text's forward pass."""
         return self.num_layers * self.layer_flops(length)
 
     def build(self, *, rngs: nnx.Rngs) -> "T5Encoder":
-        """Makes the module with fresh parameters."""
+        """Make the module with fresh parameters."""
         return T5Encoder(self, rngs=rngs)
 
 
@@ -471,7 +465,7 @@ class T5Encoder(TokenModel):
         )
 
     def stacks(self) -> dict[str, Any]:
-        """The stacked layers, which have slots, by the names of their stacks."""
+        """Return the stacked layers, which have slots, by the names of their stacks."""
         return {"encoder": self.encoder.layers}
 
     def __call__(
@@ -481,11 +475,11 @@ class T5Encoder(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """The encoder's output.
+        """Return the encoder's output.
 
         Args:
           tokens: padded with 0.
-          segment_ids: of packed examples, from 1; 0 is padding.
+          segment_ids: segment ids of packed examples, from 1; 0 is padding.
           key: turns dropout on.
         """
         x = self.embed(tokens)
@@ -504,5 +498,5 @@ class T5Encoder(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """The call under the name that it has in T5."""
+        """Return the call under the name that it has in T5."""
         return self(tokens, segment_ids=segment_ids, key=key)

@@ -1,6 +1,6 @@
-"""What retrievers have besides the model: a second tower, and pooling.
+"""Additions of retrievers to the model: a second tower, and pooling.
 
-Encoders besides the model, of its kind: that of passages, of a retriever with two towers.
+Encoders in addition to the model, of its kind: that of passages, of a retriever with two towers.
 
     towers = Towers(("passage",), config, rngs=rngs)
     towers["passage"](tokens)                           # parameters at towers/passage
@@ -62,7 +62,7 @@ def as_model(arrays: Mapping[str, Any], tower: str = "") -> dict[str, Any]:
     """Select the parameters of one encoder, a tower at the paths of the model.
 
     Args:
-      arrays: of all encoders, by path.
+      arrays: arrays of all encoders, by path.
       tower: name of the tower; "" is the model.
 
     Returns:
@@ -111,7 +111,7 @@ Pooling = Literal["cls", "mean"]
 def pool(
     hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | Int[Array, "B T"], kind: Pooling
 ) -> Float[Array, "B D"]:
-    """The vectors of texts, one a row, in float32.
+    """Return the vectors of texts, one a row, in float32.
 
     Args:
       hidden: an encoder's states.
@@ -130,11 +130,6 @@ def pool(
 
 
 def check_pooling(name: str, kind: str) -> None:
-    """Refuses, by an InputError, a kind that does not exist.
-
-    Args:
-      name: of the field, for the message.
-      kind: its value.
-    """
+    """Raise InputError for an unknown kind."""
     if kind not in get_args(Pooling):
         raise InputError(f"{name} must be one of {get_args(Pooling)}: got {kind!r}")

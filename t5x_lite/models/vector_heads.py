@@ -1,7 +1,5 @@
 """Heads of retrieval: dense, lexical and multi-vector.
 
-The head that makes one vector of a text: pooling, perhaps a projection, and the length 1.
-
     Dense(pooling="cls")                                   # the state of [CLS], of length 1
     Dense(pooling="cls", projection=128, tied=False)       # W h + b, of queries and of passages
 
@@ -63,7 +61,7 @@ Role = Literal["query", "passage"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """What is put before a text.
+    """A prefix of texts.
 
     Attributes:
       name: such as "query" or "document".
@@ -80,14 +78,14 @@ class Dense(Head):
 
     Attributes:
       pooling: "cls" or "mean"; `models.towers`.
-      normalize: whether vectors have length 1.
+      normalize: True if vectors have length 1.
       max_length: tokens of a text at most, [CLS] and [SEP] included; None is not known.
       prompts: that texts of some kinds begin with.
       default_prompt: the name of the one that a text without a kind begins with; "" is none.
       projection: numbers of a vector, by a linear layer behind the pooling; None has no such layer.
-      tied: whether queries and passages have the same.
-      activation: of the projection's result, before the length is 1; LaBSE has "tanh".
-      projection_bias: whether the projection has a bias; Sentence-T5's has none.
+      tied: True if queries and passages have the same.
+      activation: activation of the projection's result, before the length is 1; LaBSE has "tanh".
+      projection_bias: True if the projection has a bias; Sentence-T5's has none.
     """
 
     name: str = "dense"
@@ -120,7 +118,7 @@ class Dense(Head):
         return self.projection is not None
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "DenseHead":
-        """Makes the module.
+        """Make the module.
 
         Raises:
           InputError: the pooling is "cls", and rows do not begin with [CLS].
@@ -129,7 +127,7 @@ class Dense(Head):
         return DenseHead(self, model, rngs=rngs)
 
     def prompt(self, *names: str) -> str:
-        """What a text of a kind begins with: the first of some prompts that there is.
+        """Return the text of the first existing prompt, which begins a text.
 
         Args:
           names: of prompts; where there is none of them it is the default one, or "".
@@ -139,13 +137,13 @@ class Dense(Head):
 
 
 def dense_of(heads: Mapping[str, Head]) -> Dense | None:
-    """The head that makes vectors, of a checkpoint's heads by name; None where there is none."""
+    """Return the head for vectors among a checkpoint's heads by name, or None."""
     head = heads.get("dense")
     return head if isinstance(head, Dense) else None
 
 
 def check_cls(pooling: Pooling, model: ModelConfig) -> None:
-    """Refuses, by an InputError, the pooling "cls" of a model whose rows have no [CLS]."""
+    """Raise InputError for the pooling "cls" of a model without [CLS] in its rows."""
     if pooling == "cls" and not model.begins_with_cls:
         raise InputError(
             f"pooling 'cls': the rows of a {type(model).__name__} do not begin with [CLS]; use "
@@ -194,17 +192,17 @@ class DenseHead(nnx.Module):
         Args:
           hidden: the encoder's states.
           mask: what is no padding: true, or above 0.
-          role: of the texts.
+          role: role of the texts.
         """
         vectors = self.project(pool(hidden, mask, self.config.pooling), role=role)
         return unit(vectors) if self.config.normalize else vectors
 
     def project(self, pooled: Float[Array, "B D"], *, role: Role = "query") -> Float[Array, "B K"]:
-        """What the projection makes of pooled states, where there is one.
+        """Apply the projection to pooled states, if there is one.
 
         Args:
           pooled: float32.
-          role: of the texts.
+          role: role of the texts.
         """
         if self.config.projection is not None:
             layer = getattr(self, "query" if self.config.tied else role)
@@ -214,7 +212,7 @@ class DenseHead(nnx.Module):
 
 
 def _sizes(model: ModelConfig | None) -> tuple[int, float]:
-    """The size of a model's states, and the deviation of a fresh kernel that reads them."""
+    """Return the size of a model's states, and the deviation of a fresh kernel that reads them."""
     d_model = getattr(model, "d_model", None)
     if not isinstance(d_model, int):
         raise InputError(f"a projection reads the states of an encoder, not of a {type(model)}")
@@ -222,7 +220,7 @@ def _sizes(model: ModelConfig | None) -> tuple[int, float]:
 
 
 def unit(vectors: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-    """The vectors at length 1; one of zeros stays as it is, with a gradient that is finite."""
+    """Scale vectors to length 1; zero vectors stay, with a finite gradient."""
     squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
 
@@ -243,7 +241,7 @@ class Lexical(Head):
     specials: Annotated[tuple[int, ...], AtLeast(0)] = XLM_R
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LexicalHead":
-        """Makes the module."""
+        """Make the module."""
         return LexicalHead(self, encoder_of(self, model).d_model, rngs=rngs)
 
 
@@ -276,13 +274,13 @@ class LexicalHead(nnx.Module):
     def is_term(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"]
     ) -> Bool[Array, "B S"]:
-        """What is no padding, where segment_ids are 0, and no special token."""
+        """Return True for tokens that are neither padding (segment_ids 0) nor special."""
         specials = jnp.asarray(self.config.specials, jnp.int32)
         return (segment_ids > 0) & ~jnp.isin(tokens, specials)
 
 
 def linear(d_in: int, d_out: int, *, rngs: nnx.Rngs) -> dense_Dense:
-    """A dense layer as PyTorch begins one: kernel and bias uniform below 1 / sqrt(d_in)."""
+    """Return a dense layer as PyTorch begins one: kernel and bias uniform below 1 / sqrt(d_in)."""
     bound = 1 / math.sqrt(d_in)
 
     def uniform(key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -298,14 +296,14 @@ def linear(d_in: int, d_out: int, *, rngs: nnx.Rngs) -> dense_Dense:
 def term_weights(
     weights: Float[Array, "B S"], tokens: Int[Array, "B S"], is_term: Bool[Array, "B S"]
 ) -> Float[Array, "B S"]:
-    """The largest weight of each term at its place, and 0 at all other places.
+    """Return the largest weight of each term at its place, and 0 at all other places.
 
     It is the maximum over the places of one token, without an array of the vocabulary: places are
     sorted by token and weight, and the last of each token stays. Of equal weights one place stays,
     and has the gradient alone.
 
     Args:
-      weights: of all places, from 0 on.
+      weights: weights of all places, from 0 on.
       tokens: ids.
       is_term: what is no padding and no special token.
     """
@@ -323,15 +321,11 @@ def scores(
     queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
     passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
 ) -> Float[Array, "G N"]:
-    """Sums over common terms of the products of weights, of each query and each passage.
+    """Sum over common terms of the products of weights, of each query and each passage.
 
     Two ways give the same numbers, and the one with the smaller arrays is taken: an equality of all
     pairs of places [G, c, Lq, Lp], c passages at a time; or passages as vectors [N, U] of the
     queries' own tokens, of which there are U = G Lq at most.
-
-    Args:
-      queries: tokens, and weights by `term_weights`.
-      passages: the same of passages.
     """
     num, length = queries[0].shape
     by_terms = num < passages[0].shape[1] or num * length <= 4096
@@ -383,7 +377,7 @@ def scores_by_pairs(
 
 
 def in_chunks(num: int, *, at_most: int) -> int:
-    """The size of equal chunks: the largest divisor of a number up to a limit."""
+    """Return the size of equal chunks: the largest divisor of a number up to a limit."""
     return max(size for size in range(1, min(num, at_most) + 1) if num % size == 0)
 
 
@@ -399,7 +393,7 @@ class MultiVector(Head):
 
     Attributes:
       size: numbers of a vector; None is as many as the states have.
-      normalize: whether vectors have length 1.
+      normalize: True if vectors have length 1.
     """
 
     name: str = "multi_vector"
@@ -407,7 +401,7 @@ class MultiVector(Head):
     normalize: bool = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MultiVectorHead":
-        """Makes the module."""
+        """Make the module."""
         return MultiVectorHead(self, encoder_of(self, model).d_model, rngs=rngs)
 
 
@@ -442,7 +436,7 @@ def late_scores(
     queries: tuple[Float[Array, "*A G Lq K"], Bool[Array, "*A G Lq"]],
     passages: tuple[Float[Array, "*A N Lp K"], Bool[Array, "*A N Lp"]],
 ) -> Float[Array, "*A G N"]:
-    """The mean over a query's tokens of their largest similarity with a token of the passage.
+    """Return the mean over a query's tokens of their largest similarity with passage tokens.
 
     Similarities are made for some passages at a time, [*A, G, c, Lq, Lp], and again in the backward
     pass; a query or a passage without tokens has the score 0.

@@ -111,7 +111,7 @@ def headwise_attention(
     bias: Float[Array, "#B H T S"] | None,
     mask: Bool[Array, "#B 1 #T S"] | None,
 ) -> Float[Array, "B T H K"]:
-    """What `softmax_attention` computes, one head of one row at a time, for CPUs.
+    """Compute `softmax_attention` for one head of one row at a time, for CPUs.
 
     XLA multiplies a batch of small matrices at 14 to 20 GFLOP/s on two cores and a single pair at
     67, and the logits of one head stay in the cache. The backward pass computes them again.
@@ -129,7 +129,6 @@ def _with_head(x: Array, new: Array, row: Array, head: Array) -> Array:
 
 
 def _part(x: Array | None, row: Array, head: Array) -> Array | None:
-    """A head's [T, S] of a bias or a mask."""
     if x is None:
         return None
     place = [index if size > 1 else 0 for index, size in zip((row, head), x.shape, strict=False)]
@@ -155,7 +154,7 @@ def _headwise_forward(
         weights = jnp.exp(logits - largest)
         normaliser = jnp.sum(weights, axis=-1, keepdims=True)
         mixed = einsum("TS,SK->TK", weights.astype(v.dtype), v) / normaliser
-        # The two apart: the sum of their logarithms loses small ones beside a masked logit.
+        # The two apart: the sum of their logarithms loses small ones next to a masked logit.
         return mixed, jnp.concatenate([largest, normaliser], axis=1)
 
     def attend_some(index: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -253,10 +252,10 @@ def dot_product_attention(
       key: projected keys.
       value: projected values.
       pattern: which keys a query sees, and what is added to its logits.
-      dropout_rate: of the attention weights.
+      dropout_rate: dropout rate of the attention weights.
       dropout_key: None is deterministic.
-      share_dropout: whether all queries of a head drop the same keys, as in T5; else each query and
-        key have a draw of their own, as in BERT.
+      share_dropout: True if all queries of a head drop the same keys, as in T5; else each query and
+        key have their own draw, as in BERT.
       prefix: keys and values that all queries see; all queries of a head drop the same of them.
         With one there is neither kernel nor cuDNN's attention.
       prefix_bias: is added to their logits; None adds nothing.
@@ -315,12 +314,12 @@ def dot_product_attention(
 def of_rows(
     prefix: Prefix, num: int, rate: float, *, key: Key | None
 ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-    """The keys and values of a prefix for each row, with what dropout does to the values.
+    """Return the keys and values of a prefix for each row, with what dropout does to the values.
 
     Args:
       prefix: keys and values.
       num: B.
-      rate: of the dropout of attention weights.
+      rate: rate of the dropout of attention weights.
       key: as the attention has it; None is no dropout.
     """
     keys, values = (jnp.broadcast_to(x, (num, *x.shape[-3:])) for x in prefix)
@@ -329,7 +328,7 @@ def of_rows(
 
 
 def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
-    """An array of masks or biases [.., S] with a value for so many keys before the others."""
+    """Prepend a value for so many keys to an array of masks or biases [.., S]."""
     if x is None:
         return None
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(num, 0)], constant_values=value)
@@ -342,9 +341,9 @@ def dropped_values(
 
     Args:
       value: the projected values.
-      rate: of the dropout.
+      rate: rate of the dropout.
       key: None is no dropout.
-      share: whether all queries of a head drop the same keys. Then a value is dropped or scaled as
+      share: True if all queries of a head drop the same keys. Then a value is dropped or scaled as
         a whole, without a pass over [B, H, T, S]. If not, values are scaled alone.
     """
     if key is None or rate == 0.0:
@@ -365,7 +364,7 @@ def attention_by_head(
     prefix: Prefix | None = None,
     prefix_bias: Float[Array, "#B H #T P"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """What `dot_product_attention` computes, for few queries over the keys and values of a cache.
+    """Compute `dot_product_attention` for few queries over the keys and values of a cache.
 
     The operations and their order are those of `softmax_attention`, without its backward pass:
     incremental decoding gives what the whole forward pass gives. Keys are in blocks, G = N * H, and
@@ -399,7 +398,7 @@ def attention_by_head(
 class Attention(nnx.Module):
     """Projections around `dot_product_attention`; self-attention, or cross-attention.
 
-    T5's have no bias, and the scale of the logits is in the query's initialiser (t5x layers.py);
+    T5's have no bias, and the scale of the logits is in the query's initializer (t5x layers.py);
     BERT's have biases, and logits are divided by the root of a head's size.
 
     Args:
@@ -410,13 +409,13 @@ class Attention(nnx.Module):
       bias: whether the projections have biases.
       scaled: whether logits are multiplied by `scale`, which is 1 / sqrt(K) at first.
       share_dropout: whether all queries of a head drop the same keys.
-      stddev: of the kernels at the start; None is T5's initialisers.
+      stddev: of the kernels at the start; None is T5's initializers.
       rngs: the stream "params" is used.
     """
 
     slot: HiddenSlot | None = None  # an adapter's scale of the mixed values
     prefix: KeySlot | None = None  # an adapter's keys and values
-    joint: FusedDense | None = None  # after `join`, in place of query, key and value
+    joint: FusedDense | None = None  # after `join`, instead of query, key and value
     joint_out: FusedDense | None = None  # and of out
 
     def __init__(
@@ -455,14 +454,14 @@ class Attention(nnx.Module):
         self.scale = 1.0 / math.sqrt(d_kv) if scaled else None
 
     def dense_sites(self) -> dict[str, Dense]:
-        """The projections by the names of their sites."""
+        """Return the projections by the names of their sites."""
         return {name: getattr(self, name) for name in ("query", "key", "value", "out")}
 
     def join(self, *, crosses: bool = False) -> None:
-        """Makes one product of query, key and value, for decoding; in place.
+        """Make one product of query, key and value, for decoding; in place.
 
         Args:
-          crosses: whether keys and values have another source: then the query stands alone.
+          crosses: True if keys and values have another source: then the query stands alone.
 
         Raises:
           ValueError: the projections have biases or a scale, for which a fused product has no
@@ -480,21 +479,21 @@ class Attention(nnx.Module):
     def heads(
         self, joined: Float[Array, "B T J"], length: str | None = "length"
     ) -> Float[Array, "B T H K"]:
-        """Splits the joined axis into heads; `length` is the logical name of the axis T."""
+        """Split the joined axis into heads; `length` is the logical name of the axis T."""
         heads = joined.reshape(*joined.shape[:-1], self.num_heads, self.d_kv)
         return constrain(heads, "batch", length, "heads", "kv")
 
     def scaled_queries(
         self, x: Float[Array, "*batch D"], seen: Any = None
     ) -> Float[Array, "*batch J"]:
-        """Queries of x, multiplied by the scale in float32, before they are divided into heads."""
+        """Return queries of x, scaled in float32, before they are divided into heads."""
         if self.scale is None:
             return self.query(x, seen)
         product = self.query(x, seen) if saves_bytes() else self.query.product(x, seen)
         return (product.astype(jnp.float32) * self.scale).astype(x.dtype)
 
     def close(self, mixed: Float[Array, "B T H K"], seen: Any = None) -> Float[Array, "B T D"]:
-        """Joins the heads and projects them to d_model."""
+        """Join the heads and project them to d_model."""
         mixed = constrain(mixed, "batch", "length", "heads", "kv")
         joined = mixed.reshape(*mixed.shape[:-2], self.num_heads * self.d_kv)
         if self.slot is not None and self.joint_out is None:
@@ -509,13 +508,13 @@ class Attention(nnx.Module):
         return self.heads(self.key(source, seen)), self.heads(self.value(source, seen))
 
     def queries(self, x: Float[Array, "B T D"], seen: Any = None) -> Float[Array, "B T H K"]:
-        """Queries of x; `seen` is that of `Dense.product`."""
+        """Return queries of x; `seen` is that of `Dense.product`."""
         return self.heads(self.scaled_queries(x, seen) if self.joint is None else self.joint(x)[0])
 
     def project_all(
         self, x: Float[Array, "B T D"]
     ) -> tuple[Float[Array, "B T H K"], tuple[Float[Array, "B T H K"], Float[Array, "B T H K"]]]:
-        """Queries, and keys and values, of the x of self-attention."""
+        """Return queries, keys and values of x for self-attention."""
         if self.joint is not None:
             query, key, value = map(self.heads, self.joint(x))
             return query, (key, value)
@@ -560,7 +559,7 @@ class Attention(nnx.Module):
         return None if self.prefix is None else self.prefix()
 
     def prefix_bias(self, pattern: Pattern) -> Float[Array, "#B H #T P"] | None:
-        """The relative bias of the slot's keys; None of those that lie nowhere."""
+        """Return the relative bias of the slot's keys; None of those that lie nowhere."""
         slot = self.prefix
         return pattern.bias_before(slot.num_before) if isinstance(slot, PlacedKeySlot) else None
 

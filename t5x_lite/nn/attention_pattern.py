@@ -1,13 +1,11 @@
-"""What queries attend to: which keys they see, and what is added to their logits.
-
-What queries attend to, as one object: which keys they see, and what is added to their logits.
+"""The pattern of attention: the keys that queries attend to, and the bias of their logits.
 
     Pattern(masks.causal(8))                         an array: plain attention over all keys
     Pattern(masks.of_decoder())                      a Visibility: attention in blocks of keys
     pattern.biased(relative_bias, bidirectional=True)
 
 A stack makes the pattern once, for all of its layers. The forms go together by themselves: an array
-beside a mask that is an array, a table that each block reads beside a `Visibility`.
+next to a mask that is an array, a table that each block reads next to a `Visibility`.
 
 Attention by content and by distance, as DeBERTa has it; over all queries at once, or in blocks.
 
@@ -49,7 +47,7 @@ class Distances(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """What attention is computed of; scaled.
+    """Scaled inputs of attention.
 
     Attributes:
       query: projected queries.
@@ -134,7 +132,7 @@ def attend(
     Args:
       operands: T is S.
       mask: True where a query may see a key.
-      draws: of dropout; values are scaled.
+      draws: random bits of dropout; values are scaled.
     """
     logits = _logits(operands)
     kept = None if draws is None else draws.kept(logits.shape)
@@ -185,7 +183,7 @@ def attend_in_blocks(
       operands: as for `attend`.
       segment_ids: a position sees those of its own; 0 is padding.
       block: queries at a time; T need not be a multiple of it.
-      draws: of dropout, for each block anew, in the backward pass again.
+      draws: random bits of dropout, for each block again, in the backward pass again.
 
     Raises:
       ValueError: a block of less than 1 query.
@@ -225,7 +223,6 @@ def _block(
     index: Array,
     operands: Operands,
 ) -> Float[Array, "B block H K"]:
-    """The output of a block of queries; `operands.query` are those of the block alone."""
     start, length = index * block, segment_ids.shape[1]
     here = operands._replace(position_query=None)
     if operands.position_key is not None:
@@ -275,7 +272,7 @@ def _blocks_forward(
         here = _block(block, rate, segment_ids, key, index, operands._replace(query=query))
         return jax.lax.dynamic_update_slice_in_dim(out, here, index * block, axis=1)
 
-    # A loop and not a scan: rematerialisation policies reach into a scan, and "dots" would keep
+    # A loop and not a scan: rematerialization policies reach into a scan, and "dots" would keep
     # every block's logits.
     num = _num_blocks(block, segment_ids.shape[1])
     _, out = jax.lax.while_loop(
@@ -324,10 +321,10 @@ class Pattern:
         DeBERTa's distances, in either form. None is none.
       positions: row positions of queries and of keys, which a relative bias of the first form
         reads.
-      valid: of the slots of a cache that come before the first step, False at the padding that
-        stands before a row's first token; None is no padding.
+      valid: mask of the slots of a cache that come before the first step, False at the padding
+        that stands before a row's first token; None is no padding.
       relative: row positions of queries and of keys -> the relative bias; None without one.
-      by_head: whether one head of one row is to be attended at a time (`headwise_attention`).
+      by_head: True if one head of one row is to be attended at a time (`headwise_attention`).
 
     Raises:
       ValueError: mask and bias have different forms.
@@ -349,7 +346,7 @@ class Pattern:
             )
 
     def biased(self, relative: RelativeBias, *, bidirectional: bool) -> "Pattern":
-        """The pattern with a relative bias in its form.
+        """Return the pattern with a relative bias in its form.
 
         Args:
           relative: the table.
@@ -371,7 +368,7 @@ class Pattern:
         return dataclasses.replace(self, bias=bias, relative=read)
 
     def bias_before(self, num: int) -> Float[Array, "#B H #T P"] | None:
-        """The relative bias of so many keys that lie before each row's first token.
+        """Return the relative bias of so many keys that lie before each row's first token.
 
         None without a relative bias.
         """

@@ -20,7 +20,7 @@ GraphDef = nnx.GraphDef
 
 
 def split(module: nnx.Module) -> tuple[GraphDef, Params, Axes]:
-    """Takes a module apart.
+    """Take a module apart.
 
     Returns:
       graphdef: its static structure.
@@ -37,19 +37,19 @@ def split(module: nnx.Module) -> tuple[GraphDef, Params, Axes]:
 
 
 def bind(graphdef: GraphDef, params: Params) -> Any:
-    """Puts a module together from its structure and a nested dict of arrays."""
+    """Put a module together from its structure and a nested dict of arrays."""
     return nnx.merge(graphdef, params)
 
 
 def cast(params: Params, dtype: Any) -> Params:
-    """The parameters in the compute dtype; integer arrays stay as they are."""
+    """Return the parameters in the compute dtype; integer arrays stay as they are."""
     return jax.tree.map(
         lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, params
     )
 
 
 def shapes(build: Callable[[nnx.Rngs], nnx.Module]) -> tuple[GraphDef, Any, Axes]:
-    """Like `split(build(rngs))` with shapes in place of arrays: nothing is allocated.
+    """Like `split(build(rngs))` with shapes instead of arrays: nothing is allocated.
 
     Returns:
       graphdef, a nested dict of jax.ShapeDtypeStruct, axes.
@@ -67,14 +67,14 @@ def shapes(build: Callable[[nnx.Rngs], nnx.Module]) -> tuple[GraphDef, Any, Axes
 
 
 def init(build: Callable[[nnx.Rngs], nnx.Module], key: Key) -> Params:
-    """The initial parameters alone; a pure function of the key, to be jitted with out_shardings."""
+    """Return only the initial parameters; a pure function of the key, to jit with out_shardings."""
     return split(build(nnx.Rngs(params=key)))[1]
 
 
 def stacked(build: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs, *, num: int) -> Any:
-    """Builds `num` modules of one structure as one, each parameter with a leading "layers" axis.
+    """Build `num` modules of one structure as one, each parameter with a leading "layers" axis.
 
-    Each layer is initialised from a key of its own, as if it stood alone.
+    Each layer is initialized from its own key, as if it stood alone.
 
     Raises:
       ValueError: num is less than 1.

@@ -33,14 +33,14 @@ Pair = tuple[Array, Array]
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What is known before any array is.
+    """Static facts of a call, known without any array.
 
     Attributes:
       block: keys of a block.
-      causal: of the Visibility, like itself.
+      causal: flag of the `Visibility`.
       bidirectional: how the table is read, like max_distance.
-      max_distance: of the table; None without one.
-      dropout_rate: of the weights, where there are draws.
+      max_distance: largest relative distance of the table; None without one.
+      dropout_rate: dropout rate of the weights, where there are draws.
     """
 
     block: int
@@ -52,7 +52,7 @@ class Rules:
 
     @classmethod
     def of(cls, visible: Visibility, bias: RelativeTable | None, *, num_keys: int) -> "Rules":
-        """Those of one call.
+        """Return those of one call.
 
         Raises:
           ValueError: a block of less than 1 key.
@@ -213,7 +213,7 @@ def forward(
     rows: Rows,
     prefix: Pair | None = None,
 ) -> tuple[Array, tuple]:
-    """The output, and what `backward` takes: at its end output, largest logits and scales."""
+    """Return the output, and the residuals of `backward`: output, largest logits and scales."""
     num_queries, num_keys, dtype = query.shape[1], key.shape[1], value.dtype
     keys, values = _padded(rules, key), _padded(rules, value)
 
@@ -231,7 +231,7 @@ def forward(
         mixed = einsum("BHTS,BSHK->BTHK", weights.astype(dtype), _slice(rules, values, start))
         return index + 1, now, normaliser, total * _by_query(shrink) + mixed
 
-    # A while loop and not a scan: rematerialisation policies reach into a scan, and "dots" would
+    # A while loop and not a scan: rematerialization policies reach into a scan, and "dots" would
     # keep every block's logits.
     num_blocks = _num_blocks(rules, num_keys)
     _, largest, normaliser, total = jax.lax.while_loop(
@@ -246,7 +246,7 @@ def forward(
 
 
 def backward(rules: Rules, saved: tuple, g: Array, prefix: Pair | None = None) -> tuple:
-    """The gradients of what `forward` takes."""
+    """Return the gradients of what `forward` takes."""
     query, key, value, table, rows, out, largest, scale = saved
     num_queries, num_keys, dtype = query.shape[1], key.shape[1], value.dtype
     keys, values = _padded(rules, key), _padded(rules, value)

@@ -1,4 +1,4 @@
-"""What incremental decoding remembers: keys and values, and who descends from whom.
+"""The cache of incremental decoding: keys and values, and the ancestry of rows.
 
 An input is decoded in W rows (beams or samples), R = B * W, row b * W + w. Nothing of an input is
 copied for its rows: its cross-attention keys, and those of the decoder's prefix (start token and
@@ -66,7 +66,6 @@ class Cache:
 
 
 def _map_pairs(function: Callable[[Array, Array], tuple[Array, Array]], pairs: Any) -> Any:
-    """Applies a function of (keys, values) to those of each layer, or of all in one."""
     if pairs is None:
         return None
     if isinstance(pairs[0], jax.Array):
@@ -78,7 +77,7 @@ def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Arra
     """Keys in blocks [*layers, N * H, K, b], with zeros behind the last.
 
     Args:
-      keys: of S slots.
+      keys: keys of S slots.
       num_rows: W, the slots that are written together.
     """
     *layers, heads, size, slots = keys.shape
@@ -89,7 +88,7 @@ def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Arra
 
 
 def from_blocks(blocks: Array, *, num_heads: int, num_slots: int) -> Float[Array, "*layers H K S"]:
-    """The keys of all slots, from their blocks."""
+    """Return the keys of all slots, from their blocks."""
     *layers, _, size, block = blocks.shape
     keys = jnp.moveaxis(blocks.reshape(*layers, -1, num_heads, size, block), -4, -2)
     return keys.reshape(*layers, num_heads, size, -1)[..., :num_slots]
@@ -103,7 +102,7 @@ def start(
     valid: Bool[Array, "B P"],
     max_length: int,
 ) -> Cache:
-    """The cache after the prefix, with one row for each input.
+    """Return the cache after the prefix, with one row for each input.
 
     Args:
       own: pairs as in `Cache`, the keys [.., H, K, P] and the values [.., H, P, K].
@@ -135,12 +134,12 @@ def start(
 
 
 def unstack(tree: Any, num: int) -> tuple:
-    """The `num` layers of stacked arrays, one by one."""
+    """Return the `num` layers of stacked arrays, one by one."""
     return tuple(jax.tree.map(lambda array, n=n: array[n], tree) for n in range(num))
 
 
 def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Array, ""]) -> Any:
-    """Writes new keys and values from a slot on.
+    """Write new keys and values from a slot on.
 
     Args:
       old: a pair as in `Cache`.
@@ -160,7 +159,7 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
 
 
 def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Positions]:
-    """Where the next token goes and what it sees.
+    """Return the next token's slot and the mask of its keys.
 
     Returns:
       The first of its W slots; the mask of the slots that each row may see, its own new one
@@ -180,7 +179,7 @@ def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Position
 
 
 def repeat(cache: Cache, num: int) -> Cache:
-    """Makes `num` rows of each row: row r becomes r * num, ..., r * num + num - 1.
+    """Make `num` rows of each row: row r becomes r * num, ..., r * num + num - 1.
 
     Args:
       cache: at any step; after the prefill it is cheapest.
@@ -221,7 +220,7 @@ def repeat(cache: Cache, num: int) -> Cache:
 
 
 def select(cache: Cache, rows: Int[Array, " R"]) -> Cache:
-    """Continues the given rows: row r goes on from where row rows[r] is.
+    """Continues the given rows: row r continues from where row rows[r] is.
 
     Args:
       cache: at any step.
@@ -236,7 +235,7 @@ def select(cache: Cache, rows: Int[Array, " R"]) -> Cache:
 
 
 def advance(cache: Cache, own: Any) -> Cache:
-    """The cache one token on, with the keys and values that the layers wrote."""
+    """Return the cache one token on, with the keys and values that the layers wrote."""
     return dataclasses.replace(cache, own=own, index=cache.index + 1)
 
 
@@ -255,7 +254,7 @@ class Prefix(NamedTuple):
 
 
 def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
-    """The start token and each row's parts, one after the other, at the right end of the row.
+    """Right-align the start token and each row's parts, one after the other.
 
     align([[5, 6, 0], [7, 8, 9]], [[3, 0], [4, 2]], batch_size=2)
 
@@ -279,7 +278,7 @@ def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
 def prefix_mask(
     valid: Bool[Array, "B P"], both_ways: Bool[Array, "B P"] | None = None
 ) -> Bool[Array, "B 1 P P"]:
-    """What a prefix position may see: itself, what is before it, and both ways where so marked.
+    """Return the causal mask of a prefix, bidirectional where so marked.
 
     Args:
       valid: False at padding, which nothing sees.

@@ -4,7 +4,7 @@
 
 What `t5x_lite.nn.attention.softmax_attention` computes, by `jax.nn.dot_product_attention`: logits
 and weights are never in the GPU's memory. The bias and the mask are: together one array of the
-compute dtype, [1, H, T, S], or [B, H, T, S] where rows differ in what they see, made anew in each
+compute dtype, [1, H, T, S], or [B, H, T, S] where rows differ in what they see, made again in each
 layer and in its backward pass, and the bias's gradient is as large. Rows that are known to hold one
 text each (`Visibility.one_text`) need no mask: cuDNN reads how many keys a row has, and knows the
 causal order. The bias is [1, H, T, S] then. A row of padding alone attends to its first position;
@@ -13,7 +13,7 @@ padding that stands before a token gives NaN, so that it is seen.
 cuDNN takes bfloat16 and float16, and heads of a multiple of 8. Dropout that all queries of a head
 share, as T5's, is a scaling of the values and outside of this; a draw for each query and key has no
 implementation. The program is chosen when it is traced: where the devices are no NVIDIA GPUs, or
-the numbers float32, plain attention runs in its place (`check` refuses both before training).
+the numbers float32, plain attention runs in its place (`check` rejects both before training).
 """
 
 from typing import Any, Literal
@@ -36,7 +36,7 @@ _LARGEST_HEAD = 256
 
 
 def check_sizes(*, d_kv: int) -> None:
-    """Refuses, by an InputError, heads that cuDNN's attention does not take."""
+    """Raise InputError for heads that cuDNN's attention does not take."""
     if d_kv % 8 or d_kv > _LARGEST_HEAD:
         raise InputError(
             "model.attention 'cudnn' needs heads of a multiple of 8 and at most "
@@ -45,15 +45,7 @@ def check_sizes(*, d_kv: int) -> None:
 
 
 def check(*, kind: str, dtype: str) -> None:
-    """Refuses devices and dtypes for which plain attention would run in its place.
-
-    Args:
-      kind: of the devices, as JAX names it.
-      dtype: the compute dtype.
-
-    Raises:
-      InputError: with what to set.
-    """
+    """Raise InputError for devices and dtypes for which plain attention would run in its place."""
     if not is_nvidia(kind):
         raise InputError(
             "model.attention 'cudnn' needs NVIDIA GPUs, and the devices are of the kind "
@@ -67,7 +59,7 @@ def check(*, kind: str, dtype: str) -> None:
 
 
 def is_taken(kind: str, dtype: Any) -> bool:
-    """Whether cuDNN takes numbers of this dtype on devices of this kind."""
+    """Return True if cuDNN takes numbers of this dtype on devices of this kind."""
     return is_nvidia(kind) and jnp.dtype(dtype).name in _LEAST
 
 
@@ -149,7 +141,7 @@ def cudnn_attention(
 
 
 def _lengths(keys: Int[Array, "B S"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:
-    """How many keys a row has, and whether some of them stand behind padding."""
+    """Return each row's number of keys, and True if some of them follow padding."""
     real = keys > 0
     lengths = jnp.sum(real, axis=1, dtype=jnp.int32)
     behind = jnp.arange(keys.shape[1])[None] >= lengths[:, None]
@@ -176,7 +168,7 @@ def _longer(x: Array, fill: int) -> Array:
 def _whole(
     mask: Bool[Array, "#B 1 #T S"] | None, lengths: tuple[int, int], fill: tuple[int, int]
 ) -> Bool[Array, "_ 1 _ _"] | None:
-    """The mask with all of its queries and with what is put behind rows; None where all is seen."""
+    """Return the mask of all queries, fill included, or None if nothing is masked."""
     if mask is None and not any(fill):
         return None
     mask = jnp.ones((1, 1, *lengths), bool) if mask is None else mask
@@ -192,7 +184,7 @@ def _added(
     least: float,
     fill: tuple[int, int] = (0, 0),
 ) -> Float[Array, "_ H T S"]:
-    """What is added to the logits, in float32: the bias, or the least where a key is not seen."""
+    """Return the float32 term of the logits: the bias, or the least value at masked keys."""
     if mask is not None:
         fill = (mask.shape[2] - logits.shape[2], mask.shape[3] - logits.shape[3])
     if any(fill):
@@ -203,7 +195,7 @@ def _added(
 def on_mesh(
     function: Any, query: Array, key: Array, value: Array, mask: Any, lengths: Any, bias: Any
 ) -> Array:
-    """Calls a function on each device's rows and heads; as it is without a mesh."""
+    """Call a function on each device's rows and heads; as it is without a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return function(query, key, value, mask, lengths, bias)

@@ -1,9 +1,5 @@
 """Dense layers, embeddings, feed-forward blocks and their activations.
 
-Dense layers: one class for all families.
-
-Matrix products.
-
 Every product takes its operands in the compute dtype (that of the parameters) and accumulates in
 float32. In bfloat16 this is what uses the matrix units (AMX on CPU, the MXU, tensor cores); the
 backward products do the same, which `jnp.einsum` alone does not: its transpose would multiply a
@@ -12,16 +8,10 @@ float32 cotangent with a bfloat16 operand.
 On NVIDIA GPUs the memory limits a step: a float32 result that is rounded afterwards is written and
 read in twice the bytes. There a product that is rounded anyway is rounded by the product itself.
 
-Rows of tables, and T5's table of tokens.
-
-The feed-forward block of every family.
-
 wo(relu(wi x))                  T5 (Raffel et al. 2020, section 2.1)
 wo(gelu(wi_0 x) * wi_1 x)       T5 1.1: gated, the tanh approximation (Shazeer 2020, GLU variants)
 wo(silu(wi_0 x) * wi_1 x)       UL2: gated, x sigmoid(x)
 wo(gelu(wi x + b) + b)          BERT: biases, exact gelu in float32 (Devlin et al. 2019)
-
-Activations by name, and what a feed-forward block makes of them.
 
 A block's hidden layer is its largest array. Where bytes cost more than operations
 (`products.saves_bytes`) its backward pass computes the activation again from what went into it,
@@ -46,12 +36,12 @@ from t5x_lite.nn.slots import DenseSlot, GatedSlot, HiddenSlot, WholeSlot
 
 
 def saves_bytes() -> bool:
-    """Whether the program is traced for devices on which bytes cost more than operations."""
+    """Return True if the program is traced for devices on which bytes cost more than operations."""
     return is_nvidia(traced_kind())
 
 
 def einsum(spec: str, a: Array, b: Array) -> Array:
-    """An einsum of two operands of one dtype; float32 out, float32 accumulation.
+    """Return an einsum of two operands of one dtype; float32 out, float32 accumulation.
 
     Args:
       spec: as for `jnp.einsum`; every index of an operand stands in the other or in the result.
@@ -84,7 +74,7 @@ def _ordered_einsum(spec: str, a: Array, b: Array, *, dtype: Any) -> Array:
     inputs, out = spec.split("->")
     left, right = inputs.split(",")
     # First the operand whose own index comes first in the result: a product that is transposed
-    # afterwards is one that XLA's CPU backend refuses for bfloat16 operands (jax 0.10).
+    # afterwards is one that XLA's CPU backend rejects for bfloat16 operands (jax 0.10).
     if _own_index(right, left, out) < _own_index(left, right, out):
         spec, a, b = f"{right},{left}->{out}", b, a
     return jnp.einsum(spec, a, b, preferred_element_type=dtype)
@@ -128,7 +118,7 @@ FAN_IN_TRUNCATED: Initializer = jax.nn.initializers.variance_scaling(
 
 
 def truncated_normal(stddev: float) -> Initializer:
-    """A normal distribution, cut at twice its standard deviation.
+    """Return a normal distribution, cut at twice its standard deviation.
 
     Source: google-research/bert modeling.py, create_initializer.
     """
@@ -172,7 +162,7 @@ class Dense(nnx.Module):
         return first, second
 
     def __call__(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
-        """The result in the dtype of x; the arguments are those of `product`.
+        """Return the result in the dtype of x; the arguments are those of `product`.
 
         Where bytes cost more than operations the product is rounded before the bias is added.
         """
@@ -184,7 +174,7 @@ class Dense(nnx.Module):
         return product + self.bias[...].astype(x.dtype) if self.has_bias else product
 
     def product(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
-        """The result in float32, for logits and for activations.
+        """Return the result in float32, for logits and for activations.
 
         Args:
           x: what goes into the layer.
@@ -205,12 +195,12 @@ class Dense(nnx.Module):
         return product if bias is None else product + bias.astype(jnp.float32)
 
     def effective_kernel(self) -> Float[Array, "*layers I O"]:
-        """The kernel with which the layer needs no slot: for fused decoding, and for merging."""
+        """Return the kernel that replaces layer and slot, for fused decoding and merging."""
         kernel = self.kernel[...]
         return kernel if self.slot is None else self.slot.of_kernel(kernel)
 
     def effective_bias(self) -> Float[Array, "*layers O"] | None:
-        """The bias that goes with that kernel; None is none."""
+        """Return the bias of that kernel, or None."""
         bias = self.bias[...] if self.has_bias else None
         return bias if self.slot is None else self.slot.of_bias(bias)
 
@@ -249,7 +239,7 @@ class FusedDense(nnx.Module):
     def of(
         cls, layers: Sequence[Dense], *, axes: tuple[str, str], slot: HiddenSlot | None = None
     ) -> "FusedDense":
-        """The layers as one, with what stands in their slots.
+        """Return the layers as one, with what stands in their slots.
 
         Args:
           layers: dense layers of one input.
@@ -263,11 +253,11 @@ class FusedDense(nnx.Module):
         return cls([kernel.T for kernel in kernels], axes=axes, biases=biases)
 
     def __call__(self, x: Float[Array, "*batch I"]) -> list[Float[Array, "*batch _"]]:
-        """Each layer's product, in the dtype of x."""
+        """Return each layer's product, in the dtype of x."""
         return [product.astype(x.dtype) for product in self.products(x)]
 
     def products(self, x: Float[Array, "*batch I"]) -> list[Float[Array, "*batch _"]]:
-        """Each layer's product in float32, for logits."""
+        """Return each layer's product in float32, for logits."""
         kernel = self.kernel[...]
         rows = x.astype(kernel.dtype).reshape(-1, x.shape[-1])
         # Without the barrier XLA turns the product round, to spare itself the transposition.
@@ -280,7 +270,7 @@ class FusedDense(nnx.Module):
 
 @jax.custom_vjp
 def lookup(table: Float[Array, "V D"], tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
-    """Rows of a table. The gradient is accumulated in float32 and rounded once.
+    """Return rows of a table. The gradient is accumulated in float32 and rounded once.
 
     Adding a common token's cotangents one by one in bfloat16 stops at 256 times the addend.
     """
@@ -314,11 +304,11 @@ class Embedding(nnx.Module):
         self.table = nnx.Param(table, logical=("vocab", "embed"))
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Looks tokens up by gather (t5x multiplies by one-hot vectors; the result is equal)."""
+        """Look up tokens by gather (t5x multiplies by one-hot vectors; the result is equal)."""
         return lookup(self.table[...], tokens)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Scores against the table: x E^T / sqrt(d_model), in float32 (tied output, T5 1.0)."""
+        """Score against the table: x E^T / sqrt(d_model), in float32 (tied output, T5 1.0)."""
         table = self.table[...]
         return einsum("BTD,VD->BTV", x.astype(table.dtype), table) / jnp.sqrt(
             jnp.float32(x.shape[-1])
@@ -330,7 +320,7 @@ Activation = Literal["gelu", "relu", "gelu_new", "tanh", "swish"]
 
 
 def activate(x: Array, activation: Activation) -> Array:
-    """The activation of that name, elementwise.
+    """Return the activation of that name, elementwise.
 
     Raises:
       ValueError: there is none of that name.
@@ -349,7 +339,7 @@ def activate(x: Array, activation: Activation) -> Array:
 
 
 def activated(x: Array, activation: Activation, *, dtype: Any) -> Array:
-    """The activation of x in float32, rounded to the dtype."""
+    """Return the activation of x in float32, rounded to the dtype."""
 
     def rounded(x: Array) -> Array:
         return activate(x.astype(jnp.float32), activation).astype(dtype)
@@ -358,7 +348,7 @@ def activated(x: Array, activation: Activation, *, dtype: Any) -> Array:
 
 
 def gated(first: Array, second: Array, activation: Activation) -> Array:
-    """The activation of the first, times the second."""
+    """Return the activation of the first, times the second."""
 
     def product(first: Array, second: Array) -> Array:
         return activate(first, activation) * second
@@ -411,7 +401,7 @@ class MLP(nnx.Module):
     """
 
     slot: HiddenSlot | None = None  # an adapter's scale of the hidden layer
-    joint: FusedDense | None = None  # after `join`, in place of the layers of the input
+    joint: FusedDense | None = None  # after `join`, instead of the layers of the input
     joint_out: FusedDense | None = None  # and of the output
 
     def __init__(
@@ -447,12 +437,12 @@ class MLP(nnx.Module):
         self.dropout_rate = dropout_rate
 
     def dense_sites(self) -> dict[str, Dense]:
-        """The layers by the names of their sites."""
+        """Return the layers by the names of their sites."""
         gated = {"in": self.wi_1, "gate": self.wi_0} if self.gated else {"in": self.wi}
         return {**gated, "out": self.wo}
 
     def join(self) -> None:
-        """Makes one product of those of the input, for decoding; in place.
+        """Make one product of those of the input, for decoding; in place.
 
         Raises:
           ValueError: the layers have biases, for which a fused product has no place.
@@ -483,7 +473,7 @@ class MLP(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], *, key: Key | None = None, seen: Any = None
     ) -> Float[Array, "B T D"]:
-        """Applies the block; a key turns dropout on, and `seen` is that of `Dense.product`."""
+        """Apply the block; a key turns dropout on, and `seen` is that of `Dense.product`."""
         hidden = constrain(self._hidden(x, seen), "batch", "length", "mlp")
         if self.slot is not None and self.joint_out is None:
             hidden = self.slot(hidden)

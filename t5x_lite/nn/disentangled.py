@@ -52,7 +52,7 @@ def log_buckets(
     Args:
       position_buckets: S; the values of distances below max_positions are below it.
       max_positions: the distance from which on values reach S, or S - 1 if it is odd.
-      num: of distances; None is max_positions.
+      num: number of distances; None is max_positions.
 
     Raises:
       ValueError: fewer than 2 buckets, or max_positions not above a half of them by 2.
@@ -78,14 +78,14 @@ def log_buckets(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativePositions:
-    """How distances are seen.
+    """Settings of relative positions.
 
     Attributes:
       position_buckets: S, log buckets to either side; 0 is one for each distance.
       max_positions: distances from here on share a row on either side; S where there are no log
         buckets.
       terms: which of content to position ("c2p") and position to content ("p2c").
-      shared: whether Kr and Qr are projected as keys and queries are (share_att_key), or have
+      shared: True if Kr and Qr are projected as keys and queries are (share_att_key), or have
         projections of their own.
 
     Raises:
@@ -126,7 +126,7 @@ class RelativePositions:
         return np.clip(distance + self.span, 0, 2 * self.span - 1).astype(np.int32)
 
     def distances(self, table: Float[Array, "R D"], length: int) -> Distances:
-        """The part of the table [2 S, D] that positions 0, ..., length - 1 need."""
+        """Return the part of the table [2 S, D] that positions 0, ..., length - 1 need."""
         index = self.index(length)
         first, last = int(index.min()), int(index.max())
         return Distances(table[first : last + 1], index - first)
@@ -212,7 +212,7 @@ class DisentangledAttention(Attention):
         return self.close(out, mask)
 
     def _written_out(self, rows: Float[Array, "R D"], index: np.ndarray) -> Array:
-        """The heads of a row for each distance: [W, H, K]."""
+        """Return the heads of a row for each distance: [W, H, K]."""
         return lookup(rows, jnp.asarray(index)).reshape(index.size, self.num_heads, -1)
 
 
@@ -230,5 +230,5 @@ class DisentangledLayer(PostNormLayer):
         super().__init__(config, rngs=rngs)
 
     def make_attention(self, config: PostNormConfig, *, rngs: nnx.Rngs) -> DisentangledAttention:
-        """The layer's attention; its pattern has the table's rows after its norm."""
+        """Return the layer's attention; its pattern has the table's rows after its norm."""
         return DisentangledAttention(config, self.relative, rngs=rngs)

@@ -1,8 +1,8 @@
-"""Dropout, normalisation, and sums over leading axes.
+"""Dropout, normalization, and sums over leading axes.
 
 Dropout as a function of a key; no key, no dropout.
 
-Normalisation layers.
+Normalization layers.
 
 Broadcasts whose gradient is a sum that XLA's CPU backend would make slowly.
 
@@ -60,15 +60,15 @@ def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[
 
 
 def kept_elements(key: Key, rate: float, shape: Sequence[int]) -> Bool[Array, "..."]:
-    """True where dropout keeps an element, by a hash of the element's indices.
+    """Return True where dropout keeps an element, by a hash of the element's indices.
 
     For TPUs, where JAX's generator takes 2.5 ms and the hash 0.1 ms for the same elements, by the
     compiler's estimate (docs/benchmarks.md).
 
     Args:
-      key: of the draws.
-      rate: in (0, 1); it is drawn to a multiple of 2 ** -16.
-      shape: of the elements.
+      key: key of the draws.
+      rate: in (0, 1); it is sampled to a multiple of 2 ** -16.
+      shape: shape of the elements.
     """
     *leading, size = (1, *shape)
     seeds = _seed(key)
@@ -79,11 +79,11 @@ def kept_elements(key: Key, rate: float, shape: Sequence[int]) -> Bool[Array, ".
 
 @dataclasses.dataclass(frozen=True)
 class WeightDropout:
-    """Dropout of attention weights, drawn for each query and key.
+    """Dropout of attention weights, sampled for each query and key.
 
     Attributes:
-      key: of the draws.
-      rate: in (0, 1); it is drawn to a multiple of 2 ** -16.
+      key: key of the draws.
+      rate: in (0, 1); it is sampled to a multiple of 2 ** -16.
     """
 
     key: Key
@@ -91,17 +91,17 @@ class WeightDropout:
 
     @property
     def scale(self) -> float:
-        """What a kept weight is multiplied with, 1 / (1 - rate)."""
+        """The factor of a kept weight, 1 / (1 - rate)."""
         return 1.0 / (1.0 - _drawn_rate(self.rate) / 2**16)
 
     def kept(self, shape: Sequence[int], block: int | Array = 0) -> Array:
-        """True where a weight is kept, at random.
+        """Return True where a weight is kept, at random.
 
         Each random word gives two of them: half the time of a word for each. On TPUs the words are
         those of `kept_elements`.
 
         Args:
-          shape: of the weights; [B, H, T, S].
+          shape: shape of the weights; [B, H, T, S].
           block: the number of the block of weights that these are.
         """
         key = jax.random.fold_in(self.key, block)
@@ -128,12 +128,12 @@ class WeightDropout:
 def kept_keys(
     rate: float, streams: Int[Array, "..."], start: int | Array, size: int
 ) -> Bool[Array, "... size"]:
-    """True where a weight is kept, by a hash of its row, head, query and key.
+    """Return True where a weight is kept, by a hash of its row, head, query and key.
 
     The attention kernel for TPUs draws the same (`t5x_lite.nn.pallas_kernels`).
 
     Args:
-      rate: of the dropout.
+      rate: rate of the dropout.
       streams: from `WeightDropout.streams`, or other random words.
       start: the first key.
       size: the number of keys.
@@ -217,7 +217,7 @@ _MOST_SLICES = 64
 
 
 def sum_leading(x: Float[Array, "B *rest"]) -> Float[Array, "*rest"]:
-    """The sum over the first axis."""
+    """Return the sum over the first axis."""
     if x.shape[0] > _MOST_SLICES:
         return jnp.sum(x, axis=0)
     return jax.lax.platform_dependent(
@@ -274,7 +274,7 @@ class RMSNorm(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Layer normalisation (Ba et al. 2016): statistics, scale and bias in float32, rounded last.
+    """Layer normalization (Ba et al. 2016): statistics, scale and bias in float32, rounded last.
 
     Args:
       size: of the last axis.

@@ -1,13 +1,10 @@
 """Experts: tokens that go through some of several blocks, and what layers report of it.
 
-Feed-forward blocks of which each token goes through some: nothing else is computed.
-
     y_t = sum_k w_tk FFN_{e_tk}(x_t)        e [.., K] the chosen experts, w [.., K] their weights
 
-Tokens are sorted by expert (`nn.experts`), so no token is dropped and none meets an expert
-that it did not choose; a block that is not full is the only waste. On a mesh the experts are split
-over its axis `tensor`: each device runs the tokens of its own experts, and the results are added
-up.
+Tokens are sorted by expert (`nn.experts`), so no token is dropped and none meets an expert that it
+did not choose; a block that is not full is the only waste. On a mesh the experts are split over its
+axis `tensor`: each device runs the tokens of its own experts, and the results are added up.
 
 Tokens in the order of what runs them: what no token chose is not run.
 
@@ -17,7 +14,7 @@ Tokens in the order of what runs them: what no token chose is not run.
     blocks.put_back(made)                               # [N, S, O] -> [M, O]
 
 A block has S tokens of one number; at most one block of each number is not full, and blocks without
-tokens are passed over. No token is dropped. (Gale et al. 2022, MegaBlocks, arXiv:2211.15841, has
+tokens are skipped. No token is dropped. (Gale et al. 2022, MegaBlocks, arXiv:2211.15841, has
 blocks of this kind.)
 
 Numbers that a layer says on the side, added up over the layers that say them.
@@ -51,11 +48,11 @@ _BLOCK = 128
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Where the tokens stand.
+    """Positions of the tokens in the experts' blocks.
 
     Attributes:
       token: the token in each slot; M, behind the last, in one that is empty.
-      number: of each block.
+      number: number of each block.
       is_used: whether a block has tokens.
       total: M.
     """
@@ -66,11 +63,11 @@ class Blocks:
     total: int
 
     def taken(self, x: Array) -> Array:
-        """The tokens' [M, ...] in their blocks: [N, S, ...]; an empty slot repeats the last one."""
+        """Gather tokens [M, ...] into blocks [N, S, ...]; empty slots repeat the last token."""
         return x[jnp.minimum(self.token, self.total - 1)]
 
     def put_back(self, made: Array) -> Array:
-        """What was made of them [N, S, ...] in their first order: [M, ...]; 0 of those in none."""
+        """Return blocks [N, S, ...] to the tokens' order [M, ...]; 0 for tokens of no block."""
         nothing = jnp.zeros((self.total, *made.shape[2:]), made.dtype)
         return nothing.at[self.token.reshape(-1)].set(
             made.reshape(-1, *made.shape[2:]), mode="drop"
@@ -78,7 +75,7 @@ class Blocks:
 
 
 def in_blocks(chosen: Int[Array, " M"], num: int) -> Blocks:
-    """The blocks of tokens.
+    """Return the blocks of tokens.
 
     Args:
       chosen: the number of each token; one below 0, or of `num` and more, is in no block.
@@ -105,10 +102,10 @@ def in_blocks(chosen: Int[Array, " M"], num: int) -> Blocks:
 
 
 def over_blocks(blocks: Blocks, rows: Any, call: Callable[[Any, Array], Array]) -> Array:
-    """What a function makes of each block that has tokens; zeros of the others.
+    """Apply a function to each block that has tokens; the others get zeros.
 
     Args:
-      blocks: of the tokens.
+      blocks: blocks of the tokens.
       rows: [N, S, ...], or a tree of such.
       call: (rows of a block, its number) -> [S, ...].
     """
@@ -158,14 +155,14 @@ def through_experts(
     *,
     activation: Activation,
 ) -> Float[Array, "B T D"]:
-    """What each token's experts make of it, weighed; in the dtype of x.
+    """Return each token's weighted expert output, in the dtype of x.
 
     Args:
       x: the tokens.
       chosen: numbers of the experts of each token, no two alike.
       weights: float32.
       experts: their arrays; on a mesh axis `tensor` must divide E.
-      activation: of the hidden layer, or of its gate.
+      activation: activation of the hidden layer, or of its gate.
     """
     run = functools.partial(_here, activation=activation)
     mesh = jax.sharding.get_abstract_mesh()
@@ -185,7 +182,7 @@ def through_experts(
 def _on_device(
     x: Array, chosen: Array, weights: Array, experts: ExpertWeights, *, run: Callable[..., Array]
 ) -> Array:
-    """The sum over all devices of what each device's experts make of the tokens."""
+    """Return the sum over all devices of what each device's experts make of the tokens."""
     first = jax.lax.axis_index(_AXIS) * len(experts.wi)
     return jax.lax.psum(run(x, chosen, weights, experts, first=first), _AXIS)
 
@@ -199,7 +196,7 @@ def _here(
     activation: Activation,
     first: Array | int,
 ) -> Array:
-    """What experts `first` and on make of the tokens; those of others give 0."""
+    """Return the output of the local experts, from `first` on; 0 for other experts' tokens."""
     num, (batch, length, width) = len(experts.wi), x.shape
     each = chosen.shape[-1]
     blocks = in_blocks(chosen.reshape(-1) - first, num)
@@ -219,7 +216,6 @@ def _here(
 
 
 def _feed_forward(x: Array, mine: ExpertWeights, activation: Activation) -> Array:
-    """One expert's block of rows, as `nn.dense.MLP` computes it."""
     hidden = einsum("nd,df->nf", x, mine.wi)
     hidden = hidden if mine.bi is None else hidden + mine.bi.astype(jnp.float32)
     if mine.gate is None:
@@ -232,7 +228,7 @@ def _feed_forward(x: Array, mine: ExpertWeights, activation: Activation) -> Arra
 
 
 class ExpertChanges(nnx.Module):
-    """What E experts differ by from one feed-forward block; 0 at first.
+    """Differences of E experts from one feed-forward block; 0 at first.
 
     Args:
       num: E.
@@ -255,7 +251,7 @@ class ExpertChanges(nnx.Module):
         self.gated, self.has_bias = gated, bias
 
     def of(self, base: ExpertWeights) -> ExpertWeights:
-        """The experts: the block's arrays, of E = 1, and the changes; in the dtype of the block."""
+        """Return the experts: the block's arrays (E = 1) plus changes, in the block's dtype."""
 
         def added(change: nnx.Param, array: Array) -> Array:
             total = array.astype(jnp.float32) + change[...].astype(jnp.float32)
@@ -275,7 +271,7 @@ _OPEN: contextvars.ContextVar[dict[str, Array] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def collecting() -> Iterator[dict[str, Array]]:
-    """What is said inside of it, by name; what collects around it gets nothing of that."""
+    """Collect the named values that layers report inside of the block."""
     found: dict[str, Array] = {}
     before = _OPEN.set(found)
     try:
@@ -285,17 +281,12 @@ def collecting() -> Iterator[dict[str, Array]]:
 
 
 def is_collected() -> bool:
-    """Whether something collects."""
+    """Return True if something collects."""
     return _OPEN.get(None) is not None
 
 
 def add(name: str, value: Array) -> None:
-    """Adds an array to those of its name.
-
-    Args:
-      name: of the sum.
-      value: of the same shape at every call.
-    """
+    """Add an array to those of its name."""
     found = _OPEN.get(None)
     if found is not None:
         found[name] = found[name] + value if name in found else value

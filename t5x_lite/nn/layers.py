@@ -1,7 +1,5 @@
 """Transformer layers: pre-norm (T5) and post-norm (BERT).
 
-Pre-norm transformer layers, one at a time; `t5x_lite.nn.stack` runs a stack of them.
-
     x = x + dropout(attention(norm(x)))
     x = x + dropout(attention(norm(x), encoded))     a decoder with cross-attention
     x = x + dropout(mlp(norm(x)))
@@ -61,11 +59,11 @@ def residual(
     Args:
       x: what went into the block.
       y: what came out of it.
-      rate: of the dropout.
+      rate: rate of the dropout.
       key: turns dropout on.
-      over_length: whether the dropout's mask is one for all positions of a row, as in T5.
-      norm: of a post-norm block.
-      slot: makes the result of what is dropped out, x and the norm; None adds and normalises.
+      over_length: True if the dropout's mask is one for all positions of a row, as in T5.
+      norm: norm of a post-norm block.
+      slot: makes the result of what is dropped out, x and the norm; None adds and normalizes.
       source: what the block read, for the slot; None is x.
       mask: which positions see each other, for the slot; None in a decoder.
     """
@@ -103,7 +101,7 @@ class LayerConfig:
     relative_bias_per_layer: bool = False
 
     def attention(self, rngs: nnx.Rngs) -> Attention:
-        """An attention block of these sizes."""
+        """Return an attention block of these sizes."""
         return Attention(
             self.d_model,
             num_heads=self.num_heads,
@@ -113,7 +111,7 @@ class LayerConfig:
         )
 
     def mlp(self, rngs: nnx.Rngs) -> MLP:
-        """A feed-forward block of these sizes."""
+        """Return a feed-forward block of these sizes."""
         activation, gated = FEED_FORWARDS[self.feed_forward]
         return MLP(
             self.d_model,
@@ -125,11 +123,11 @@ class LayerConfig:
         )
 
     def norm(self) -> RMSNorm:
-        """A norm of d_model."""
+        """Return a norm of d_model."""
         return RMSNorm(self.d_model, epsilon=self.norm_epsilon)
 
     def relative_bias(self, rngs: nnx.Rngs) -> RelativeBias:
-        """A relative bias table of these sizes."""
+        """Return a relative bias table of these sizes."""
         return RelativeBias(
             self.num_heads,
             num_buckets=self.relative_buckets,
@@ -139,7 +137,7 @@ class LayerConfig:
 
 
 class PreNormLayer(nnx.Module):
-    """What pre-norm layers share."""
+    """The base of pre-norm layers."""
 
     dropout_rate: float
     after_attention: BlockSlot | None = None
@@ -187,7 +185,7 @@ class EncoderLayer(PreNormLayer):
         pattern: Pattern,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Applies the layer; a key turns dropout on.
+        """Apply the layer; a key turns dropout on.
 
         Args:
           x: hidden states.
@@ -206,20 +204,20 @@ class EncoderLayer(PreNormLayer):
         return self._residual(x, y, keys[3], slot=self.after_mlp, source=normed, mask=mask)
 
     def dense_sites(self) -> dict[str, Dense]:
-        """The dense layers by the names of their sites."""
+        """Return the dense layers by the names of their sites."""
         attention, mlp = self.attention.dense_sites(), self.mlp.dense_sites()
         return {**named("attention", attention), **named("mlp", mlp)}
 
     def hidden_sites(self) -> dict[str, Any]:
-        """The blocks by the names of their hidden sites."""
+        """Return the blocks by the names of their hidden sites."""
         return {"attention/hidden": self.attention, "mlp/hidden": self.mlp}
 
     def key_sites(self) -> dict[str, Attention]:
-        """The attention by the name of its site."""
+        """Return the attention by the name of its site."""
         return {"attention/prefix": self.attention}
 
     def block_sites(self) -> tuple[str, ...]:
-        """The names of its slots."""
+        """Return the names of its slots."""
         return ("after_attention", "after_mlp")
 
 
@@ -258,29 +256,29 @@ class DecoderLayer(PreNormLayer):
             self.relative_bias = config.relative_bias(rngs)
 
     def dense_sites(self) -> dict[str, Dense]:
-        """The dense layers by the names of their sites."""
+        """Return the dense layers by the names of their sites."""
         sites = named("attention", self.self_attention.dense_sites())
         if self.crosses:
             sites |= named("cross_attention", self.cross_attention.dense_sites())
         return {**sites, **named("mlp", self.mlp.dense_sites())}
 
     def hidden_sites(self) -> dict[str, Any]:
-        """The blocks by the names of their hidden sites."""
+        """Return the blocks by the names of their hidden sites."""
         cross = {"cross_attention/hidden": self.cross_attention} if self.crosses else {}
         return {"attention/hidden": self.self_attention, **cross, "mlp/hidden": self.mlp}
 
     def key_sites(self) -> dict[str, Attention]:
-        """The attentions by the names of their sites."""
+        """Return the attentions by the names of their sites."""
         cross = {"cross_attention/prefix": self.cross_attention} if self.crosses else {}
         return {"attention/prefix": self.self_attention, **cross}
 
     def block_sites(self) -> tuple[str, ...]:
-        """The names of its slots."""
+        """Return the names of its slots."""
         cross = ("after_cross_attention",) if self.crosses else ()
         return ("after_attention", *cross, "after_mlp")
 
     def join(self) -> None:
-        """Joins the products of one input, for decoding; in place."""
+        """Join the products of one input, for decoding; in place."""
         self.self_attention.join()
         if self.crosses:
             self.cross_attention.join(crosses=True)
@@ -295,7 +293,7 @@ class DecoderLayer(PreNormLayer):
         across: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Applies the layer to whole targets; see `project_and_apply`."""
+        """Apply the layer to whole targets; see `project_and_apply`."""
         return self.project_and_apply(x, encoded, pattern=pattern, across=across, key=key)[0]
 
     def project_and_apply(
@@ -307,7 +305,7 @@ class DecoderLayer(PreNormLayer):
         across: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B T D"], KeysAndValues, KeysAndValues | None]:
-        """Applies the layer to whole targets.
+        """Apply the layer to whole targets.
 
         Args:
           x: hidden states.
@@ -346,7 +344,7 @@ class DecoderLayer(PreNormLayer):
         pattern: Pattern,
         across: Pattern = EVERYTHING,
     ) -> Float[Array, "B W D"]:
-        """Applies the layer to one new token of each of the W rows of an input.
+        """Apply the layer to one new token of each of the W rows of an input.
 
         Args:
           x: hidden states; the rows of one input stand where the length stands elsewhere.
@@ -380,12 +378,12 @@ class PostNormConfig:
       d_model: size of the hidden states.
       d_ff: size of the feed-forward hidden layer.
       num_heads: attention heads, each of d_model / num_heads.
-      activation: of the feed-forward block.
-      dropout_rate: of both blocks' outputs.
+      activation: activation of the feed-forward block.
+      dropout_rate: dropout rate of both blocks' outputs.
       attention_dropout_rate: dropout rate of the attention weights.
-      share_attention_dropout: whether all queries of a head drop the same keys, as in T5.
+      share_attention_dropout: True if all queries of a head drop the same keys, as in T5.
       norm_epsilon: added to the variance.
-      initializer_stddev: of the kernels.
+      initializer_stddev: initializer stddev of the kernels.
 
     Raises:
       ValueError: d_model is not a multiple of num_heads.
@@ -447,7 +445,7 @@ class PostNormLayer(nnx.Module):
         self.dropout_rate = config.dropout_rate
 
     def make_attention(self, config: PostNormConfig, *, rngs: nnx.Rngs) -> Attention:
-        """The layer's attention."""
+        """Return the layer's attention."""
         return Attention(config.d_model, **config.attention, rngs=rngs)
 
     def __call__(
@@ -458,7 +456,7 @@ class PostNormLayer(nnx.Module):
         pattern: Pattern,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Applies the layer.
+        """Apply the layer.
 
         Args:
           x: what asks, and what the residual follows.
@@ -484,7 +482,7 @@ class PostNormLayer(nnx.Module):
     def feed_forward(
         self, x: Float[Array, "B T D"], *, mask: Any = None, key: Key | None = None
     ) -> Float[Array, "B T D"]:
-        """The second half: LayerNorm(x + dropout(mlp(x))); the mask is for an adapter."""
+        """Return the second half: LayerNorm(x + dropout(mlp(x))); the mask is for an adapter."""
         return residual(
             x,
             self.mlp(x, seen=mask),
@@ -496,18 +494,18 @@ class PostNormLayer(nnx.Module):
         )
 
     def dense_sites(self) -> dict[str, Dense]:
-        """The dense layers by the names of their sites."""
+        """Return the dense layers by the names of their sites."""
         attention, mlp = self.attention.dense_sites(), self.mlp.dense_sites()
         return {**named("attention", attention), **named("mlp", mlp)}
 
     def hidden_sites(self) -> dict[str, Any]:
-        """The blocks by the names of their hidden sites."""
+        """Return the blocks by the names of their hidden sites."""
         return {"attention/hidden": self.attention, "mlp/hidden": self.mlp}
 
     def key_sites(self) -> dict[str, Attention]:
-        """The attention by the name of its site."""
+        """Return the attention by the name of its site."""
         return {"attention/prefix": self.attention}
 
     def block_sites(self) -> tuple[str, ...]:
-        """The names of its slots."""
+        """Return the names of its slots."""
         return ("after_attention", "after_mlp")

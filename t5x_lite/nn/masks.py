@@ -22,28 +22,23 @@ MASKED = -1e10
 
 
 def padding(keys: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
-    """Every query sees the keys that are not padding (token 0)."""
+    """Let every query attend to the keys that are not padding (token 0)."""
     return (keys > 0)[:, None, None, :]
 
 
 def causal(length: int) -> Bool[Array, "1 1 T T"]:
-    """A query sees itself and the keys before it."""
+    """Return a query sees itself and the keys before it."""
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
 def segments(queries: Int[Array, "B T"], keys: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
-    """A query sees the keys of its own segment (packed example); segment 0 is padding.
-
-    Args:
-      queries: segment id of each query.
-      keys: segment id of each key.
-    """
+    """Return a query sees the keys of its own segment (packed example); segment 0 is padding."""
     same = queries[:, None, :, None] == keys[:, None, None, :]
     return same & (keys > 0)[:, None, None, :]
 
 
 def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
-    """The masks' conjunction, broadcast together; None where all of them are."""
+    """Return the masks' conjunction, broadcast together; None where all of them are."""
     given = [mask for mask in masks if mask is not None]
     if not given:
         return None
@@ -55,7 +50,7 @@ def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Visibility:
-    """Which keys a query sees: those that all of this allows.
+    """The keys that a query attends to: those that all fields allow.
 
     Attributes:
       keys: segment id of each key, or its token where `queries` is None; 0 is padding, which
@@ -67,11 +62,11 @@ class Visibility:
       hidden: masks of keys, True where a key is hidden; a query does not see what its own mask
         hides. None: there are none.
       picked: the number of each query's mask.
-      itself: whether a query may see its own position; T is S where it may not.
+      itself: True if a query may see its own position; T is S where it may not.
       block_size: keys that attention takes at a time; of disentangled attention queries.
-      kernel: whether it is to take them by the kernel for TPUs.
-      fused: whether it is to take all of them at once, by cuDNN's fused attention.
-      one_text: whether each row is known to hold one text, with its padding behind it; cuDNN's
+      kernel: True if it is to take them by the kernel for TPUs.
+      fused: True if it is to take all of them at once, by cuDNN's fused attention.
+      one_text: True if each row is known to hold one text, with its padding behind it; cuDNN's
         attention then reads lengths instead of a mask.
     """
 
@@ -89,18 +84,18 @@ class Visibility:
 
     @property
     def is_only_causal(self) -> bool:
-        """Whether a query sees itself and all keys before it, in every row."""
+        """True if a query attends to itself and all earlier keys, in every row."""
         others = (self.keys, self.queries, self.both_ways, self.hidden)
         return self.causal and self.itself and all(ids is None for ids in others)
 
     @property
     def has_lengths(self) -> bool:
-        """Whether the number of keys is all that a row's queries differ in from another row's."""
+        """True if rows differ only in their number of keys."""
         others = (self.both_ways, self.hidden)
         return self.one_text and self.itself and all(ids is None for ids in others)
 
     def dense(self, num_queries: int) -> Bool[Array, "#B 1 #T S"] | None:
-        """The whole mask of `num_queries` queries; None where all is seen."""
+        """Return the whole mask of `num_queries` queries; None where all is seen."""
         order = causal(num_queries) if self.causal else None
         if order is not None and self.both_ways is not None:
             order = order | segments(self.both_ways, self.both_ways)
@@ -112,7 +107,7 @@ class Visibility:
     def block(
         self, num_queries: int, start: int | Int[Array, ""], size: int
     ) -> Bool[Array, "#B 1 #T size"] | None:
-        """The mask's columns start, ..., start + size - 1; those past the last key mean nothing."""
+        """Return the mask's columns start, ..., start + size - 1; later ones are undefined."""
         columns = start + jnp.arange(size)
 
         def taken(ids: Array | None) -> Array | None:
@@ -136,7 +131,7 @@ class Visibility:
     def _unhidden(
         self, hidden: Bool[Array, "B P _"] | None, num_queries: int, columns: Int[Array, " _"]
     ) -> Bool[Array, "#B 1 T _"] | None:
-        """What neither a query's own mask nor its own position forbids, of some columns."""
+        """Return some columns of the mask by position and by the queries' own mask."""
         own = None
         if not self.itself:
             own = (columns[None, :] != jnp.arange(num_queries)[:, None])[None, None]
@@ -153,7 +148,7 @@ class Visibility:
 def of_encoder(
     tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
 ) -> Visibility:
-    """What an encoder position may see: all that is not padding, or its own segment."""
+    """Return an encoder's mask: all that is not padding, or the position's own segment."""
     if segment_ids is None:
         return Visibility(keys=tokens)
     return Visibility(keys=segment_ids, queries=segment_ids)
@@ -162,10 +157,10 @@ def of_encoder(
 def of_decoder(
     segment_ids: Int[Array, "B T"] | None = None, *, prefix: Int[Array, "B T"] | None = None
 ) -> Visibility:
-    """What a decoder position may see: itself and what is before it, in its own segment.
+    """Return a decoder's mask: the position and earlier ones within its segment.
 
     Args:
-      segment_ids: of packed examples; None is one segment without padding.
+      segment_ids: segment ids of packed examples; None is one segment without padding.
       prefix: above 0 where positions of one segment see each other both ways (a prefix LM's
         inputs).
     """
@@ -180,7 +175,7 @@ def across(
     segment_ids: Int[Array, "B S"] | None = None,
     target_segment_ids: Int[Array, "B T"] | None = None,
 ) -> Visibility:
-    """What a target may see of the inputs: all that is not padding, or its own segment.
+    """Return the targets' mask of the inputs: all that is not padding, or their own segment.
 
     Raises:
       ValueError: one of the segment ids is given and the other is not.

@@ -1,7 +1,5 @@
 """Attention as a Pallas kernel for TPUs: its interface, and the blocks that fit in VMEM.
 
-Attention as a Pallas kernel for TPUs, which computes T5's relative bias inside each block.
-
     out = pallas_attention(query, key, value, visible=masks.of_decoder(segments), bias=table)
 
 What `t5x_lite.nn.blocked_attention` computes, with blocks of queries too and everything between the
@@ -15,7 +13,7 @@ forwards and backwards alike, and in blocked attention: a hash of the key's word
 and key (`dropout.kept_keys`). It costs a TPU 5.5 integer operations a logit in either kernel.
 
 On a mesh each device works on its rows (replica, data, fsdp) and heads (tensor); the table's
-gradient is summed over the rows' devices. A split length (sequence) is refused.
+gradient is summed over the rows' devices. A split length (sequence) is rejected.
 
 Costs of T5 1.1 base, bfloat16, as `costs` gives them: 12 heads of 64, blocks of 256. GFLOPs and MB
 from and to HBM are those of one row, VMEM that of one program. FLOPs are over all 128 lanes of two
@@ -38,7 +36,7 @@ Which blocks of the attention kernel fit the vector memory (VMEM) of a chip.
 
     fitting(layout_of, 512, kind="TPU v4", itemsize=2)     # a Layout with blocks of 256
 
-The estimate (`Cost.vmem`) of the backward kernel, which needs the more, was beside the compiler's
+The estimate (`Cost.vmem`) of the backward kernel, which needs the more, was next to the compiler's
 own figure 17.48 and 17.55, 18.20 and 18.25, 23.28 and 23.25, 28.05 and 27.77 MiB (libtpu 0.0.42).
 """
 
@@ -93,18 +91,15 @@ _MARGIN = MIB // 8
 
 
 def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsize: int) -> Layout:
-    """The division of the work with the block that is asked for, or halves of it, until it fits.
+    """Halve the requested block until the division of the work fits.
 
     A line of the log says that it is a smaller one.
 
     Args:
       layout_of: gives the division with a block.
       block: keys and queries of a block.
-      kind: of the chip; of one whose VMEM is not known all fit.
+      kind: kind of the chip; of one whose VMEM is not known all fit.
       itemsize: bytes of a number.
-
-    Raises:
-      InputError: none fits.
     """
     asked = layout = layout_of(block)
     if kind not in _VMEM:
@@ -139,7 +134,7 @@ def _needed(layout: Layout, itemsize: int) -> int:
 
 @functools.cache
 def tell(message: str) -> None:
-    """Logs a line once, on the first process: a program is traced several times."""
+    """Log a line once, on the first process: a program is traced several times."""
     if jax.process_index() == 0:
         _logger.warning("%s", message)
 
@@ -148,12 +143,12 @@ _UNKNOWN = -1
 """The id of positions that only fill up the last block."""
 
 _UNSEEN = -2
-"""The id of keys of padding beside ids of queries: no query has it."""
+"""The id of keys of padding next to ids of queries: no query has it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Call:
-    """What is known before any array is.
+    """Static facts of a call, known without any array.
 
     Attributes:
       rules: as blocked attention has them.
@@ -168,7 +163,6 @@ class _Call:
     interpret: Interpret
 
     def layout(self, queries: Array, num_keys: int) -> Layout:
-        """The division of the work on one device, with blocks that fit it."""
 
         def layout_of(block: int) -> Layout:
             return self.layout_of(block, queries.shape, num_keys)
@@ -178,7 +172,6 @@ class _Call:
         return fitting(layout_of, self.rules.block, kind=kind, itemsize=itemsize)
 
     def layout_of(self, block: int, queries: tuple[int, ...], num_keys: int) -> Layout:
-        """The division of the work on one device, whose queries have this shape."""
         _, num_queries, num_heads, d_kv = queries
         granule = SUBLANES if self.interpret else LANES
         lengths = (num_queries, num_keys)
@@ -271,7 +264,7 @@ def costs(
     causal: bool = False,
     bidirectional: bool | None = None,
 ) -> tuple[Cost, Cost]:
-    """What the forward and the backward kernel do on one device.
+    """Return the costs of the forward and the backward kernel on one device.
 
     Args:
       batch: rows on the device.
@@ -281,8 +274,8 @@ def costs(
       d_kv: K.
       block: queries and keys of a block.
       itemsize: bytes of a number: 2 of bfloat16.
-      causal: whether blocks above the diagonal are passed over.
-      bidirectional: of T5's bias with 32 buckets; None has no bias.
+      causal: True if blocks above the diagonal are skipped.
+      bidirectional: True for an encoder's T5 bias with 32 buckets; if None, no bias is added.
     """
     buckets = None if bidirectional is None else 32
     rules = Rules(block, causal, bool(bidirectional), None if buckets is None else 128)
@@ -336,7 +329,6 @@ _attend.defvjp(_forward, _backward)
 
 
 def _on_mesh(function: Any, given: tuple, results: str) -> Any:
-    """Calls a function of rows and heads on each device's own; as it is without a mesh."""
     specs = {
         "x": partition_spec(("batch", None, "heads", "kv")),
         "s": partition_spec(("batch", "heads", None)),
@@ -372,7 +364,7 @@ def _forward_here(
     *,
     axes: Any,
 ) -> tuple[Array, Array, Array]:
-    """The values' weighted sum, the largest logits and the scales, of one device's rows."""
+    """Return the values' weighted sum, the largest logits and the scales, of one device's rows."""
     del axes
     layout = call.layout(query, key.shape[1])
     out, statistics = forward_kernel(
@@ -422,7 +414,6 @@ def _backward_here(
 def _inputs(
     layout: Layout, query: Array, key: Array, value: Array, table: Array | None, rows: Rows
 ) -> dict[str, Array]:
-    """What both kernels read, by name: see `forward_kernel`."""
     queries, keys = layout.padded
     inputs = {
         "query": _joined(query, queries),

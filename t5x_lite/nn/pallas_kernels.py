@@ -63,7 +63,7 @@ Refs = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the work on one device is divided; all of it is known before any array is.
+    """The static division of the work on one device.
 
     Attributes:
       num_queries: T.
@@ -73,12 +73,12 @@ class Layout:
       query_block: queries of a block.
       key_block: keys of a block; the same where there is a bias.
       causal: a query sees itself and the keys before it, or those of its group.
-      skips: whether blocks above the diagonal may be passed over: nothing in them is seen, but by
+      skips: True if blocks above the diagonal may be skipped: nothing in them is seen, but by
         queries that see nothing at all and attend to all keys equally.
       buckets: rows of the bias table; None without one.
       bidirectional: how it is read, like max_distance.
       max_distance: distances from here on share a bucket.
-      dropout_rate: of the weights, drawn for each query and key; 0 draws nothing.
+      dropout_rate: dropout rate of the weights, sampled for each query and key; 0 draws nothing.
     """
 
     num_queries: int
@@ -134,7 +134,7 @@ class Layout:
 
     @property
     def num_diagonals(self) -> int:
-        """How many are made."""
+        """Number of diagonals, each with its bias."""
         low, high = self.diagonals
         return high - low + 1
 
@@ -145,22 +145,22 @@ class Layout:
 
     @property
     def bias_shape(self) -> tuple[int, ...]:
-        """Of the bias of one program's heads, or of its gradient."""
+        """Shape of the bias of one program's heads, and of its gradient."""
         return self.num_diagonals, self.group, self.key_block, self.query_block
 
     def heads(self) -> Sequence[slice]:
-        """The lanes of each head of a program."""
+        """Return the lanes of each head of a program."""
         return [slice(head * self.d_kv, (head + 1) * self.d_kv) for head in range(self.group)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one call of a kernel does on one device.
+    """Cost of one call of a kernel on one device.
 
     Attributes:
-      flops: of its products, over the lanes that they run over: with d_kv 64 two heads lie in the
-        128 lanes, and the products that contract over them do twice the useful work, in the time
-        that the matrix unit takes for 64 lanes as well.
+      flops: FLOPs of its products, over the lanes that they run over: with d_kv 64 two heads lie in
+        the 128 lanes, and the products that contract over them do twice the useful work, in the
+        time that the matrix unit takes for 64 lanes as well.
       exponentials: that it takes.
       bytes: from and to HBM, a block as often as it is fetched.
       vmem: bytes of one program: its blocks, twice where the next is fetched meanwhile, what stays
@@ -174,7 +174,7 @@ class Cost:
 
 
 def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
-    """Of the forward kernel; `itemsize` is that of the queries."""
+    """Return the cost of the forward kernel; `itemsize` is the queries'."""
     (rows, columns), (queries, keys) = layout.blocks, layout.padded
     programs = batch * (layout.num_heads // layout.group)
     pairs = programs * _visited(layout) * layout.query_block * layout.key_block
@@ -200,7 +200,7 @@ def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
 
 
 def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
-    """Of the backward kernel: five products, of which the logits are one for the second time."""
+    """Return the cost of the backward kernel: five products, one of them the logits again."""
     columns, (queries, keys) = layout.blocks[1], layout.padded
     programs = batch * (layout.num_heads // layout.group)
     pairs = programs * _visited(layout) * layout.query_block * layout.key_block
@@ -241,7 +241,7 @@ def _bias_bytes(layout: Layout) -> int:
 
 
 def _dropout_bytes(layout: Layout) -> tuple[int, int]:
-    """Bytes of a program's streams of dropout, and of a block's draws; 0 without dropout."""
+    """Return bytes of a program's streams of dropout, and of a block's draws; 0 without dropout."""
     if not layout.dropout_rate:
         return 0, 0
     return 4 * layout.group * layout.query_block, 4 * layout.query_block * layout.key_block
@@ -263,25 +263,25 @@ def compiler_params(cost: Cost) -> pltpu.CompilerParams:
 
 
 def estimate(cost: Cost) -> pl.CostEstimate:
-    """The cost as the compiler takes it, and writes it into the program's text."""
+    """Return the cost as the compiler takes it, and writes it into the program's text."""
     return pl.CostEstimate(
         flops=cost.flops, transcendentals=cost.exponentials, bytes_accessed=cost.bytes
     )
 
 
 def product(a: Array, b: Array, contract: tuple[int, int]) -> Array:
-    """A product of two matrices over the given axes, in float32."""
+    """Return a product of two matrices over the given axes, in float32."""
     dimensions = (((contract[0],), (contract[1],)), ((), ()))
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 
 
 def transpose(x: Array) -> Array:
-    """The transpose of a matrix, by way of float32 for whatever the chip can transpose."""
+    """Return the transpose of a matrix, by way of float32 for whatever the chip can transpose."""
     return x.astype(jnp.float32).T.astype(x.dtype)
 
 
 def only(x: Array, lanes: slice) -> Array:
-    """A matrix with zeros in all lanes but these; as it is where these are all."""
+    """Return a matrix with zeros in all lanes but these; as it is where these are all."""
     if (lanes.stop - lanes.start) == x.shape[1]:
         return x
     lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
@@ -298,10 +298,10 @@ def positions(layout: Layout, query_block: Any, key_block: Any) -> tuple[Array, 
 
 
 def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array | None:
-    """Which of a block's keys a query sees, bool [keys, queries]; None where all.
+    """Return a block's mask, bool [keys, queries], or None if nothing is masked.
 
     Args:
-      layout: of the work.
+      layout: layout of the work.
       ids: "keys" and "key_groups" as columns, "queries" and "query_groups" as rows: those that
         there are.
       query_block: its number.
@@ -331,7 +331,7 @@ def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array |
 
 
 def is_worked_on(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Any:
-    """Whether a block has anything to work on: see `Layout.skips`."""
+    """Return True if a block has work to do: see `Layout.skips`."""
     if not layout.skips:
         return True
     reached = key_block * layout.key_block < (query_block + 1) * layout.query_block
@@ -354,11 +354,11 @@ def masked_logits(
 
 
 def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
-    """True [keys, queries] where dropout keeps a head's weight; equal to `dropout.kept_keys`.
+    """Return [keys, queries], True where dropout keeps a weight, equal to `dropout.kept_keys`.
 
     Args:
-      layout: of the work.
-      streams: of the head's queries, [1, queries].
+      layout: layout of the work.
+      streams: random streams of the head's queries, [1, queries].
       key_block: the number of the block of keys.
     """
     size, queries = layout.key_block, layout.query_block
@@ -375,7 +375,7 @@ def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
 
 
 def diagonal_of(layout: Layout, query_block: Any, key_block: Any) -> Any:
-    """Where a block's bias is among those that are made."""
+    """Return the index of a block's bias."""
     low, high = layout.diagonals
     return jnp.clip(key_block - query_block, low, high) - low
 
@@ -411,10 +411,10 @@ def by_bucket(layout: Layout, relative: Array, value: Callable[[int], Any]) -> A
 
 
 def fill_bias(layout: Layout, table: Any, bias: Any, group: Any) -> None:
-    """Makes the bias of a program's heads.
+    """Make the bias of a program's heads.
 
     Args:
-      layout: of the work.
+      layout: layout of the work.
       table: a reference to float32 [buckets, H], scalars.
       bias: a reference to `layout.bias_shape`.
       group: the number of the heads' group.
@@ -439,10 +439,10 @@ def fill_bias(layout: Layout, table: Any, bias: Any, group: Any) -> None:
 
 
 def gather_table(layout: Layout, bias: Any, table: Any) -> None:
-    """Adds up a bias's gradient by bucket; the reverse of `fill_bias`.
+    """Add up a bias's gradient by bucket; the reverse of `fill_bias`.
 
     Args:
-      layout: of the work.
+      layout: layout of the work.
       bias: a reference to the gradient, `layout.bias_shape`.
       table: a reference to float32 [1, group * buckets, strip], whose sum over the last axis is
         the gradient of the heads' rows of the table.
@@ -476,7 +476,7 @@ def gather_table(layout: Layout, bias: Any, table: Any) -> None:
 def forward_kernel(
     layout: Layout, inputs: dict[str, Array], *, interpret: Interpret
 ) -> tuple[Array, Array]:
-    """Runs the kernel on one device.
+    """Run the kernel on one device.
 
     Args:
       layout: how the work is divided.
@@ -522,11 +522,11 @@ def forward_kernel(
 
 
 def in_specs(layout: Layout, inputs: dict[str, Array], order: Any) -> dict[str, pl.BlockSpec]:
-    """How the inputs are cut, by name.
+    """Return the block specs of the inputs, by name.
 
     Args:
       layout: how the work is divided.
-      inputs: of `forward_kernel`.
+      inputs: inputs of `forward_kernel`.
       order: the grid's indices -> group of heads, row, block of queries, block of keys.
     """
 
@@ -605,7 +605,7 @@ def _add_block(layout: Layout, refs: Refs, kept: Refs, i: Any, j: Any) -> None:
 def backward_kernel(
     layout: Layout, inputs: dict[str, Array], statistics: Array, *, interpret: Interpret
 ) -> tuple[Array, Array, Array, Array | None]:
-    """Runs the kernel on one device.
+    """Run the kernel on one device.
 
     Args:
       layout: how the work is divided.

@@ -115,7 +115,7 @@ class RelativeTable:
     def block(
         self, num_queries: int, start: int | Int[Array, ""], size: int
     ) -> Float[Array, "H T size"]:
-        """The bias of the first `num_queries` queries and the keys from `start` on.
+        """Return the bias of the first `num_queries` queries and the keys from `start` on.
 
         It is the same along each diagonal, so one row of T + size - 1 distances is read, and each
         key's column is that row moved by one. Its gradient sums the diagonals first, which leaves
@@ -171,7 +171,7 @@ class RelativeBias(nnx.Module):
         *,
         bidirectional: bool,
     ) -> Float[Array, "1 H T S"]:
-        """The bias in float32.
+        """Return the bias in float32.
 
         Args:
           query_positions: row positions of the queries (not per segment).
@@ -190,7 +190,7 @@ class RelativeBias(nnx.Module):
         return jnp.take(table.T.reshape(-1), row)[None]
 
     def reading(self, *, bidirectional: bool) -> RelativeTable:
-        """The table for attention in blocks, whose positions are 0, 1, 2, ...
+        """Return the table for attention in blocks, whose positions are 0, 1, 2, ...
 
         Args:
           bidirectional: True in an encoder.

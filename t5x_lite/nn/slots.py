@@ -2,7 +2,7 @@
 
     Dense.slot                 DenseSlot    x W -> x W + branch(x), and the bias
     Attention.slot, MLP.slot   HiddenSlot   what the last layer of the block reads
-    Attention.prefix           KeySlot      keys and values besides those of the source
+    Attention.prefix           KeySlot      keys and values in addition to those of the source
     model.prompt               TokenSlot    rows before those of the tokens, in an encoder
     model.invertible           InvertibleSlot    after an encoder's embeddings
     layer.after_attention      BlockSlot    in place of x + f, or norm(x + f)
@@ -35,7 +35,7 @@ from t5x_lite.nn.masks import Visibility
 
 @runtime_checkable
 class DenseSlot(Protocol):
-    """What becomes of the product of a dense layer."""
+    """A change of the product of a dense layer."""
 
     def __call__(
         self,
@@ -43,21 +43,21 @@ class DenseSlot(Protocol):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """The layer's result without its bias, in float32.
+        """Return the layer's result without its bias, in float32.
 
         Args:
           x: what went into the layer.
           y: its product, without the bias, in float32.
-          kernel: of the layer.
+          kernel: kernel of the layer.
         """
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """The kernel with which the layer gives the same result without the slot."""
+        """Return the kernel with which the layer gives the same result without the slot."""
         ...
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """The bias that is added to the slot's result; None is none."""
+        """Return the bias added to the result of the slot, or None."""
         ...
 
 
@@ -67,7 +67,7 @@ class WholeSlot(Protocol):
 
     @property
     def per_row(self) -> bool:
-        """Whether rows differ, so that no kernel gives the same."""
+        """True if rows differ, so that no kernel is equivalent."""
         ...
 
     def with_bias(
@@ -78,13 +78,13 @@ class WholeSlot(Protocol):
         bias: Float[Array, " O"] | None,
         seen: Any,
     ) -> Float[Array, "*batch O"]:
-        """The layer's result, in float32.
+        """Return the layer's result, in float32.
 
         Args:
           x: what went into the layer.
           y: its product, without the bias, in float32.
-          kernel: of the layer.
-          bias: of the layer.
+          kernel: kernel of the layer.
+          bias: bias of the layer.
           seen: as of `GatedSlot`.
         """
         ...
@@ -101,12 +101,12 @@ class GatedSlot(Protocol):
         kernel: Float[Array, "I O"],
         seen: Any,
     ) -> Float[Array, "*B T O"]:
-        """The layer's result without its bias, in float32.
+        """Return the layer's result without its bias, in float32.
 
         Args:
           x: what went into the layer.
           y: its product, without the bias, in float32.
-          kernel: of the layer.
+          kernel: kernel of the layer.
           seen: which positions of the row a position sees, as of `Around.mask`.
         """
         ...
@@ -114,24 +114,24 @@ class GatedSlot(Protocol):
 
 @runtime_checkable
 class HiddenSlot(Protocol):
-    """What becomes of that which the last dense layer of a block reads.
+    """A change of the input of a block's last dense layer.
 
     In a feed-forward block it is the hidden layer after its activation, in attention the mixed
     values of all heads.
     """
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """What the layer reads, in the dtype of what it would read without the slot."""
+        """Return the layer's input, in the dtype that it has without the slot."""
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """The layer's kernel that gives the same result without the slot."""
+        """Return the layer's kernel that gives the same result without the slot."""
         ...
 
 
 @runtime_checkable
 class KeySlot(Protocol):
-    """Keys and values that every query of an attention sees, besides those of its source."""
+    """Keys and values that every query of an attention sees, in addition to those of its source."""
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
         """Keys and values; no mask and no bias is theirs."""
@@ -187,12 +187,7 @@ class TokenSlot(Protocol):
     def __call__(
         self, x: Float[Array, "B S D"], table: Float[Array, "V _"]
     ) -> Float[Array, "B L D"]:
-        """The rows and the tokens: [B, P + S, D].
-
-        Args:
-          x: embedded tokens.
-          table: of the tokens.
-        """
+        """Return the rows and the tokens: [B, P + S, D]."""
         ...
 
 
@@ -204,23 +199,23 @@ class TokenHost(Protocol):
     invertible: Any
 
     def stacks(self) -> dict[str, Any]:
-        """Its stacked layers by name."""
+        """Return its stacked layers by name."""
         ...
 
     def token_table(self) -> Any:
-        """The table of tokens [V, E]; its shape is enough."""
+        """Return the table of tokens [V, E]; its shape is enough."""
         ...
 
 
 def after_prompt(rows: Int[Array, "B S"], prompt: TokenSlot | None) -> Int[Array, "B _"]:
-    """Tokens or segment ids with a 1 for each row of a prompt before them, for masks."""
+    """Return tokens or segment ids with a 1 for each row of a prompt before them, for masks."""
     if prompt is None:
         return rows
     return jnp.pad(rows, ((0, 0), (prompt.length, 0)), constant_values=1)
 
 
 def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
-    """Which keys are seen where a prompt stands before them; its rows see the first segment."""
+    """Return the mask behind a prompt; the prompt's rows attend to the first segment."""
     ids = (mask.keys, mask.queries)
     keys, queries = (None if each is None else after_prompt(each, prompt) for each in ids)
     return dataclasses.replace(mask, keys=keys, queries=queries)
@@ -228,14 +223,14 @@ def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
 
 @runtime_checkable
 class InvertibleSlot(Protocol):
-    """What becomes of the embedded tokens, and the inverse of it."""
+    """An invertible change of the embedded tokens."""
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """What the rest of the model reads."""
+        """Return the input of the rest of the model."""
         ...
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """What is multiplied with the table of tokens."""
+        """Invert the change, before the product with the token embedding."""
         ...
 
 
@@ -249,7 +244,7 @@ class OutputHost(Protocol):
 
 @runtime_checkable
 class BlockSlot(Protocol):
-    """What stands in place of the residual tail of a block."""
+    """A replacement of the residual tail of a block."""
 
     def __call__(
         self,
@@ -258,12 +253,12 @@ class BlockSlot(Protocol):
         norm: Callable[[Array], Array] | None,
         around: "Around",
     ) -> Float[Array, "B T D"]:
-        """What leaves the block.
+        """Return the output of the block.
 
         Args:
           f: the block's output, after its dropout.
           x: what went into the block, for the residual.
-          norm: of a post-norm block; None in a pre-norm one.
+          norm: norm of a post-norm block; None in a pre-norm one.
           around: the rest of what the layer knows.
         """
         ...
@@ -271,7 +266,7 @@ class BlockSlot(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Around:
-    """What a layer knows besides the states of a block.
+    """Context of a block in addition to its states.
 
     Attributes:
       source: what the block read: x, or in a pre-norm layer the norm of it.
@@ -302,7 +297,7 @@ class Host(Protocol):
         ...
 
     def block_sites(self) -> tuple[str, ...]:
-        """The names of its `BlockSlot` attributes."""
+        """Return the names of its `BlockSlot` attributes."""
         ...
 
 
@@ -312,12 +307,12 @@ class PerRow(Protocol):
 
     @property
     def per_row(self) -> bool:
-        """Whether it does."""
+        """True if rows differ."""
         ...
 
 
 def is_per_row(slot: Any) -> bool:
-    """Whether what stands in a slot, None too, treats rows differently."""
+    """Return True if what stands in a slot, None too, treats rows differently."""
     return isinstance(slot, PerRow) and slot.per_row
 
 

@@ -1,6 +1,4 @@
-"""Stacks of layers: stacked parameters, the scan over them, and rematerialisation.
-
-Stacks of layers: parameters have a leading layer axis, the forward pass is a scan.
+"""Stacks of layers: stacked parameters, the scan over them, and rematerialization.
 
 A stack adds to its layers (`t5x_lite.nn.layers`) the relative bias (one table for all of them,
 unless each has its own), the dropout of its input, the final norm and the final dropout. How the
@@ -9,12 +7,10 @@ layers are run is `t5x_lite.nn.stack`'s.
 Decoding is `Decoder.prefill`, once, and `Decoder.step` for each new token; `t5x_lite.nn.cache` has
 what goes between them.
 
-How a stack of layers is run: a scan over stacked parameters, with less to remember if wanted.
-
 `unroll` is a setting because a scan compiles fast and is the right choice on TPU and GPU, while on
 CPU straight-line code is 1.2 to 1.6 times faster. Nothing here changes what is computed.
 
-Rematerialisation: what a layer's forward pass keeps for its backward pass, by name.
+Rematerialization: what a layer's forward pass keeps for its backward pass, by name.
 
 none           all that the backward pass reads
 full           the layer's input alone; the rest is computed again, a third more of the FLOPs
@@ -57,11 +53,7 @@ POLICIES: dict[str, Callable[..., Any] | None] = {
 
 
 def check_remat(name: str) -> None:
-    """Refuses a name that `POLICIES` does not have.
-
-    Raises:
-      InputError: with the nearest name.
-    """
+    """Raise InputError for a name that `POLICIES` does not have."""
     if name not in POLICIES:
         raise InputError(
             f"model.remat must be one of {', '.join(POLICIES)}: got {name!r}"
@@ -70,7 +62,7 @@ def check_remat(name: str) -> None:
 
 
 def more_remat(name: str) -> tuple[str, ...]:
-    """The policies that keep less than one, the one that computes least again first."""
+    """Return the policies that keep less than one, the one that computes least again first."""
     if name == "full":
         return ()
     return ("full",) if name == "dots_no_batch" else ("dots_no_batch", "full")
@@ -79,12 +71,12 @@ def more_remat(name: str) -> tuple[str, ...]:
 def rematerialise(
     function: Callable[..., Any], name: str, *, in_loop: bool = True
 ) -> Callable[..., Any]:
-    """The function with less to remember.
+    """Return the function with less to remember.
 
     Args:
       function: a layer.
-      name: of the policy.
-      in_loop: whether it is the body of a loop. In straight-line code the compiler would find the
+      name: name of the policy.
+      in_loop: True if it is the body of a loop. In straight-line code the compiler would find the
         second computation equal to the first, and merge them, were it not prevented.
 
     Raises:
@@ -121,15 +113,16 @@ def choose_attention(
     dropout: Literal["none", "shared", "each"] = "none",
     distances: bool = False,
 ) -> tuple[AttentionKind, str]:
-    """What `attention` "auto" is for a run, and why.
+    """Return the resolved `attention` "auto" of a run, and the reason.
 
     Args:
-      kind: of the devices, as JAX names it.
+      kind: kind of the devices, as JAX names it.
       dtype: the compute dtype.
-      length: of the longest row, in tokens.
+      length: length of the longest row, in tokens.
       d_kv: size of a head.
-      dropout: of the attention weights: none, one draw for all queries of a head, or each its own.
-      distances: whether logits depend on the distance and the query, as DeBERTa's.
+      dropout: dropout of the attention weights: none, one draw for all queries of a head, or each
+        its own.
+      distances: True if logits depend on the distance and the query, as DeBERTa's.
     """
     whole, why = ("plain", "") if length < _LONG else ("blocked", f" at {length} tokens")
     if distances:
@@ -150,25 +143,20 @@ def choose_attention(
 
 
 def choose_unroll(kind: str, num_layers: int) -> int | bool:
-    """What `unroll` "auto" is: straight-line code, or a loop where compiling would take long.
-
-    Args:
-      kind: of the devices.
-      num_layers: of the deeper stack.
-    """
+    """Resolve `unroll` "auto": straight-line code, or a loop if compilation would take long."""
     return True if num_layers <= _STRAIGHT.get(kind, 24) else 1
 
 
 def chosen(
     model: Any, kind: str, *, num_layers: int, one_text_rows: bool, **facts: Any
 ) -> tuple[Any, str]:
-    """A model's config with `attention` and `unroll` as they are run, and what was chosen.
+    """Return a model's config with `attention` and `unroll` as they are run, and what was chosen.
 
     Args:
       model: has the fields attention, attention_block, unroll and one_text_rows.
-      kind: of the devices.
-      num_layers: of the deeper stack.
-      one_text_rows: whether each row of a batch holds one text with its padding behind it.
+      kind: kind of the devices.
+      num_layers: number of layers of the deeper stack.
+      one_text_rows: True if each row of a batch holds one text with its padding behind it.
       facts: the arguments of `choose_attention`.
 
     Returns:
@@ -190,15 +178,12 @@ def chosen(
 
 
 def check_precision(attention: AttentionKind, precision: str, *, dtype: str) -> None:
-    """Refuses a precision for which the compiler for TPUs has no products inside kernels.
+    """Reject a precision for which the compiler for TPUs has no products inside kernels.
 
     Args:
       attention: the kind of it.
-      precision: of float32 products: "default", "high" or "highest".
+      precision: precision of float32 products: "default", "high" or "highest".
       dtype: the compute dtype.
-
-    Raises:
-      InputError: with what to set.
     """
     possible = precision == "default" or (precision, dtype) == ("highest", "float32")
     if attention == "pallas" and not possible:
@@ -217,10 +202,10 @@ class Running:
       remat: activations that a layer keeps for its backward pass (`t5x_lite.nn.stack`).
       attention_block: keys at a time (a DeBERTa's: queries), in memory linear in length
         (`t5x_lite.nn.blocked_attention`); None is plain attention. Decoding is plain.
-      attention_kernel: whether the kernel for TPUs takes them (`t5x_lite.nn.pallas_attention`).
-      attention_fused: whether cuDNN takes all keys at once (`t5x_lite.nn.cudnn_attention`).
-      one_text_rows: whether each row holds one text with its padding behind it.
-      attention_by_head: whether one head of one row is attended at a time.
+      attention_kernel: True if the kernel for TPUs takes them (`t5x_lite.nn.pallas_attention`).
+      attention_fused: True if cuDNN takes all keys at once (`t5x_lite.nn.cudnn_attention`).
+      one_text_rows: True if each row holds one text with its padding behind it.
+      attention_by_head: True if one head of one row is attended at a time.
 
     Raises:
       InputError: remat is no policy's name.
@@ -247,7 +232,7 @@ class Running:
         attention_block: int,
         one_text_rows: bool = False,
     ) -> "Running":
-        """The choices as a model's config has them.
+        """Return the choices as a model's config has them.
 
         An "auto" that no run has chosen is a loop, and cuDNN's attention where that runs.
         """
@@ -262,7 +247,7 @@ class Running:
         )
 
     def pattern(self, mask: Array | Visibility | None, length: int) -> Pattern:
-        """What the layers attend to, in the form that their attention takes: blocks, or an array.
+        """Return the layers' pattern in the form that their attention takes: blocks, or an array.
 
         Args:
           mask: as an array, or what it is made of.
@@ -279,7 +264,7 @@ class Running:
         return Pattern(mask, positions=(places, places), by_head=self.attention_by_head)
 
     def is_straight(self, num_layers: int) -> bool:
-        """Whether no loop is left of so many layers."""
+        """Return True if no loop is left of so many layers."""
         return self.unroll is True or self.unroll >= num_layers
 
 
@@ -292,7 +277,7 @@ def scan_layers(
     running: Running,
     part: tuple[int, int] | None = None,
 ) -> tuple[Array, Any]:
-    """Runs a stacked module layer after layer.
+    """Run a stacked module layer after layer.
 
     Args:
       layers: a module made by `bind.stacked`.
@@ -369,7 +354,7 @@ class Encoder(nnx.Module):
         mask: SelfMask,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Encodes embedded tokens.
+        """Encode embedded tokens.
 
         Args:
           x: embeddings.
@@ -431,13 +416,13 @@ class Decoder(nnx.Module):
         self.laid_out = False
 
     def lay_out(self, *, join: bool = True) -> None:
-        """Takes the layers apart, for decoding as straight-line code; in place.
+        """Take the layers apart, for decoding as straight-line code; in place.
 
         XLA does not take the slices of stacked parameters out of a loop, and would copy all weights
         at every token.
 
         Args:
-          join: whether the products of one input become one; not where rows have other ones.
+          join: True if the products of one input become one; not where rows have other ones.
         """
         stacked_layers: Any = self.layers
         sites = {**stacked_layers.dense_sites(), **stacked_layers.hidden_sites()}
@@ -459,7 +444,7 @@ class Decoder(nnx.Module):
         cross_mask: CrossMask | None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Decodes whole targets (teacher forcing).
+        """Decode whole targets (teacher forcing).
 
         Args:
           x: embeddings of the decoder inputs.
@@ -490,7 +475,7 @@ class Decoder(nnx.Module):
         both_ways: Bool[Array, "B P"] | None = None,
         max_length: int,
     ) -> tuple[Float[Array, "B P D"], Cache]:
-        """Decodes the start token and a prompt in one pass and makes the cache.
+        """Decode the start token and a prompt in one pass and make the cache.
 
         Args:
           x: embeddings, right-aligned (`cache.align`): the last one is every row's last.
@@ -527,7 +512,7 @@ class Decoder(nnx.Module):
         return self.final_norm(x), cache
 
     def step(self, x: Float[Array, "B W D"], cache: Cache) -> tuple[Float[Array, "B W D"], Cache]:
-        """Decodes one token of each of the W rows of every input.
+        """Decode one token of each of the W rows of every input.
 
         The cache's arrays are written in place if they are the carry of a loop; more tokens than
         the cache has room for overwrite the last one.
@@ -553,7 +538,6 @@ class Decoder(nnx.Module):
         return self.final_norm(x), caching.advance(cache, own)
 
     def _biased(self, pattern: Pattern) -> Pattern:
-        """The pattern with the bias of the stack's table, where it has one for all layers."""
         if self.bias_per_layer:
             return pattern
         return pattern.biased(self.relative_bias, bidirectional=self.bidirectional)
@@ -562,7 +546,7 @@ class Decoder(nnx.Module):
 def _straight_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array
 ) -> tuple[Array, tuple]:
-    """Calls the layers one by one; returns x, and what the cache shall have as own."""
+    """Call the layers one by one; returns x, and what the cache shall have as own."""
     written = []
     for layer, own, across in zip(layers, cache.own, cache.across, strict=True):
 

@@ -1,6 +1,4 @@
-"""What an objective and a loss are, and the area under the ROC curve as sums.
-
-What an objective is: a frozen config that builds a module (model, heads, batch, key) -> Loss.
+"""Objectives and losses, and the area under the ROC curve as sums.
 
 A loss is made of terms, each a SUM and the weight to divide it by. The train step divides each
 term by its own global weight and adds scale * term, once, over the global batch; so microbatching,
@@ -20,12 +18,12 @@ A step runs the first stage in microbatches all the same: it keeps the rows, tak
 `joint` at them, and passes it back through each microbatch (Gao et al. 2021, arXiv:2101.06983).
 
 An objective may have several phases: the step then minimises one loss after the other on one batch,
-each over its own paths with an optimizer of its own, and the later ones read what the earlier ones
+each over its own paths with its own optimizer, and the later ones read what the earlier ones
 have left in `Loss.features`.
 
 The area under the ROC curve as sums: of a metric that is no quotient of two of them.
 
-The area is the share of pairs of a positive and a negative in which the positive has the larger
+The area is the fraction of pairs of a positive and a negative in which the positive has the larger
 logit, equal ones counting half. It needs all logits at once; what can be added up over batches,
 devices and hosts is their histogram, in bins that are fixed beforehand:
 
@@ -84,12 +82,12 @@ class Roc(NamedTuple):
         labels: Bool[Array, "*batch"],
         weights: Float[Array, "*batch"],
     ) -> "Roc":
-        """The histograms of logits.
+        """Return the histograms of logits.
 
         Args:
           logits: larger where a positive is likelier.
           labels: whether each is a positive.
-          weights: of each; 0 leaves it out. Counts below 2**24 in a bin are exact.
+          weights: weights of each; 0 leaves it out. Counts below 2**24 in a bin are exact.
         """
         place = (logits.astype(jnp.float32) + LARGEST) * (BINS / (2 * LARGEST))
         bins = jnp.clip(jnp.floor(place), 0, BINS - 1).astype(jnp.int32)
@@ -98,14 +96,14 @@ class Roc(NamedTuple):
         return cls(*found)
 
     def area(self) -> Any:
-        """The area, in [0, 1]; 0.5 where there are no positives or no negatives."""
+        """Return the area, in [0, 1]; 0.5 where there are no positives or no negatives."""
         positives, negatives = _shares(self.positives), _shares(self.negatives)
         below = negatives.cumsum() - 0.5 * negatives
         there = (self.positives.sum() > 0) & (self.negatives.sum() > 0)
         return (positives * below).sum() + 0.5 * ~there
 
     def error(self) -> Any:
-        """What `area` may differ from the exact area at most."""
+        """Return the maximum difference of `area` from the exact area."""
         return 0.5 * (_shares(self.positives) * _shares(self.negatives)).sum()
 
 
@@ -120,7 +118,7 @@ class Term(NamedTuple):
     Attributes:
       total: float32 scalar, a sum over positions.
       weight: float32 scalar, the sum of their weights.
-      scale: of the term in the loss.
+      scale: scale of the term in the loss.
     """
 
     total: Array
@@ -155,7 +153,7 @@ class Loss(NamedTuple):
         return sum(parts[1:], start=parts[0])
 
     def joined(self, other: "Loss") -> "Loss":
-        """With the terms and metrics that were made of the rows, in place of the rows.
+        """With the terms and metrics that were made of the rows, instead of the rows.
 
         Raises:
           ValueError: both have a term or a metric of one name.
@@ -179,7 +177,7 @@ class Loss(NamedTuple):
         return self._replace(metrics={**self.metrics, **metrics}) if metrics else self
 
     def plus(self, other: "Loss") -> "Loss":
-        """The sums of two batches together; the scales stay."""
+        """Return the sums of two batches together; the scales stay."""
         return Loss(
             terms={
                 name: Term(
@@ -197,7 +195,7 @@ class Loss(NamedTuple):
 
 
 def metric_value(sums: Any) -> Any:
-    """The value of a metric: total / weight, or the area under its curve.
+    """Return the value of a metric: total / weight, or the area under its curve.
 
     Args:
       sums: (total, weight) or a `Roc`, of JAX's arrays or of NumPy's numbers.
@@ -215,7 +213,7 @@ class Phase:
     Attributes:
       name: given to the objective's module, and the name of the optimizer's state.
       trains: a regular expression that matches the whole paths of what it trains.
-      optimizer: None is the experiment's, with a state of its own.
+      optimizer: None is the experiment's, with its own state.
     """
 
     name: str
@@ -244,7 +242,7 @@ class Objective:
         return 0
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
-        """Makes the module `(model, heads, batch, key) -> Loss`, with parameters or none.
+        """Make the module `(model, heads, batch, key) -> Loss`, with parameters or none.
 
         Where there are phases the module takes `phase`, too: its name, or None for the loss of all
         of them together, which is what is measured.
@@ -252,7 +250,7 @@ class Objective:
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The heads that the loss reads, which are trained; the others of a checkpoint are frozen.
+        """Return the loss's heads, which are trained; a checkpoint's other heads are frozen.
 
         Args:
           kept: the heads that the experiment or the checkpoint that it begins from has, by name,
@@ -268,28 +266,28 @@ class Objective:
         return ()
 
     def with_one_tower(self) -> "Objective":
-        """The same objective without further encoders."""
+        """Return the same objective without further encoders."""
         return self
 
     def with_two_towers(self) -> "Objective":
-        """The same objective with an encoder for passages, if it has vectors of texts."""
+        """Return the same objective with an encoder for passages, if it has vectors of texts."""
         return self
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Objective":
-        """The same objective with what the model's family and the task decide.
+        """Return the same objective with what the model's family and the task decide.
 
         Args:
-          kind: of the classification head.
-          num_classes: of the task; 1 is a score.
+          kind: kind of the classification head.
+          num_classes: number of classes of the task; 1 is a score.
         """
         return self
 
     def undecided(self) -> tuple[str, ...]:
-        """What the family and the task decide, not the config: "head", "classes"."""
+        """Return the settings that family and task decide, not the config: "head", "classes"."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """The second stage: terms and metrics of the rows of a whole batch; it has no parameters.
+        """Return the second stage's terms and metrics of a whole batch; it has no parameters.
 
         Args:
           rows: name -> array [B, ...], in the order of the batch.
@@ -302,45 +300,37 @@ class Objective:
         """Floating-point operations of the loss of one row; None: they are not counted.
 
         The model's, unless the objective has other products; a head that reads one vector of a text
-        is left out.
+        is omitted.
 
         Args:
-          model: of the architecture.
-          shapes: of a row's features, as for `ModelConfig.forward_flops`.
+          model: model of the architecture.
+          shapes: shapes of a row's features, as for `ModelConfig.forward_flops`.
         """
         return model.forward_flops(shapes)
 
     def phases(self) -> tuple[Phase, ...]:
-        """The updates of a step; none is one update of everything by the experiment's optimizer."""
+        """Return the updates of a step; () is one update of everything by the run's optimizer."""
         return ()
 
     def resolved(self, kept: Mapping[str, Head]) -> "Objective":
-        """The same objective with a value in place of each None that stands for one.
-
-        Args:
-          kept: as for `heads`.
-        """
+        """Return the same objective with a value instead of each None that stands for one."""
         return self
 
     def anew(self, earlier: "Objective") -> str:
-        """A warning where its own parameters begin anew on what another one trained; "" is none.
-
-        Args:
-          earlier: the objective of the checkpoint.
-        """
+        """Return a warning if parameters of the objective are reinitialized, or ""."""
         del earlier
         return ""
 
     def masks_with(self) -> int | None:
-        """The vocabulary's [MASK] that it needs; None where it needs none."""
+        """Return the vocabulary's [MASK] that it needs; None where it needs none."""
         return None
 
     def no_terms(self) -> tuple[int, ...] | None:
-        """The tokens of the vocabulary that are no terms of a text; None where it has no terms."""
+        """Return the tokens that are not terms of a text, or None if it has no terms."""
         return None
 
     def smaller_logits(self) -> str:
-        """The option that makes fewer logits at a time, where it would; "" where none does."""
+        """Return the option that makes fewer logits at a time, or ""."""
         return ""
 
     def models(self) -> Mapping[str, ModelConfig]:
@@ -348,7 +338,7 @@ class Objective:
         return {}
 
     def check_model(self, model: nnx.Module) -> None:
-        """Refuses, by an InputError, a model that the objective cannot train."""
+        """Raise InputError for a model that the objective cannot train."""
         if self.of_encoder and not isinstance(model, EncoderModel):
             raise InputError(
                 f"objective {type(self).__name__} trains an encoder, but the model is a "
@@ -356,7 +346,7 @@ class Objective:
             )
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """How the learner's parameters are stored, where that is not as they are read.
+        """Return the views of the learner's stored parameters, if they differ from those read.
 
         Args:
           model: config of the architecture, whose parameters are below "model/".
@@ -375,7 +365,7 @@ class NoLoss(Objective):
     """Nothing to train by: of an imported model whose heads have no loss of their own."""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "NoLossModule":
-        """Makes a module that refuses."""
+        """Make a module that refuses."""
         del model, rngs
         return NoLossModule()
 
@@ -395,11 +385,7 @@ class NoLossModule(nnx.Module):
     """It has no parameters."""
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
-        """There is no loss.
-
-        Raises:
-          InputError: always.
-        """
+        """There is no loss."""
         raise InputError(
             "an imported model has no loss: train it by a config whose objective is another, and "
             "--init CHECKPOINT"

@@ -1,6 +1,4 @@
-"""What the objectives of retrievers share: vectors, and scores within blocks of rows.
-
-What the objectives of retrievers have in common: vectors of queries and of passages, apart.
+"""The base of retrieval objectives: vectors, and scores within blocks of rows.
 
     rows = PairVectors(objective)(model, heads, batch).rows
     rows["queries"], rows["passages"]                   # float32 [B, D], [B, P, D]
@@ -54,8 +52,8 @@ class BiEncoder(Objective):
       pooling: "cls" or "mean" (`models.towers`); None is as that checkpoint says, and else "cls".
       projection: numbers of a vector, by a linear layer behind the pooling; None is as that
         checkpoint says, and else no such layer.
-      tied_projection: whether queries and passages have the same.
-      towers: "one" encoder for both, or "two": passages have an encoder of their own, which begins
+      tied_projection: True if queries and passages have the same.
+      towers: "one" encoder for both, or "two": passages have their own encoder, which begins
         as the queries' (`towers/passage`).
     """
 
@@ -86,7 +84,7 @@ class BiEncoder(Objective):
         return ("passage",) if self.towers == "two" else ()
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "dense", with the longest text and the prompts that are known."""
+        """Return the head "dense", with the longest text and the prompts that are known."""
         return (self._dense(kept),)
 
     def _dense(self, kept: Mapping[str, Head]) -> Dense:
@@ -114,7 +112,7 @@ class BiEncoder(Objective):
         )
 
     def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder; T5's encoder is one, too."""
+        """Reject what is no encoder; T5's encoder is one, too."""
         if not isinstance(model, T5Encoder):
             super().check_model(model)
 
@@ -131,11 +129,7 @@ class PairVectors(LossModule):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """The vectors of a batch of the layout Groups(), or of a part of one.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the vectors of a batch of the layout Groups(), or of a part of one."""
         check_groups(self.config, batch)
         rows = self.encode(model, heads, batch, key=key, towers=towers)
         return Loss(terms={}, metrics={}, rows=rows)
@@ -149,7 +143,7 @@ class PairVectors(LossModule):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> dict[str, Array]:
-        """The vectors of queries and passages; a key turns dropout on, of each its own."""
+        """Return the vectors of queries and passages; a key turns dropout on, of each its own."""
         query_key, passage_key = split_key(key, 2)
         rows, num, length = batch["passage_tokens"].shape
         passage_model = model if towers is None else towers["passage"]
@@ -169,7 +163,7 @@ class PairVectors(LossModule):
 
 
 def check_groups(objective: Objective, batch: Batch) -> None:
-    """Refuses a batch of another layout than Groups().
+    """Raise InputError for a batch of another layout than Groups().
 
     Raises:
       InputError: naming what it lacks.
@@ -183,7 +177,7 @@ def check_groups(objective: Objective, batch: Batch) -> None:
 
 
 def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
-    """Of numbers of each query and all passages, those of the passages of the query's block.
+    """Select each query's values for the passages in its block.
 
     Args:
       x: N / B passages a row.
@@ -195,10 +189,10 @@ def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
 
 
 def own_group(x: Shaped[Array, "B M"], block: int, num: int) -> Shaped[Array, "B P"]:
-    """Of numbers of a block's passages, those of each query's own.
+    """Select each query's values for its own passages, from those of its block.
 
     Args:
-      x: of `own_block`.
+      x: input of `own_block`.
       block: rows.
       num: passages of a row.
     """
@@ -207,7 +201,7 @@ def own_group(x: Shaped[Array, "B M"], block: int, num: int) -> Shaped[Array, "B
 
 
 def of_lexical(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[Array, "B M"]:
-    """Scores of common terms.
+    """Return scores of common terms.
 
     Args:
       rows: "query_terms" [B, Lq] and "passage_terms" [B, P, Lp], of `LexicalHead.terms`.
@@ -223,7 +217,7 @@ def of_lexical(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[
 
 
 def of_multi_vectors(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[Array, "B M"]:
-    """Scores of vectors of tokens.
+    """Return scores of vectors of tokens.
 
     Args:
       rows: "query_vectors" [B, Lq - 1, K] and "passage_vectors" [B, P, Lp - 1, K], of

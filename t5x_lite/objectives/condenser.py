@@ -4,7 +4,7 @@ Condenser: a head that must predict masked tokens from early states and the last
 
 Gao & Callan 2021, arXiv:2104.08253, and the code of luyug/Condenser. In a BERT, [CLS] attends like
 any other token in the middle layers, and broadly in the last ones only. The head has the states of
-a middle layer in place of the last ones, but the last [CLS]; what the later layers know of the text
+a middle layer instead of the last ones, but the last [CLS]; what the later layers know of the text
 reaches it through that state alone:
 
     early = states after layer `skip_from`, late = states after the last layer
@@ -17,8 +17,8 @@ reaches it through that state alone:
     the head reads  c a1 b1 s1  -> loss of the head
 
 Both losses have one masked-LM head, which reads the masked positions alone. The late loss keeps the
-backbone a language model while the head's layers are new. Fine-tuning goes on from the model;
-the head's layers and the masked-LM head are saved, so that pretraining goes on, too. Rows may be
+backbone a language model while the head's layers are new. Fine-tuning continues from the model;
+the head's layers and the masked-LM head are saved, so that pretraining continues, too. Rows may be
 packed: each document has its own [CLS], and sees itself alone.
 
 Whole words are masked: `Masks` says how, but tokens are counted here without the special ones, as
@@ -85,10 +85,10 @@ class Condenser(Masks, Objective):
     """Masked language modelling through a head on early states; the fields of `Masks` and these.
 
     Attributes:
-      whole_word: whether the pieces of a word are masked together.
-      head_layers: of the head; the paper has 2.
+      whole_word: True if the pieces of a word are masked together.
+      head_layers: number of layers of the head; the paper has 2.
       skip_from: the layer whose states the head reads, 0 for the embeddings; None is the middle.
-      late_mlm: whether the loss of the last states is added; it is logged in any case.
+      late_mlm: True if the loss of the last states is added; it is logged in any case.
     """
 
     whole_word: bool = True
@@ -99,11 +99,11 @@ class Condenser(Masks, Objective):
     layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
 
     def skipped(self, model: EncoderConfig) -> int:
-        """The layer whose states the head reads."""
+        """Return the layer whose states the head reads."""
         return model.num_layers // 2 if self.skip_from is None else self.skip_from
 
     def counted(self, batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
-        """The tokens of words: special tokens do not count."""
+        """Return the tokens of words: special tokens do not count."""
         return batch["encoder_word_ids"] > 0
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
@@ -115,11 +115,11 @@ class Condenser(Masks, Objective):
         return flops * (texts[0] if texts else 1)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "CondenserLoss":
-        """Makes the loss module, whose parameters are those of the head's layers."""
+        """Make the loss module, whose parameters are those of the head's layers."""
         return CondenserLoss(self, self.checked(model), rngs=rngs)
 
     def checked(self, model: ModelConfig) -> BertConfig:
-        """The model.
+        """Return the model.
 
         Raises:
           InputError: it is no BERT, or has fewer layers than are skipped.
@@ -138,11 +138,11 @@ class Condenser(Masks, Objective):
         return model
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "mlm", and that a text's vector is the state of its [CLS], which is trained."""
+        """Return the heads "mlm" and "dense", the latter with the trained pooling "cls"."""
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def anew(self, earlier: Objective) -> str:
-        """A warning where the head's layers are new and the checkpoint's model had others."""
+        """Return a warning if the head's layers are new and the checkpoint had other ones."""
         if not isinstance(earlier, Condenser):
             return ""
         return (
@@ -170,24 +170,20 @@ class CondenserLoss(nnx.Module):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Encoder(), packed or not.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Encoder(), packed or not."""
         check_batch(self.config, batch)
         return self.condensed(model, heads, batch, key=key)[0]
 
     def condensed(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> tuple[Loss, Float[Array, "B D"]]:
-        """The loss, and the last state of each row's first token.
+        """Return the loss, and the last state of each row's first token.
 
         Args:
           model: the backbone.
           heads: "mlm" is read.
           batch: features of the layout Encoder().
-          key: of masks and dropout; None is no dropout and always the same masks.
+          key: key of masks and dropout; None is no dropout and always the same masks.
         """
         config, tokens = self.config, batch["encoder_input_tokens"]
         noise, dropout = masked_lm.noise_and_dropout(key)
@@ -222,13 +218,13 @@ class CondenserLoss(nnx.Module):
         *,
         keys: tuple[Key | None, Key | None] = (None, None),
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B S D"]]:
-        """The backbone's last states, and those of the head.
+        """Return the backbone's last states, and those of the head.
 
         Args:
           model: the backbone.
           inputs: what it reads, with masks.
-          batch: of the unmasked tokens.
-          keys: of the dropout of the backbone and of the head.
+          batch: batch of the unmasked tokens.
+          keys: keys of the dropout of the backbone and of the head.
         """
         embedding_key, layers_key = split_key(keys[0], 2)
         x, mask = model.start(inputs, **features(batch), key=embedding_key)
@@ -248,12 +244,12 @@ class CondenserLoss(nnx.Module):
         return late, states
 
     def summaries(self, late: Float[Array, "B S D"], documents: Documents) -> Float[Array, "B S D"]:
-        """The last [CLS] state of each position's own document."""
+        """Return the last [CLS] state of each position's own document."""
         return jnp.take_along_axis(late, documents.first[..., None], axis=1)
 
 
 def head_layer(model: BertConfig) -> PostNormConfig:
-    """The sizes of the head's layers: those of the encoder's."""
+    """Return the sizes of the head's layers: those of the encoder's."""
     stddev = model.initializer_stddev
     if model.d_model < FAN_IN_BELOW:
         stddev = max(stddev, model.d_model**-0.5)
@@ -271,11 +267,11 @@ class CoCondenser(Condenser):
     layouts: ClassVar[tuple[type[Layout], ...]] = (Spans,)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "CoCondenserLoss":
-        """Makes the loss module, whose parameters are those of the head's layers."""
+        """Make the loss module, whose parameters are those of the head's layers."""
         return CoCondenserLoss(self, self.checked(model), rngs=rngs)
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """The contrastive loss of the spans of a whole batch.
+        """Return the contrastive loss of the spans of a whole batch.
 
         Args:
           rows: "summaries" [B, 2, D], float32.
@@ -310,11 +306,7 @@ class CoCondenserLoss(CondenserLoss):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Spans(), or of a part of one.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Spans(), or of a part of one."""
         check_batch(self.config, batch)
         documents, num, length = batch["encoder_input_tokens"].shape
         flat = {
@@ -327,10 +319,10 @@ class CoCondenserLoss(CondenserLoss):
 
 
 def candidates(batch: Batch) -> Bool[Array, "N N"]:
-    """Which spans of the batch a span is compared with: the other of its document, and negatives.
+    """Return each span's candidates: the other span of its document, and negatives.
 
     Args:
-      batch: of the layout Spans(), N / 2 documents.
+      batch: batch of the layout Spans(), N / 2 documents.
     """
     documents, num, length = batch["encoder_input_tokens"].shape
     tokens = batch["encoder_input_tokens"].reshape(documents * num, length)

@@ -1,7 +1,5 @@
 """Contrastive training of a bi-encoder, by candidates, grades or triplets.
 
-Contrastive training of a bi-encoder: InfoNCE with the other passages of the batch as negatives.
-
 One encoder reads queries and passages apart; a text's vector is pooled from its states. A query's
 own passage must be closer to it than all other passages of the batch, those of other queries and
 the hard negatives of Groups() alike (Oord et al. 2018, arXiv:1807.03748; Karpukhin et al.
@@ -40,7 +38,7 @@ Left out are padding; a passage of the same tokens as one that answers the query
 asks it; passages that the data name as answers, by ids (features "passage_ids" [B, P, 4] and
 "positive_ids" [B, K, 4], where zeros are none); and of passages of the same tokens all but the
 first.
-FlagEmbedding, Tevatron and RetroMAE's code leave out none of them, so that answers are pushed away.
+FlagEmbedding, Tevatron and RetroMAE's code omit none of them, so that answers are pushed away.
 
 Texts are compared by two hashes of 32 bits, so that a batch of 2,048 passages costs as many numbers
 and not four million rows of tokens. Two texts of one key (about 2^-64) would be one.
@@ -84,7 +82,7 @@ _SEEDS = (0x9E3779B1, 0x85EBCA77)
 
 
 def check_scope(scope: str) -> None:
-    """Refuses, by an InputError, what is none of batch, block:N and group."""
+    """Raise InputError unless the scope is batch, block:N or group."""
     if scope not in (BATCH, GROUP) and not _BLOCK.fullmatch(scope):
         raise InputError(
             f"objective.candidates must be batch, group or block:N, such as block:32, got {scope!r}"
@@ -92,16 +90,16 @@ def check_scope(scope: str) -> None:
 
 
 def block_size(scope: str) -> int | None:
-    """The rows of a block, of the scope "block:N"; None of the others."""
+    """Return the rows of a block, of the scope "block:N"; None of the others."""
     block = _BLOCK.fullmatch(scope)
     return int(block.group(1)) if block else None
 
 
 def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
-    """Which passages of the batch, N of them, each query is compared with.
+    """Return the mask of the passages of the batch, N of them, for each query.
 
     Args:
-      batch: of the layout Groups(), B rows of N / B passages.
+      batch: batch of the layout Groups(), B rows of N / B passages.
       scope: "batch", "group" (a row's own passages), or "block:N" (those of N rows that follow each
         other in the batch, whatever the devices).
     """
@@ -110,13 +108,9 @@ def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
 
 
 def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
-    """Which queries each row's first passage is compared with, for a symmetric loss.
+    """Return the mask of the queries for each row's first passage, for a symmetric loss.
 
     Those to which it is no answer, each once, and the row's own.
-
-    Args:
-      batch: as for `candidates`.
-      scope: as for `candidates`.
     """
     rows, num = batch["passage_tokens"].shape[:2]
     firsts = _wrong_or_own(batch, scope)[:, ::num].T
@@ -125,12 +119,7 @@ def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
 
 
 def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
-    """The negatives of other rows alone: no passage of the row's own group, nor one of its tokens.
-
-    Args:
-      batch: as for `candidates`.
-      scope: as for `candidates`.
-    """
+    """Mask the negatives of other rows, without the row's own group and its duplicates."""
     rows, num = batch["passage_tokens"].shape[:2]
     keys = _passage_keys(batch)
 
@@ -144,7 +133,7 @@ def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
 
 
 def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
-    """The passages within reach that are no answer, duplicates of each other among them."""
+    """Return the passages within reach that are no answer, duplicates of each other among them."""
     rows, num = batch["passage_tokens"].shape[:2]
     there = jnp.any(batch["passage_segment_ids"] > 0, axis=2).reshape(1, rows * num)
     wrong = there & ~_answers(batch) & ~_answers_by_id(batch)
@@ -157,7 +146,7 @@ def _answers(batch: Batch) -> Bool[Array, "B N"]:
     queries, passages = _query_keys(batch), _passage_keys(batch)
     asks = jnp.all(queries[:, None] == queries[None], axis=2)
     is_answer = jnp.all(passages[::num, None] == passages[None], axis=2)
-    # A product of zeros and ones in place of a loop over B rows that ask the same.
+    # A product of zeros and ones instead of a loop over B rows that ask the same.
     counts = jnp.einsum("BC,CN->BN", asks.astype(jnp.float32), is_answer.astype(jnp.float32))
     return counts > 0
 
@@ -186,7 +175,7 @@ def _own(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
-    """The passages of the rows that share theirs with a row."""
+    """Return the passages of the rows that share theirs with a row."""
     if scope == BATCH:
         return jnp.ones((rows, rows * num), bool)
     size = block_size(scope) or 1
@@ -195,7 +184,7 @@ def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
 
 
 def _allowed(batch: Batch) -> Bool[Array, "B N"]:
-    """All passages but those between rows of which one has its own negatives alone."""
+    """Return all passages but those between rows of which one has its own negatives alone."""
     rows, num = batch["passage_tokens"].shape[:2]
     if OWN_NEGATIVES not in batch:
         return jnp.ones((rows, rows * num), bool)
@@ -204,7 +193,7 @@ def _allowed(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _first_of_each(candidate: Bool[Array, "B N"], keys: UInt32[Array, "N 2"]) -> Bool[Array, "B N"]:
-    """Of the candidates of a row that have one key, the first."""
+    """Keep the first of a row's candidates that have one key."""
     order = jnp.lexsort((keys[:, 1], keys[:, 0]))  # stable: of equal ones the first is first
     found, ordered = candidate[:, order], keys[order]
     begins = jnp.any(ordered != jnp.roll(ordered, 1, axis=0), axis=1).at[0].set(True)
@@ -225,7 +214,7 @@ def _passage_keys(batch: Batch) -> UInt32[Array, "N 2"]:
 
 
 def text_keys(tokens: Int[Array, "N L"], segment_ids: Int[Array, "N L"]) -> UInt32[Array, "N 2"]:
-    """Two hashes of each text's tokens and places; padding does not count.
+    """Return two hashes of each text's tokens and places; padding does not count.
 
     Args:
       tokens: ids.
@@ -261,7 +250,7 @@ class Contrastive(BiEncoder):
       temperature: that scores are divided by; in training alone.
       candidates: "batch", the passages of all rows; "group", those of the query's own row; or
         "block:N", those of N rows that follow each other, whatever the devices.
-      symmetric: whether the queries compete for the first passages, too; the loss is the mean of
+      symmetric: True if the queries compete for the first passages, too; the loss is the mean of
         both. For parallel texts.
     """
 
@@ -274,7 +263,7 @@ class Contrastive(BiEncoder):
         check_scope(self.candidates)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> PairVectors:
-        """Makes the module of the first stage, which has no parameters."""
+        """Make the module of the first stage, which has no parameters."""
         del model, rngs
         return PairVectors(self)
 
@@ -309,11 +298,11 @@ class Contrastive(BiEncoder):
     def info_nce(
         self, scores: Float[Array, "B N"], batch: Batch, real: Float[Array, " B"]
     ) -> Float[Array, ""]:
-        """The sum of the losses of real queries.
+        """Return the sum of the losses of real queries.
 
         Args:
-          scores: of `scores`.
-          batch: of the layout Groups().
+          scores: result of `scores`.
+          batch: batch of the layout Groups().
           real: 1 for a query, and 0 for a row of padding.
         """
         num_rows, num = batch["passage_tokens"].shape[:2]
@@ -329,24 +318,24 @@ class Contrastive(BiEncoder):
 
 
 def dpr(**fields: Any) -> Contrastive:
-    """Two encoders, dot products of their [CLS] states (Karpukhin et al. 2020)."""
+    """Return two encoders, dot products of their [CLS] states (Karpukhin et al. 2020)."""
     return Contrastive(**{**DOT, "towers": "two", **fields})
 
 
 def retromae(**fields: Any) -> Contrastive:
-    """One encoder, dot products of its [CLS] states, as RetroMAE is fine-tuned."""
+    """Return one encoder, dot products of its [CLS] states, as RetroMAE is fine-tuned."""
     return Contrastive(**{**DOT, **fields})
 
 
 def bge(**fields: Any) -> Contrastive:
-    """One encoder, cosines of its [CLS] states, temperature 0.02, as BGE is fine-tuned."""
+    """Return one encoder, cosines of its [CLS] states, temperature 0.02, as BGE is fine-tuned."""
     return Contrastive(**{"temperature": 0.02, "normalize": True, "pooling": "cls", **fields})
 
 
 def of_scores(
     scores: Float[Array, "B N"], may: Bool[Array, "B N"], real: Float[Array, " B"]
 ) -> dict[str, tuple[Array, Array]]:
-    """Metrics of a batch's scores: accuracy, and the means of what decides it.
+    """Return metrics of a batch's scores: accuracy, and the means of what decides it.
 
     Args:
       scores: products of queries and passages.
@@ -375,7 +364,7 @@ def of_scores(
 def of_vectors(
     rows: Mapping[str, Array], real: Float[Array, " B"]
 ) -> dict[str, tuple[Array, Array]]:
-    """How near queries and answers are, and how evenly vectors lie on the sphere.
+    """Return the alignment of queries and answers, and the uniformity of vectors on the sphere.
 
     Alignment is E |f(q) - f(p)|^2 of a query and its passage, uniformity log E exp(-2 |x - y|^2) of
     different texts of the batch, the mean of that of queries and that of first passages; both of
@@ -417,12 +406,12 @@ class CosineRegression(BiEncoder):
     scale: Annotated[float, Above(0)] = 1.0
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "GradedLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return GradedLoss(self)
 
     def of_vectors(self, queries: Array, passages: Array, batch: Batch) -> Loss:
-        """The loss of float32 vectors [B, D] and [B, P, D].
+        """Return the loss of float32 vectors [B, D] and [B, P, D].
 
         Raises:
           InputError: the batch has no grades.
@@ -435,7 +424,7 @@ class CosineRegression(BiEncoder):
         grades = batch["teacher_scores"]
         there = jnp.any(batch["passage_segment_ids"] > 0, axis=2) & ~jnp.isnan(grades)
         cosines = jnp.einsum("BD,BPD->BP", unit(queries), unit(passages))
-        # Zeros in place of NaN before the square: a gradient of NaN times 0 is NaN.
+        # Zeros instead of NaN before the square: a gradient of NaN times 0 is NaN.
         errors = jnp.where(there, cosines - jnp.nan_to_num(grades) / self.scale, 0.0)
         total, weight = jnp.sum(jnp.square(errors)), jnp.sum(there.astype(jnp.float32))
         return Loss(
@@ -446,10 +435,10 @@ class CosineRegression(BiEncoder):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Triplets(BiEncoder):
-    """How much nearer a query's answer shall be than each of its negatives.
+    """Margin loss: a query must be nearer to its positive than to each of its negatives.
 
     Attributes:
-      margin: of the distances.
+      margin: margin of the distances.
       distance: "euclidean", or "cosine", 1 - the cosine.
     """
 
@@ -457,12 +446,12 @@ class Triplets(BiEncoder):
     distance: Distance = "euclidean"
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "GradedLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return GradedLoss(self)
 
     def of_vectors(self, queries: Array, passages: Array, batch: Batch) -> Loss:
-        """The loss of float32 vectors [B, D] and [B, P, D].
+        """Return the loss of float32 vectors [B, D] and [B, P, D].
 
         Raises:
           InputError: rows have no negatives.
@@ -510,7 +499,7 @@ class GradedLoss(nnx.Module):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """The loss of a batch of the layout Groups(); what is padding counts 0."""
+        """Return the loss of a batch of the layout Groups(); what is padding counts 0."""
         check_groups(self.config, batch)
         rows = self.vectors.encode(model, heads, batch, key=key, towers=towers)
         return self.config.of_vectors(rows["queries"], rows["passages"], batch)

@@ -1,12 +1,12 @@
 """Replaced-token detection: ELECTRA, and DeBERTaV3 with its gradient-disentangled sharing.
 
 Clark et al. 2020, arXiv:2003.10555; He et al. 2021, arXiv:2111.09543. A small generator is a masked
-language model. Tokens drawn from it stand at the masked positions of the text that the
+language model. Tokens sampled from it stand at the masked positions of the text that the
 discriminator reads, which says of every token whether it was replaced:
 
     loss = L_G (over the masked tokens) + 50 * L_D (over all tokens)
 
-The model of the experiment is the discriminator; the generator belongs to the objective. A drawn
+The model of the experiment is the discriminator; the generator belongs to the objective. A sampled
 token that happens to be the original one is no replacement. Views relate the two embeddings, E_G
 and E_D, by `sharing`:
 
@@ -21,9 +21,9 @@ run_pretraining.py, one variable scope for both); DeBERTaV3 shares neither.
 
 DeBERTaV3's step makes two updates, and that is the default of nes and gdes: first the generator's,
 then that of the discriminator, which reads the E_G just updated, while the replaced tokens are
-drawn from the generator as it was (microsoft/DeBERTa rtd_task.py). Each has an optimizer state and
-clips its own gradient; so the weight of L_D hardly matters there. `decoupled=False` is the joint
-form: one update by the gradient of L_G + 50 * L_D, one clipping. ES is always joint.
+sampled from the generator as it was (microsoft/DeBERTa rtd_task.py). Each has an optimizer state
+and clips its own gradient; so the weight of L_D hardly matters there. `decoupled=False` is the
+joint form: one update by the gradient of L_G + 50 * L_D, one clipping. ES is always joint.
 
     ELECTRA     Electra(generator=..., sharing="es")
     DeBERTaV3   Electra(generator=..., sharing="gdes", head="deberta", mask_fraction=1.0)
@@ -84,7 +84,8 @@ class Electra(Masks, Objective):
       discriminator_weight: lambda, the weight of L_D.
       temperature: temperature of the draw.
       discriminator_optimizer: optimizer of the decoupled discriminator; None is the experiment's.
-      mask_fraction: share of the masked tokens that the generator reads as [MASK]; the rest stay.
+      mask_fraction: fraction of the masked tokens that the generator reads as [MASK]; the rest
+        stay.
     """
 
     generator: EncoderConfig
@@ -123,16 +124,16 @@ class Electra(Masks, Objective):
         return dataclasses.replace(self, share_embedding_norm=shares, decoupled=two)
 
     def models(self) -> Mapping[str, ModelConfig]:
-        """The generator."""
+        """Return the generator."""
         return {"generator": self.generator}
 
     @property
     def two_updates(self) -> bool:
-        """Whether a step updates first the generator and then the discriminator."""
+        """True if a step updates first the generator and then the discriminator."""
         return self.sharing != "es" if self.decoupled is None else self.decoupled
 
     def phases(self) -> tuple[Phase, ...]:
-        """The generator's and the discriminator's update; none in the joint form."""
+        """Return the generator's and the discriminator's update; none in the joint form."""
         if not self.two_updates:
             return ()
         return (
@@ -145,7 +146,7 @@ class Electra(Masks, Objective):
         )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ElectraLoss":
-        """Makes the loss module, whose parameters are the generator and its head."""
+        """Make the loss module, whose parameters are the generator and its head."""
         self.check_vocabulary(model)
         if not isinstance(model, EncoderConfig):
             raise InputError(f"Electra needs an encoder, not {type(model).__name__}")
@@ -159,11 +160,10 @@ class Electra(Masks, Objective):
         return ElectraLoss(self, rngs=rngs)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The discriminator's head "rtd"; the generator's is the objective's own."""
+        """Return the discriminator's head "rtd"; the generator's is the objective's own."""
         return (Rtd(kind=self.head),)
 
     def _check_alike(self, model: EncoderConfig, names: tuple[str, ...], *, remedy: str) -> None:
-        """Refuses a generator that differs from the model in one of these."""
         for name in names:
             theirs, ours = getattr(self.generator, name), getattr(model, name)
             if theirs != ours:
@@ -179,7 +179,7 @@ class Electra(Masks, Objective):
         return self.masked_lm_flops(self.generator, length) + model.text_flops(length) + head
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """The generator's embedding read from the model's, or the model's added to it."""
+        """Return the generator's embedding read from the model's, or the model's added to it."""
         ours, theirs = "model/embedding/", f"{prefix}generator/embedding/"
         shared = self._shared(model)
         if self.sharing == "es":
@@ -229,11 +229,7 @@ class ElectraLoss(nnx.Module):
         key: Key | None = None,
         phase: str | None = None,
     ) -> Loss:
-        """The loss of a batch of the layout Encoder(), or of one of the phases.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Encoder(), or of one of the phases."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         generator_key, discriminator_key = split_key(dropout, 2)
@@ -313,12 +309,12 @@ def detections(
 
 
 def draw(logits: Float[Array, "*batch V"], key: Key, *, temperature: float) -> Int[Array, "*batch"]:
-    """A token of probability softmax(logits / temperature), by Gumbel noise in float32."""
+    """Return a token of probability softmax(logits / temperature), by Gumbel noise in float32."""
     return jax.random.categorical(key, logits.astype(jnp.float32) / temperature).astype(jnp.int32)
 
 
 def _positions(batch: Batch) -> Int[Array, "B S"] | None:
-    """Positions within documents; None where a row is one document."""
+    """Return positions within documents; None where a row is one document."""
     if "encoder_positions" in batch or "encoder_segment_ids" not in batch:
         return batch.get("encoder_positions")
     return document_positions(batch["encoder_segment_ids"])

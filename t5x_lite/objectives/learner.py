@@ -1,7 +1,5 @@
 """The learner: a model, its heads, its objective and its adapters, from parameters to a loss.
 
-The learner: a model, its heads and its objective as one, from stored parameters to a loss.
-
     learner = Learner.of(T5Config(...), Seq2Seq(), optimizer=Adafactor(...), dtype="bfloat16")
     params = jax.jit(learner.init)(jax.random.key(0))         # {"model": ..., "heads": ...}
     loss = learner.loss(params, batch, key)                   # sums, to be differentiated
@@ -63,7 +61,7 @@ class Bound(nnx.Module):
     Args:
       model: config of the architecture.
       objective: config of the objective.
-      heads: configs of heads that are kept besides the objective's own.
+      heads: configs of heads that are kept in addition to the objective's own.
       adapters: configs of adapters; `Learner.bind` puts them into the model's slots.
       use: how they are composed; () is each by itself.
       rngs: the stream "params" is used.
@@ -94,7 +92,7 @@ class Bound(nnx.Module):
         self.routers = tuple(routers_of(adapters, use).items())
 
     def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
-        """The loss of a batch, or of one of its phases; a key turns dropout on."""
+        """Return the loss of a batch, or of one of its phases; a key turns dropout on."""
         more: dict[str, Any] = {} if phase is None else {"phase": phase}
         if self.towers.names:
             more["towers"] = self.towers
@@ -111,12 +109,12 @@ class Bound(nnx.Module):
         return self.objective(self.model, self.heads, batch, key=key, **more)
 
     def encoder(self, role: Role) -> Any:
-        """The encoder of texts of a role: a tower of its own, or the model."""
+        """Return the encoder of texts of a role: its own tower, or the model."""
         return self.towers[role] if role in self.towers.names else self.model
 
 
 def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:
-    """The configs of a learner's heads by name: those that the objective reads, then the others.
+    """Return the configs of a learner's heads by name, the objective's own first.
 
     Raises:
       InputError: two have one name.
@@ -179,17 +177,17 @@ class Learner:
         dtype: str = "float32",
         base_dtype: str = "float32",
     ) -> "Learner":
-        """Traces the module; nothing is allocated.
+        """Trace the module; nothing is allocated.
 
         Args:
           model: as the attributes of the class, and so all others but one.
-          objective: of the same.
-          heads: those that are kept besides the objective's own.
+          objective: objective of the experiment.
+          heads: those that are kept in addition to the objective's own.
           adapters: in the model's slots.
           use: their composition.
           train: what is trained.
-          optimizer: of it.
-          dtype: of what is computed.
+          optimizer: its optimizer.
+          dtype: dtype of what is computed.
           base_dtype: dtype in which the model's frozen parameters are stored.
 
         Raises:
@@ -220,14 +218,14 @@ class Learner:
         )
         _check_adapter_sizes(stored)
         made.check_train()
-        if adapters:  # two modules at one site are refused here
+        if adapters:  # two modules at one site are rejected here
             modules: AdapterModules = made._module.adapters
             modules.check()
             _check_copied(modules, its_views)
         return made if base_dtype == "float32" else made._with_base_in(base_dtype)
 
     def _with_base_in(self, dtype: str) -> "Learner":
-        """The same, whose frozen parameters of the model are stored in another dtype."""
+        """Return the same, whose frozen parameters of the model are stored in another dtype."""
         stored = {
             path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype))
             if path.startswith(("model/", TOWERS)) and not self.trains(path)
@@ -239,10 +237,10 @@ class Learner:
         )
 
     def check_train(self) -> None:
-        """Refuses, by an InputError, a pattern of `train` that means no parameter to be trained.
+        """Raise InputError for a pattern of `train` without a parameter to train.
 
-        A pattern of an adapter is refused in the same way. The path of an adapter means all that it
-        trains, one of which is enough.
+        A pattern of an adapter is rejected in the same way. The path of an adapter means all that
+        it trains, one of which is enough.
         """
         _ = self._adapted
         paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
@@ -255,7 +253,7 @@ class Learner:
                 )
 
     def init(self, key: Key) -> Params:
-        """Initial parameters, as they are stored."""
+        """Return the initial parameters as they are stored."""
         parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters, self.use)
         fresh = tied_parameters.fresh(self.views, init(lambda rngs: Bound(*parts, rngs=rngs), key))
         if self._towers:  # they begin as the model
@@ -276,24 +274,24 @@ class Learner:
         return trees.overlaid(fresh, trees.unflatten(narrow)) if narrow else fresh
 
     def read(self, params: Params) -> Params:
-        """The parameters that the module has, in the dtype of the stored ones.
+        """Return the parameters that the module has, in the dtype of the stored ones.
 
         {"model": ...} is what is exported: an ordinary model, whatever its training shared.
         """
         return tied_parameters.read(self.views, params)
 
     def write(self, seen: Params) -> Params:
-        """The stored parameters of which `read` makes these."""
+        """Return the stored parameters of which `read` makes these."""
         return tied_parameters.write(self.views, seen)
 
     def bind(
         self, params: Params, *, key: Key | None = None, adapter_ids: Array | None = None
     ) -> Bound:
-        """The module in the compute dtype, of stored parameters, with adapters in their slots.
+        """Return the module in the compute dtype from stored parameters, with adapters in slots.
 
         Args:
           params: as they are stored.
-          key: of what adapters draw in training.
+          key: key of what adapters draw in training.
           adapter_ids: [B], the rows' children in MultiTask, where no loss hands on a batch.
         """
         changed = cast(self.changed(params, key=key), jnp.dtype(self.dtype))
@@ -312,7 +310,7 @@ class Learner:
         return bound
 
     def changed(self, params: Params, *, key: Key | None = None) -> Params:
-        """The parameters that the module has, with what adapters have in place of the model's."""
+        """Return the module's parameters with the arrays that adapters replace."""
         seen = self.read(params)
         if not self._has_copies:
             return seen
@@ -326,7 +324,7 @@ class Learner:
         return changed
 
     def merged(self, params: Params, *, tower: str = "") -> Params:
-        """The parameters of the model that does without adapters what it does with them.
+        """Return the parameters of the model that does without adapters what it does with them.
 
         Args:
           params: as they are stored.
@@ -342,10 +340,7 @@ class Learner:
         return split(bound.model)[1]
 
     def delta_form(self, adapters: Params) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
-        """What its adapters change of the model.
-
-        Args:
-          adapters: their parameters, {NAME: ...}.
+        """Return the adapters' change of the model.
 
         Returns:
           path in the parameters -> part of a delta, and the adapters that no kernel can hold.
@@ -363,11 +358,11 @@ class Learner:
         return found, rest
 
     def bind_model(self, params: Params, *, adapter_ids: Array | None = None) -> Any:
-        """The model alone of `bind`; adapter_ids [B] are the rows' children in MultiTask."""
+        """Return the model alone of `bind`; adapter_ids [B] are the rows' children in MultiTask."""
         return self.bind(params, adapter_ids=adapter_ids).model
 
     def check_mesh(self, mesh: Mesh) -> None:
-        """Refuses, by an InputError, a mesh that does not divide the parameters or the heads."""
+        """Raise InputError for a mesh that does not divide the parameters or the heads."""
         heads = self.model.divided_heads
         sharding.check_divisible(mesh, self.axes, self.shapes, num_heads=heads)
 
@@ -379,7 +374,7 @@ class Learner:
     def loss(
         self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
     ) -> Loss:
-        """The first stage: sums over a batch or a part of it, or those of one of its phases.
+        """Return the first stage: sums over a batch or a part of it, or those of one of its phases.
 
         With a key, which is in training, the penalties of adapters are among its terms.
         """
@@ -394,7 +389,7 @@ class Learner:
         return loss
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None = None) -> Loss:
-        """The second stage: terms of the rows of a whole batch."""
+        """Return the second stage: terms of the rows of a whole batch."""
         return self.objective.joint(rows, batch, step=step)
 
     def whole_loss(self, params: Params, batch: Batch, key: Key | None = None) -> Loss:
@@ -403,7 +398,7 @@ class Learner:
         return loss.joined(self.joint(loss.rows, batch)) if loss.rows else loss
 
     def updates(self) -> tuple[Update, ...]:
-        """The updates of a train step: one, or one for each phase of the objective.
+        """Return the updates of a train step: one, or one for each phase of the objective.
 
         Raises:
           InputError: everything is frozen.
@@ -462,7 +457,7 @@ class Learner:
         }
 
     def head(self, name: str) -> list[str]:
-        """The paths of a head's parameters; none where it has none."""
+        """Return the paths of a head's parameters; none where it has none."""
         return [path for path in trees.flatten(self.seen) if path.startswith(f"{HEADS}{name}/")]
 
     @property
@@ -472,7 +467,7 @@ class Learner:
         return tuple(name for name in self.heads if name not in read)
 
     def trains(self, path: str) -> bool:
-        """Whether the parameter at a path is trained."""
+        """Return True if the parameter at a path is trained."""
         if self._unread(path):
             return False
         if self.train:
@@ -482,10 +477,10 @@ class Learner:
         return True
 
     def num_unused(self, *, trained: bool = False) -> int:
-        """Numbers of adapters that nothing reads, in layers that are narrower or left out.
+        """Return numbers of adapters that nothing reads, in layers that are narrower or omitted.
 
         Args:
-          trained: whether those of adapters that train are counted alone.
+          trained: True if those of adapters that train are counted alone.
         """
         if not self.adapters:
             return 0
@@ -500,26 +495,23 @@ class Learner:
         return sum(map(modules.num_unused, names)) * (1 + len(self._towers))
 
     def holds_still(self, path: str) -> bool:
-        """Whether the parameter at a path is frozen in a run that trains a chosen part alone."""
+        """Return True for a frozen parameter of a run that trains only a chosen part."""
         return bool(self.train or self.adapters) and not self.trains(path)
 
     def _unread(self, path: str) -> bool:
-        """Whether a path is of a head that the loss does not read."""
         return path.startswith(tuple(f"{HEADS}{name}/" for name in self.frozen_heads))
 
     @functools.cached_property
     def _has_copies(self) -> bool:
-        """Whether an adapter has arrays in place of some of the model's."""
+        """True if an adapter replaces some of the model's arrays."""
         return bool(self.adapters) and bool(self._module.adapters.copied())
 
     @functools.cached_property
     def _adapted(self) -> frozenset[str]:
-        """Paths of what adapters train: their own parameters, and the model's that they name."""
         return self._covered([*COMPOSING, *(p for one in self.adapters for p in self._of(one))])
 
     @functools.cached_property
     def _chosen(self) -> frozenset[str]:
-        """Paths of what `train` names."""
         return self._covered([each for meant in self._meant.values() for each in meant])
 
     @property
@@ -529,7 +521,7 @@ class Learner:
         return {pattern: own.get(pattern, (pattern,)) for pattern in self.train}
 
     def _of(self, adapter: Adapter) -> tuple[str, ...]:
-        """What an adapter trains: its patterns of the model, and its paths of each tower."""
+        """Return the patterns of the model that an adapter trains, and its paths in each tower."""
         flat = trees.flatten(self.shapes)
         patterns = adapter.trains(list(as_model(flat)))
         if not self._towers:
@@ -543,16 +535,13 @@ class Learner:
 
     @property
     def _towers(self) -> tuple[str, ...]:
-        """Names of the encoders besides the model."""
         return self.objective.more_towers()
 
     @functools.cached_property
     def _module(self) -> Bound:
-        """The module with shapes in place of arrays."""
         return self._bound(self.seen)
 
     def _bound(self, seen: Params, tower: str = "") -> Bound:
-        """The module of the parameters that it has, with a tower in place of the model."""
         if not (self.adapters and self._towers):
             return bind(self.graphdef, seen)
         flat = trees.flatten(seen)
@@ -579,12 +568,11 @@ class Learner:
 
     @property
     def _is_partial(self) -> bool:
-        """Whether some parameters are not trained."""
+        """True if some parameters are not trained."""
         return not all(map(self.trains, trees.flatten(self.shapes)))
 
     @property
     def _depth(self) -> int:
-        """Layers of the model's highest stack, trained or not."""
         shapes, axes = trees.flatten(self.shapes), trees.flatten(self.axes)
         stacked = (p for p in shapes if p.startswith("model/") and axes[p][:1] == ("layers",))
         return max((shapes[path].shape[0] for path in stacked), default=0)
@@ -593,7 +581,6 @@ class Learner:
         return re.fullmatch(phase.trains, path) is not None and self.trains(path)
 
     def _trained(self, tree: Any, phase: Phase | None = None) -> Any:
-        """The part of a tree with the parameters' paths that is trained, or that a phase trains."""
         if phase is not None:
             return trees.partition(tree, lambda path, _: self._phase_trains(phase, path))[0]
         if not self._is_partial:
@@ -612,7 +599,6 @@ _WIDEST = 64
 
 
 def _check_adapter_sizes(shapes: Any) -> None:
-    """Raise InputError for an adapter with an array far larger than those of the model."""
     leaves = trees.flatten(shapes)
     own = {path: leaf for path, leaf in leaves.items() if path.startswith(ADAPTERS)}
     base = [max(leaf.shape, default=1) for path, leaf in leaves.items() if path not in own]
@@ -632,7 +618,7 @@ _SMALLEST_BOUND = 100_000
 
 
 def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
-    """Refuses, by an InputError, a copy of an array that a view makes of others, or reads."""
+    """Raise InputError for a copy of an array that a view computes from others, or reads."""
     for path in modules.copied():
         if any(view.mentions(f"model/{path}") for view in its_views):
             raise InputError(
@@ -641,6 +627,6 @@ def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
 
 
 def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
-    """The views of a learner, without tracing it."""
+    """Return the views of a learner, without tracing it."""
     towers = [view for name in objective.more_towers() for view in model.views(f"{TOWERS}{name}/")]
     return (*model.views("model/"), *towers, *objective.views(model, "objective/"))

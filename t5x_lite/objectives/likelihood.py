@@ -1,7 +1,5 @@
 """The likelihood of text: `Seq2Seq` and `LanguageModel`, and the cross-entropy that both use.
 
-What `Seq2Seq` and `LanguageModel` share: the likelihood of `decoder_target_tokens`.
-
 An objective is a list of the features that its model reads: the features' names are the arguments'
 names, so that a model, an objective and a layout that do not go together are told apart by them.
 
@@ -72,7 +70,7 @@ def cross_entropy(
     """Cross-entropy of each position, in float32.
 
     Args:
-      logits: unnormalised scores.
+      logits: unnormalized scores.
       targets: class of each position.
       z_loss: coefficient of log(Z)^2, which keeps the logits from drifting; T5 1.1 uses 1e-4.
       label_smoothing: s, the probability given to the other classes together.
@@ -97,14 +95,14 @@ def cross_entropy(
 def correct(
     scores: Float[Array, "*batch V"], target_scores: Float[Array, "*batch"]
 ) -> Float[Array, "*batch"]:
-    """How far each target is the best of its row: 1, 0, or 1 / n if n scores are the largest.
+    """Return each target's accuracy: 1 if it is the best, 1 / n in a tie of n, else 0.
 
     Equal scores decide nothing: a model that gives all of V classes one score has 1 / V, which is
     what a random choice has.
 
     Args:
-      scores: of all classes or candidates; what is none must be below the others.
-      target_scores: of the target, which is one of them.
+      scores: scores of all classes or candidates; what is none must be below the others.
+      target_scores: scores of the targets, each one of `scores`.
     """
     # A maximum and a count: argmax is a slow pass over [B, T, V], and it takes the first of ties.
     best = jnp.max(scores, axis=-1)
@@ -113,12 +111,12 @@ def correct(
 
 
 def smoothed(label_smoothing: float, classes: int) -> tuple[float, float]:
-    """The smoothed targets: the probability of the target, and that of each other class."""
+    """Return the smoothed targets: the probability of the target, and that of each other class."""
     return 1.0 - label_smoothing, label_smoothing / max(classes - 1, 1)
 
 
 def smoothed_entropy(label_smoothing: float, classes: int) -> float:
-    """The entropy of the smoothed targets; 0 without smoothing."""
+    """Return the entropy of the smoothed targets; 0 without smoothing."""
     if not label_smoothing:
         return 0.0
     confidence, low = smoothed(label_smoothing, classes)
@@ -135,7 +133,7 @@ def soft_cross_entropy(
     counts 0.
 
     Args:
-      logits: of what is compared.
+      logits: logits of what is compared.
       teacher: scores of the same; NaN where there is none.
       where: what is there.
     """
@@ -146,7 +144,7 @@ def soft_cross_entropy(
 
 
 def soft_targets(teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]) -> Float[Array, "B G"]:
-    """The softmax of a teacher's scores over what is there and has one; 0 elsewhere.
+    """Return the softmax of a teacher's scores over what is there and has one; 0 elsewhere.
 
     Args:
       teacher: scores, NaN where there is none.
@@ -158,7 +156,7 @@ def soft_targets(teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]) -> 
 
 
 class TokenLosses(NamedTuple):
-    """Of each position, in float32.
+    """Losses of each position, in float32.
 
     Attributes:
       loss: cross-entropy, z-loss included.
@@ -335,16 +333,16 @@ class Likelihood(Objective):
     reads_if_there: ClassVar[tuple[str, ...]] = ()
 
     def smaller_logits(self) -> str:
-        """A chunk of positions, where all logits are made at once."""
+        """Return a chunk of positions, where all logits are made at once."""
         return "--objective.logits-chunk 16" if self.logits_chunk is None else ""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LikelihoodLoss":
-        """Makes the loss module; it has no parameters."""
+        """Make the loss module; it has no parameters."""
         del model, rngs
         return LikelihoodLoss(self)
 
     def check_model(self, model: nnx.Module) -> None:
-        """Refuses a model whose arguments are not the features that this objective gives."""
+        """Refuse a model whose arguments are not the features that this objective gives."""
         taken = inspect.signature(type(model).__call__).parameters
         needed = {
             name
@@ -359,7 +357,7 @@ class Likelihood(Objective):
             )
 
     def check_batch(self, batch: Iterable[str]) -> None:
-        """Refuses a batch that lacks a feature, or holds tokens that the model would not see."""
+        """Reject a batch that lacks a feature, or holds tokens that the model would not see."""
         missing = {*self.reads, "decoder_target_tokens", "decoder_loss_weights"} - set(batch)
         unread = {name for name in batch if name.endswith("_input_tokens")} - set(self.reads)
         if missing or unread:
@@ -381,11 +379,7 @@ class LikelihoodLoss(LossModule):
     """Sums over the target tokens of a batch."""
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
-        """The loss of a batch of seqio's features, packed or not.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of seqio's features, packed or not."""
         config = self.config
         config.check_batch(batch)
         given = {name: batch[name] for name in config.reads}
@@ -417,7 +411,6 @@ def _of_logits(
 
 
 def _sums(losses: TokenLosses, weights: Float[Array, "B T"]) -> Loss:
-    """Loss and metrics, as weighted sums."""
     loss, z_loss, correct = losses
     weight = jnp.sum(weights)
     return Loss(

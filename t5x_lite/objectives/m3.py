@@ -22,8 +22,8 @@ devices, where FlagEmbedding has the rows of one device. No array has an axis of
 
 FlagEmbedding differs in these: vectors of padding take part in the maximum; its dense loss, whose
 passages come from W devices, has gradients that weigh 1 / W of the others' (`dense_scale` for the
-same); its warm-up counts forward calls, and begins again in a run that goes on; and with negatives
-of the group alone L_all is lost.
+same); its warm-up counts forward calls, and begins again in a run that continues; and with
+negatives of the group alone L_all is lost.
 """
 
 import dataclasses
@@ -80,16 +80,17 @@ class M3(Contrastive):
     """Three scores, their weighted sum, and what they learn from the sum.
 
     Attributes:
-      weights: of the dense, the lexical and the multi-vector score in their sum.
-      loss_weights: of their losses.
+      weights: weights of the dense, the lexical and the multi-vector score in their sum.
+      loss_weights: weights of their losses.
       combination: "mean", (L + L') / 2 with L a mean of four losses; or "sum", as first published.
       distill_from: the optimizer's step from which on scores learn from their sum, too; None is
         never. In evaluation the loss is L.
       score_block: rows whose passages the lexical and the multi-vector score compare, so that all
         but the dense loss are within them; None is the batch, or the block of `candidates`.
-      dense_scale: of the dense loss, besides its weight; 1 / W is as FlagEmbedding on W devices.
-      distillation: of rows with a teacher's scores: "m3_kd" in place of each InfoNCE, or "kl"
-        beside it (`objectives.ranker`), within blocks; None reads no teacher.
+      dense_scale: scale of the dense loss, in addition to its weight; 1 / W is as
+        FlagEmbedding on W devices.
+      distillation: distillation of rows with a teacher's scores: "m3_kd" instead of each InfoNCE,
+        or "kl" next to it (`objectives.ranker`), within blocks; None reads no teacher.
       teacher_temperature: that the teacher's scores are divided by.
       vector_size: numbers of a token's vector; None is what the checkpoint says that the run begins
         from, and else as many as the states have.
@@ -118,12 +119,12 @@ class M3(Contrastive):
             )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "M3Rows":
-        """Makes the module of the first stage, which has no parameters."""
+        """Make the module of the first stage, which has no parameters."""
         del model, rngs
         return M3Rows(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The heads of the three scores, with what is known of them."""
+        """Return the heads of the three scores, with what is known of them."""
         return (self._dense(kept), self._lexical(kept), self._multi_vector(kept))
 
     def _lexical(self, kept: Mapping[str, Head]) -> Lexical:
@@ -154,7 +155,7 @@ class M3(Contrastive):
         return self._lexical({}).specials
 
     def block_rows(self, rows: int) -> int:
-        """The rows of a block, of a batch of so many.
+        """Return the rows of a block, of a batch of so many.
 
         Raises:
           InputError: blocks do not divide the batch.
@@ -170,12 +171,12 @@ class M3(Contrastive):
         return block
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """The losses of a whole batch.
+        """Return the losses of a whole batch.
 
         Args:
           rows: those of `M3Rows`.
           batch: says which of the texts there are, and which are the same.
-          step: of the optimizer.
+          step: step of the optimizer.
 
         Raises:
           InputError: blocks do not divide the batch, or it has no teacher's scores.
@@ -206,7 +207,7 @@ class M3(Contrastive):
     def within_blocks(
         self, rows: Mapping[str, Array], batch: Batch, of_batch: Float[Array, "B N"]
     ) -> Scores:
-        """The scores of each query and the passages of its block, and their weighted sum.
+        """Return the scores of each query and the passages of its block, and their weighted sum.
 
         Args:
           rows: those of `M3Rows`.
@@ -226,14 +227,14 @@ class M3(Contrastive):
         return GROUP if block == 1 else f"block:{block}"
 
     def _shares(self, step: Array | None) -> tuple[Array | float, Array | float]:
-        """What L and L' are multiplied with."""
+        """Return the factors of L and L'."""
         if self.distill_from is None or step is None:
             return 1.0, 0.0
         on = (step >= self.distill_from).astype(jnp.float32)
         return (1.0 - on / 2, on / 2) if self.combination == "mean" else (1.0, on)
 
     def _terms(self, losses: Mapping[str, Sums], share: Array | float) -> dict[str, Term]:
-        """Those of L."""
+        """Return those of L."""
         dense, *rest = self.loss_weights
         scales = dict(zip(WAYS, (dense * self.dense_scale, *rest), strict=True))
         if self.combination == "mean":
@@ -257,7 +258,7 @@ class M3(Contrastive):
         return {name: of(score) for name, score in scores.items()}
 
     def _self_taught(self, scores: Scores, where: Bool[Array, "B M"]) -> dict[str, Sums]:
-        """The cross-entropy of each score beside the softmax of their sum."""
+        """Return the cross-entropy of each score beside the softmax of their sum."""
         teacher = jax.lax.stop_gradient(scores[ALL]) / self.temperature
         return {
             f"self_{name}": soft_cross_entropy(
@@ -269,7 +270,7 @@ class M3(Contrastive):
     def _taught(
         self, scores: Scores, may: Bool[Array, "B M"], real: Float[Array, " B"], batch: Batch
     ) -> dict[str, Sums]:
-        """The losses beside a teacher's scores."""
+        """Return the losses next to a teacher's scores."""
         if "teacher_scores" not in batch:
             raise InputError(
                 "objective.distillation reads a teacher's scores: set --data.layout.teacher True, "
@@ -296,16 +297,12 @@ class M3(Contrastive):
 
 
 class M3Rows(LossModule):
-    """What the three heads make of texts, as the rows of a loss in two stages."""
+    """Outputs of the three heads, as rows of a loss in two stages."""
 
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The rows of a batch of the layout Groups(), or of a part of one.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the rows of a batch of the layout Groups(), or of a part of one."""
         check_groups(self.config, batch)
         query_key, passage_key = split_key(key, 2)
         num_rows, num, length = batch["passage_tokens"].shape
@@ -334,7 +331,6 @@ _ROWS = ("vector", "terms", "vectors")
 def _read(
     model: Any, heads: HeadModules, tokens: Array, segment_ids: Array, *, key: Key | None
 ) -> dict[str, Array]:
-    """What the heads make of texts in one pass of the encoder."""
     hidden = model(tokens, segment_ids=segment_ids, key=key)
     return {
         "vector": heads["dense"](hidden, segment_ids),
@@ -347,7 +343,7 @@ def _read(
 def _active(
     heads: HeadModules, found: Mapping[str, Array], tokens: Array, segment_ids: Array
 ) -> Sums:
-    """Tokens whose weight is above 0, and how many could be.
+    """Return tokens whose weight is above 0, and how many could be.
 
     A relu that is dead gives no term a weight, and no gradient ever changes that.
     """
@@ -358,7 +354,7 @@ def _active(
 def _accuracy(
     score: Float[Array, "B M"], may: Bool[Array, "B M"], real: Float[Array, " B"], block: int
 ) -> Float[Array, ""]:
-    """Queries whose own passage has the largest score of its block."""
+    """Return queries whose own passage has the largest score of its block."""
     own = own_group(score, block, score.shape[1] // block)[:, 0]
     return jnp.sum(correct(jnp.where(may, score, -jnp.inf), own) * real)
 
@@ -369,6 +365,6 @@ def m3(**fields: Any) -> M3:
 
 
 def m3_v1(**fields: Any) -> M3:
-    """As the paper's first version has it: all weights 1, and sums in place of means."""
+    """As the paper's first version has it: all weights 1, and sums instead of means."""
     ones = {"weights": (1.0, 1.0, 1.0), "loss_weights": (1.0, 1.0, 1.0), "combination": "sum"}
     return m3(**{**ones, **fields})

@@ -1,17 +1,13 @@
 """Masked language modelling: which tokens are predicted, and the loss.
 
-Masked language modelling (Devlin et al. 2019, section 3.1; Liu et al. 2019 without pairs).
-
     objective = MaskedLM(mask_id=103)                                    # BERT, RoBERTa
     objective = MaskedLM(mask_id=103, whole_word=True)                   # whole-word BERT
     objective = MaskedLM(mask_id=4, whole_word=True, max_ngram=3)        # DeBERTa
 
-The masks are drawn on the device at each step (`objectives.masked_lm`), so that no text has the
+The masks are sampled on the device at each step (`objectives.masked_lm`), so that no text has the
 same mask twice; without a key, in evaluation, they are the same for every batch of one shape. The
 head reads the masked positions only, in a static number of places: the product with the vocabulary,
 which is most of a small model's work, is 15 % of what it would be.
-
-Which tokens a masked language model predicts, drawn on the device from a key.
 
     what = units(word_ids, whole_word=True, max_ngram=1, key=...)      # masked as a whole
     chosen = choose(what, counts(real, 0.15), key=...)                 # Bool[B, S]
@@ -22,7 +18,7 @@ with whole_word=False the units are 0 1 2 3 4 0. Special tokens and padding are 
 never masked.
 
 Of single tokens the number is exact, of longer units the most that there can be: they are taken in
-random order, and one that is larger than what is left of the row's count is passed over
+random order, and one that is larger than what is left of the row's count is skipped
 (google-research/bert create_pretraining_data.py). ELECTRA draws as many positions with replacement,
 so that some count twice; here they are all different. DeBERTa looks for one n-gram in each window
 of six tokens, which leaves the end of a long row unmasked; here every word of a row is as likely as
@@ -51,7 +47,7 @@ from t5x_lite.objectives.base import Loss, LossModule, Objective, Term, names_of
 from t5x_lite.objectives.likelihood import correct, cross_entropy
 
 _ROUNDS = 3
-"""Units passed over before a row is done; each is smaller than the one before."""
+"""Units skipped before a row is done; each is smaller than the one before."""
 
 
 class Slots(NamedTuple):
@@ -67,7 +63,7 @@ class Slots(NamedTuple):
 
 
 def counts(real: Bool[Array, "B S"], ratio: float) -> Int[Array, " B"]:
-    """How many tokens of each row to mask: max(1, round(ratio * tokens)), of special tokens too.
+    """Count tokens to mask a row: max(1, round(ratio * tokens)), special tokens included.
 
     Args:
       real: what is not padding.
@@ -79,23 +75,23 @@ def counts(real: Bool[Array, "B S"], ratio: float) -> Int[Array, " B"]:
 
 
 def most(length: int, ratio: float) -> int:
-    """The largest of `counts` in rows of a length: the number of `Slots` to keep."""
+    """Return the largest of `counts` in rows of a length: the number of `Slots` to keep."""
     return max(1, int(np.round(np.float32(ratio) * np.float32(length))))
 
 
 def units(
     word_ids: Int[Array, "B S"], *, whole_word: bool, max_ngram: int = 1, key: Key
 ) -> Int[Array, "B S"]:
-    """Numbers what is masked as a whole from 1 along each row; 0 is what is never masked.
+    """Return the number of each unit of masking along its row, from 1; 0 is never masked.
 
     Args:
       word_ids: the same for all pieces of a word, which lie together; 0 at special tokens and
         padding.
-      whole_word: whether the pieces of a word are masked together.
+      whole_word: True if the pieces of a word are masked together.
       max_ngram: the longest run of words (or of tokens) that is masked together, with the
         probability of n proportional to 1 / n (DeBERTa, SpanBERT's variant of BERT). No run goes
         past a special token.
-      key: of the runs' lengths.
+      key: key of the runs' lengths.
     """
     before = jnp.pad(word_ids, ((0, 0), (1, 0)))[:, :-1]
     maskable = word_ids > 0
@@ -118,12 +114,12 @@ def units(
 def choose(
     units: Int[Array, "*batch S"], counts: Int[Array, "*batch"], *, key: Key
 ) -> Bool[Array, "*batch S"]:
-    """Takes units in random order, as many as fit into the row's count.
+    """Take units in random order, as many as fit into the row's count.
 
     Args:
       units: numbered from 1 in each row, at most S; 0 is not taken.
       counts: tokens of each row to take, at most.
-      key: of the order.
+      key: key of the order.
     """
     length = units.shape[-1]
     rows = units.reshape(-1, length)
@@ -152,7 +148,7 @@ def replaced(
     random: float = 0.1,
     key: Key,
 ) -> Int[Array, "B S"]:
-    """What the model reads: each chosen token masked, replaced by a random one, or as it is.
+    """Return the model's input: chosen tokens are masked, replaced at random or unchanged.
 
     Args:
       tokens: the text.
@@ -161,7 +157,7 @@ def replaced(
       vocab_size: random tokens are uniform below it.
       mask: probability of [MASK].
       random: probability of a random token; the rest stay.
-      key: of both.
+      key: key of both.
     """
     fate_key, token_key = jax.random.split(key)
     fate = jax.random.uniform(fate_key, tokens.shape)
@@ -171,11 +167,11 @@ def replaced(
 
 
 def slots(chosen: Bool[Array, "B S"], num: int) -> Slots:
-    """The chosen positions of each row, in their order.
+    """Return the chosen positions of each row, in their order.
 
     Args:
-      chosen: at most `num` in a row; what is beyond them is left out.
-      num: of places, at most S.
+      chosen: at most `num` in a row; what is beyond them is omitted.
+      num: number of positions, at most S.
     """
     length = chosen.shape[1]
     from_the_end = jnp.where(chosen, length - jnp.arange(length), 0)
@@ -186,7 +182,7 @@ def slots(chosen: Bool[Array, "B S"], num: int) -> Slots:
 
 
 def at_slots(values: Array, slots: Slots) -> Array:
-    """The values [B, S, ...] at the slots' positions: [B, num, ...]."""
+    """Return the values [B, S, ...] at the slots' positions: [B, num, ...]."""
     positions = slots.positions.reshape(*slots.positions.shape, *[1] * (values.ndim - 2))
     return jnp.take_along_axis(values, positions, axis=1)
 
@@ -194,7 +190,7 @@ def at_slots(values: Array, slots: Slots) -> Array:
 def put_at_slots(
     tokens: Int[Array, "B S"], slots: Slots, new: Int[Array, "B _"]
 ) -> Int[Array, "B S"]:
-    """The tokens with new ones at the slots that are used."""
+    """Return the tokens with new ones at the slots that are used."""
     nowhere = tokens.shape[1]
     positions = jnp.where(slots.used > 0, slots.positions, nowhere)
 
@@ -205,7 +201,7 @@ def put_at_slots(
 
 
 def noise_and_dropout(key: Key | None) -> tuple[Key, Key | None]:
-    """The key of the masks and that of dropout; without a key the masks are always the same."""
+    """Split a key for masks and dropout; without a key the masks are always the same."""
     if key is None:
         return jax.random.key(0), None
     noise, dropout = jax.random.split(key)
@@ -217,15 +213,15 @@ Ratio = Annotated[float, In(0, 1, "()")]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Masks:
-    """Which tokens are predicted, and what the model reads in their place.
+    """The choice of predicted tokens and of their replacement.
 
     Attributes:
       mask_id: the vocabulary's [MASK].
       ratio: part of a row's tokens that is masked.
-      whole_word: whether the pieces of a word are masked together.
+      whole_word: True if the pieces of a word are masked together.
       max_ngram: the longest run of words that is masked together; the probability of n is
         proportional to 1 / n.
-      mask_fraction: share of the masked tokens that [MASK] replaces.
+      mask_fraction: fraction of the masked tokens that [MASK] replaces.
       random_fraction: those that a random token replaces; the rest stay as they are.
     """
 
@@ -252,11 +248,11 @@ class Masks:
         return model.text_flops(length, masked_lm=True) + model.masked_lm_head_flops(slots)
 
     def masks_with(self) -> int:
-        """Its [MASK]."""
+        """Return its [MASK]."""
         return self.mask_id
 
     def check_vocabulary(self, model: ModelConfig) -> None:
-        """Refuses a [MASK] that the model's vocabulary does not have."""
+        """Raise InputError for a [MASK] that the model's vocabulary does not have."""
         if not 0 <= self.mask_id < model.vocab_size:
             raise InputError(
                 f"objective.mask_id {self.mask_id} must be below model.vocab_size "
@@ -264,19 +260,19 @@ class Masks:
             )
 
     def counted(self, batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
-        """The tokens of which `ratio` is masked: all that are not padding."""
+        """Return the tokens of which `ratio` is masked: all that are not padding."""
         return real_tokens(batch, pad_id=pad_id)
 
     def draw(
         self, batch: Batch, *, vocab_size: int, pad_id: int, key: Key
     ) -> tuple[Int[Array, "B S"], Slots]:
-        """What the model reads, and the masked positions.
+        """Return the model's input, and the masked positions.
 
         Args:
-          batch: of the layout Encoder().
+          batch: batch of the layout Encoder().
           vocab_size: random tokens are below it.
           pad_id: the token of padding.
-          key: of the masks.
+          key: key of the masks.
         """
         tokens = batch["encoder_input_tokens"]
         real = self.counted(batch, pad_id=pad_id)
@@ -311,12 +307,12 @@ class MaskedLM(Masks, Objective):
         return self.masked_lm_flops(model, *shapes["encoder_input_tokens"])
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MaskedLMLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         self.check_vocabulary(model)
         return MaskedLMLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "mlm"."""
+        """Return the head "mlm"."""
         return (Mlm(),)
 
 
@@ -326,11 +322,7 @@ class MaskedLMLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Encoder(), packed or not.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Encoder(), packed or not."""
         check_batch(self.config, batch)
         noise, dropout = noise_and_dropout(key)
         inputs, slots = self.config.draw(
@@ -357,20 +349,20 @@ def sums(
 
 
 def features(batch: Batch) -> Mapping[str, Any]:
-    """What an encoder is given besides the tokens, as far as the batch has it."""
+    """Return an encoder's inputs in addition to tokens, as far as the batch has them."""
     names = ("segment_ids", "positions", "token_types")
     return {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}
 
 
 def real_tokens(batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
-    """What is not padding."""
+    """Return True for tokens that are not padding."""
     if "encoder_segment_ids" in batch:
         return batch["encoder_segment_ids"] > 0
     return batch["encoder_input_tokens"] != pad_id
 
 
 def check_batch(objective: Objective, batch: Batch) -> None:
-    """Refuses a batch that does not say where its words are."""
+    """Raise InputError for a batch that does not say where its words are."""
     missing = {"encoder_input_tokens", "encoder_word_ids"} - set(batch)
     if missing:
         raise InputError(

@@ -72,16 +72,17 @@ _NEVER = -1e9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ranker(Objective):
-    """How well a passage answers a query.
+    """Cross-encoder loss: scores of the passages that are read with a query.
 
     Attributes:
       loss: "listwise", the cross-entropy of the passage that answers among those of its row, or
         "pointwise", the binary cross-entropy of each passage.
       temperature: that logits are divided by, in training alone.
-      teacher_weight: of the cross-entropy with the softmax of "teacher_scores"; 0 reads none.
+      teacher_weight: weight of the cross-entropy with the softmax of "teacher_scores"; 0
+        reads none.
       teacher_temperature: that these are divided by.
       head: "bert", "roberta", "electra" or "deberta".
-      dropout_rate: of the head; None is the model's.
+      dropout_rate: dropout rate of the head; None is the model's.
     """
 
     loss: RankingLoss = "listwise"
@@ -95,7 +96,7 @@ class Ranker(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RankerLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return RankerLoss(self)
 
@@ -106,7 +107,7 @@ class Ranker(Objective):
         return None if one is None else num * one
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "classifier", of one class."""
+        """Return the head "classifier", of one class."""
         own = Classifier(num_classes=1, kind=self.head, dropout_rate=self.dropout_rate)
         known = kept.get("classifier")
         if isinstance(known, Classifier) and known.num_classes == 1:
@@ -120,7 +121,7 @@ class RankerLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Ranked(); rows of padding count 0.
+        """Return the loss of a batch of the layout Ranked(); rows of padding count 0.
 
         Raises:
           InputError: the features are those of another layout, or lack a teacher's scores.
@@ -143,7 +144,7 @@ class RankerLoss(LossModule):
         return self.of_logits(logits, batch)
 
     def of_logits(self, logits: Float[Array, "B G"], batch: Batch) -> Loss:
-        """The loss of the logits of each row's passages."""
+        """Return the loss of the logits of each row's passages."""
         there = jnp.any(batch["encoder_segment_ids"] > 0, axis=2)
         real = there[:, 0].astype(jnp.float32)
         masked = jnp.where(there, logits, _NEVER)
@@ -173,12 +174,12 @@ Distillation = Literal["kl", "m3_kd"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Distill(Contrastive):
-    """A teacher's ranking of each query's passages, and InfoNCE beside it.
+    """A teacher's ranking of each query's passages, and InfoNCE next to it.
 
     Attributes:
       distillation: "kl" or "m3_kd".
-      distillation_weight: of that term.
-      contrastive_weight: of InfoNCE; 0 leaves it out.
+      distillation_weight: weight of that term.
+      contrastive_weight: weight of InfoNCE; 0 omits it.
       teacher_temperature: that the teacher's scores are divided by.
     """
 
@@ -234,11 +235,11 @@ def m3_kd(
     *,
     there: Bool[Array, "B P"],
 ) -> tuple[Array, Array]:
-    """The sum of `m3_kd`'s losses, and the number of queries that have one.
+    """Return the sum of `m3_kd`'s losses, and the number of queries that have one.
 
     Args:
       own: scores of each query and its own passages, divided by the temperature.
-      rest: the same of what is compared besides; `NEVER` where it is not.
+      rest: the same of what is compared as well; `NEVER` where it is not.
       teacher: scores of the query's own passages; NaN where there is none.
       there: what is no padding.
     """
@@ -257,17 +258,11 @@ def m3_kd(
 
 
 def _of_groups(scores: Float[Array, "B N"], num: int) -> Float[Array, "B P"]:
-    """The scores of each query's own passages."""
     places = jnp.arange(len(scores))[:, None] * num + jnp.arange(num)
     return jnp.take_along_axis(scores, places, axis=1)
 
 
 def retromae_distill(*, group: int, **fields: Any) -> Distill:
-    """As RetroMAE's second stage was published: KL / group + 1e-4 InfoNCE, dot products of [CLS].
-
-    Args:
-      group: passages of a row.
-      **fields: of `Distill`.
-    """
+    """Return RetroMAE's published second stage: KL / group + 1e-4 InfoNCE, [CLS] dot products."""
     own = {"distillation": "kl", "distillation_weight": 1 / group, "contrastive_weight": 1e-4}
     return Distill(**{**DOT, **own, **fields})

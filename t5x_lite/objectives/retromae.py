@@ -1,7 +1,5 @@
 """RetroMAE and DupMAE.
 
-RetroMAE: an encoder whose [CLS] state must be enough for a weak decoder to rebuild the text.
-
 Xiao et al. 2022, arXiv:2205.12035, and the code of staoxiao/RetroMAE; Xiao et al. 2023 for the bag
 of words (DupMAE, arXiv:2305.02564). The encoder is a masked language model, c its last [CLS] state:
 
@@ -11,7 +9,7 @@ of words (DupMAE, arXiv:2305.02564). The encoder is a masked language model, c i
                loss over all tokens of a document but the first and the last
     basic:     `decoder_layers` layers over c, e_1, e_2, ... with masked tokens; loss over those
 
-Each query of the enhanced decoder has a mask of its own, one of `mask_pool` that are drawn for the
+Each query of the enhanced decoder has its own mask, one of `mask_pool` that are sampled for the
 row. For the text  [CLS] a b [SEP]  and masks {a} for a, {b} for [SEP], none for b, visible(i, j) is
 
               [CLS]  a   b  [SEP]
@@ -19,7 +17,7 @@ row. For the text  [CLS] a b [SEP]  and masks {a} for a, {b} for [SEP], none for
     b           1    1   0    1          its own token alone is hidden
     [SEP]       1    1   0    0
 
-Both losses and the bag of words share the head. BGE's models have the normalised queries. Rows may
+Both losses and the bag of words share the head. BGE's models have the normalized queries. Rows may
 be packed: each document has its own c, and sees itself alone; the bag of words needs one document a
 row. c is the encoder's output, also in a model whose masked-LM head reads something else.
 
@@ -83,12 +81,12 @@ def bag_losses(
     counted: Bool[Array, "B S"],
     chunk: int,
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """The module's loss of each row.
+    """Return the module's loss of each row.
 
     Args:
       states: what is multiplied with the table.
-      table: of the tokens.
-      bias: of the logits.
+      table: table of the tokens.
+      bias: bias of the logits.
       tokens: the text.
       read: positions whose logits count.
       counted: positions whose tokens are in the bag; their number is the length.
@@ -116,12 +114,12 @@ def bag_scores(
     read: Bool[Array, "B S"],
     chunk: int,
 ) -> Float[Array, "B V"]:
-    """The highest logit of each token of the vocabulary over the positions that are read.
+    """Return the highest logit of each token of the vocabulary over the positions that are read.
 
     Args:
       states: what is multiplied with the table.
-      table: of the tokens.
-      bias: of the logits.
+      table: table of the tokens.
+      bias: bias of the logits.
       read: positions whose logits count; where there is none all scores are low.
       chunk: positions whose logits are made at a time; made again in the backward pass.
     """
@@ -145,10 +143,10 @@ def bag_scores(
 
 
 def largest(scores: Float[Array, "B V"], number: int) -> Float[Array, "B V"]:
-    """The largest scores of each row where they are, and 0 elsewhere (DupMAE's sparse vector).
+    """Keep the largest scores of each row, and set the others to 0 (DupMAE's sparse vector).
 
     Args:
-      scores: of the vocabulary.
+      scores: scores of the vocabulary.
       number: how many stay; of equal ones at the end all.
     """
     last = jax.lax.top_k(scores, min(number, scores.shape[1]))[0][:, -1:]
@@ -164,13 +162,13 @@ class RetroMAE(Masks, Objective):
     """Masked language modelling and the decoder's loss; the fields of `Masks` and these.
 
     Attributes:
-      ratio: share of tokens that the encoder's masks take.
-      whole_word: whether the encoder's and the decoder's masks take whole words.
+      ratio: fraction of tokens that the encoder's masks take.
+      whole_word: True if the encoder's and the decoder's masks take whole words.
       decoder: "enhanced" or "basic".
       decoder_ratio: the same for the decoder's masks; None is 0.5 (enhanced) or 0.7 (basic).
       decoder_layers: layers of the basic decoder; the enhanced one has one.
-      query: of the enhanced decoder: "raw" c + p, or "normalised" by the embeddings' norm.
-      mask_pool: masks drawn for each row, at most; each query takes one of them.
+      query: queries of the enhanced decoder: "raw" c + p, or "normalised" by the embeddings' norm.
+      mask_pool: masks sampled for each row, at most; each query takes one of them.
       bag_of_words: weight of DupMAE's term; 0 leaves it out (the paper: 0.1).
       logits_chunk: positions of a row whose logits are made at a time; None is all at once.
     """
@@ -207,11 +205,11 @@ class RetroMAE(Masks, Objective):
         return default if self.decoder_ratio is None else self.decoder_ratio
 
     def smaller_logits(self) -> str:
-        """A chunk of positions, where all logits are made at once."""
+        """Return a chunk of positions, where all logits are made at once."""
         return "--objective.logits-chunk 16" if self.logits_chunk is None else ""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RetroMAELoss":
-        """Makes the loss module, whose parameters are those of the decoder."""
+        """Make the loss module, whose parameters are those of the decoder."""
         self.check_vocabulary(model)
         if not isinstance(model, EncoderConfig):
             raise InputError(f"RetroMAE needs an encoder, not {type(model).__name__}")
@@ -228,7 +226,7 @@ class RetroMAE(Masks, Objective):
         return RetroMAELoss(self, model, rngs=rngs)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "mlm", and that a text's vector is the state of its [CLS], which is trained."""
+        """Return the heads "mlm" and "dense", the latter with the trained pooling "cls"."""
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
@@ -260,11 +258,7 @@ class RetroMAELoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Encoder().
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Encoder()."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         encoder_noise, decoder_noise = jax.random.split(noise)
@@ -310,7 +304,7 @@ class RetroMAELoss(nnx.Module):
         noise: Key,
         key: Key | None,
     ) -> tuple[Float[Array, "B S"], Float[Array, "B S"], Float[Array, "B S"]]:
-        """The decoder's cross-entropy, whether it is right, and weight, at each position."""
+        """Return the decoder's cross-entropy, whether it is right, and weight, at each position."""
         config, tokens = self.config, batch["encoder_input_tokens"]
         documents = Documents.of(batch, pad_id=model.config.pad_id)
         embedding_key, query_key, layers_key = split_key(key, 3)
@@ -369,7 +363,7 @@ class RetroMAELoss(nnx.Module):
         return scan_layers(self.decoder, call, x, inputs=each, running=straight)[0]
 
     def _visible(self, batch: Batch, documents: "Documents", *, key: Key) -> Visibility:
-        """Which keys each query of the enhanced decoder sees."""
+        """Return the mask of each query of the enhanced decoder."""
         config, word_ids = self.config, batch["encoder_word_ids"]
         batch_size, length = word_ids.shape
         unit_key, choice_key, pick_key = jax.random.split(key, 3)
@@ -406,7 +400,7 @@ class RetroMAELoss(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-    """Where the documents of each row begin and end.
+    """Boundaries of the documents of each row.
 
     Attributes:
       positions: from 0 within each.
@@ -424,7 +418,7 @@ class Documents:
 
     @classmethod
     def of(cls, batch: Batch, *, pad_id: int) -> "Documents":
-        """Reads them off segment ids and positions, where there are any."""
+        """Read them off segment ids and positions, where there are any."""
         tokens = batch["encoder_input_tokens"]
         real = real_tokens(batch, pad_id=pad_id)
         place = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
@@ -442,7 +436,7 @@ class Documents:
     def headed(
         self, embeddings: Float[Array, "B S D"], summary: Float[Array, "B S D"]
     ) -> Float[Array, "B S D"]:
-        """The embeddings with c in place of each document's first."""
+        """Return the embeddings with c instead of each document's first."""
         return jnp.where((self.positions == 0)[..., None], summary, embeddings)
 
 

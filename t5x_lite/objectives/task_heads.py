@@ -1,6 +1,6 @@
 """Losses of heads for tasks: choose, classify, find spans, label tokens; one task or several.
 
-Several tasks on one encoder, each with a head of its own.
+Several tasks on one encoder, each with its own head.
 
     TaskHeads(tasks=("mnli=3", "stsb=1", "squad=span"))    # heads/mnli, heads/stsb, heads/squad
 
@@ -108,12 +108,12 @@ class Classify(Objective):
         return dataclasses.replace(self, head=head, num_classes=self.num_classes or num_classes)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ClassifyLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return ClassifyLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "classifier", with what is known of its classes."""
+        """Return the head "classifier", with what is known of its classes."""
         known = kept.get("classifier")
         if isinstance(known, Classifier) and known.num_classes == self.num_classes:
             return (self._head(known.labels, known.problem_type),)
@@ -136,11 +136,7 @@ class ClassifyLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Labelled(); rows without a label count 0.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Labelled(); rows without a label count 0."""
         check_labelled(self.config, batch)
         model_key, head_key = split_key(key, 2)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
@@ -154,7 +150,7 @@ def loss_of_classes(logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Lo
     """Cross-entropy and accuracy of the rows, or the tokens, that have a label.
 
     Args:
-      logits: of the classes.
+      logits: logits of the classes.
       label: the class + 1; 0 is none.
     """
     weights = (label > 0).astype(jnp.float32)
@@ -169,7 +165,7 @@ def loss_of_classes(logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Lo
 
 
 def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
-    """The squared error of the rows that have a score.
+    """Return the squared error of the rows that have a score.
 
     Args:
       predicted: the scores of a head.
@@ -180,7 +176,7 @@ def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
     given = jnp.where(label > 0, (label - 1).astype(jnp.float32) / PARTS_OF_SCORE, jnp.nan)
     scores = batch.get("scores", given)
     weights = (~jnp.isnan(scores)).astype(jnp.float32)
-    # Zeros in place of NaN before the square: a gradient of NaN times 0 is NaN.
+    # Zeros instead of NaN before the square: a gradient of NaN times 0 is NaN.
     errors = jnp.where(jnp.isnan(scores), 0.0, predicted - jnp.nan_to_num(scores))
     total, weight = jnp.sum(jnp.square(errors)), jnp.sum(weights)
     return Loss(
@@ -190,7 +186,7 @@ def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
 
 
 def check_labelled(objective: Objective, batch: Batch) -> None:
-    """Refuses a batch that has no labels."""
+    """Raise InputError for a batch that has no labels."""
     missing = {"encoder_input_tokens", "encoder_segment_ids", "labels"} - set(batch)
     if missing:
         raise InputError(
@@ -219,12 +215,12 @@ class Choose(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ChooseLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return ChooseLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "choice"."""
+        """Return the head "choice"."""
         return (Choice(kind=self.head, dropout_rate=self.dropout_rate),)
 
 
@@ -234,11 +230,7 @@ class ChooseLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Choices(); rows without a label count 0.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Choices(); rows without a label count 0."""
         tokens = batch.get("encoder_input_tokens")
         if tokens is None or tokens.ndim != 3 or "labels" not in batch:
             raise InputError(
@@ -269,12 +261,12 @@ class Spans(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpansLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return SpansLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "span"."""
+        """Return the head "span"."""
         return (Span(longest=self.longest),)
 
 
@@ -284,18 +276,14 @@ class SpansLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of Windows() or Labelled(); rows without a label count 0.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of Windows() or Labelled(); rows without a label count 0."""
         check_labelled(self.config, batch)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=key)
         return loss_of_spans(heads["span"], hidden, batch)
 
 
 def loss_of_spans(head: SpanHead, hidden: Float[Array, "B S D"], batch: Batch) -> Loss:
-    """Cross-entropy of both ends, and the share of answers that are right.
+    """Cross-entropy of both ends, and the fraction of answers that are right.
 
     Args:
       head: gives the logits of all positions.
@@ -339,7 +327,7 @@ class TaskHeads(Objective):
     Attributes:
       tasks: NAME=CLASSES, in the order of their numbers in `data.adapter_of`; one class is a score,
         and "span" the ends of an answer. The head is called NAME.
-      scales: of the terms in the loss; () is 1 for each.
+      scales: scales of the terms in the loss; () is 1 for each.
       head: "bert", "roberta", "electra" or "deberta", of classes and scores.
       dropout_rate: dropout rate of those heads; None is the model's.
       longest: tokens of an answer at most, where one is looked for.
@@ -382,7 +370,7 @@ class TaskHeads(Objective):
         return len(self.tasks)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TaskHeadsLoss":
-        """Makes the loss module, which has no parameters.
+        """Make the loss module, which has no parameters.
 
         Raises:
           InputError: there are no tasks.
@@ -393,7 +381,7 @@ class TaskHeads(Objective):
         return TaskHeadsLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """A head for each task, with the names of its classes where they are known."""
+        """Return a head for each task, with the names of its classes where they are known."""
         return tuple(self._head(line, kept) for line in self.tasks)
 
     def _head(self, line: str, kept: Mapping[str, Head]) -> Head:
@@ -417,7 +405,7 @@ class TaskHeadsLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Labelled(); rows of no task count 0.
+        """Return the loss of a batch of the layout Labelled(); rows of no task count 0.
 
         Raises:
           InputError: the features are those of another layout, or rows have no number.
@@ -445,7 +433,6 @@ class TaskHeadsLoss(LossModule):
         return Loss(terms=terms, metrics=metrics)
 
     def _loss(self, head: Any, kind: str, hidden: Array, rows: Batch, key: Key | None) -> Loss:
-        """That of one task."""
         if kind == "span":
             return loss_of_spans(head, hidden, rows)
         logits = head(hidden, key=key)
@@ -455,7 +442,6 @@ class TaskHeadsLoss(LossModule):
 
 
 def _only(batch: Batch, mine: Array) -> Batch:
-    """The batch whose other rows have neither a label nor a score."""
     rows = {**batch, "labels": jnp.where(mine[:, None], batch["labels"], 0)}
     if "scores" in batch:
         rows["scores"] = jnp.where(mine, batch["scores"], jnp.nan)
@@ -478,12 +464,12 @@ class TagTokens(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TagTokensLoss":
-        """Makes the loss module, which has no parameters."""
+        """Make the loss module, which has no parameters."""
         del model, rngs
         return TagTokensLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "token", with the names of its classes where they are known."""
+        """Return the head "token", with the names of its classes where they are known."""
         known = kept.get("token")
         if isinstance(known, Token) and known.num_classes == self.num_classes:
             return (self._head(known.labels),)
@@ -499,11 +485,7 @@ class TagTokensLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Tokens(); tokens without a label count 0.
-
-        Raises:
-          InputError: the features are those of another layout.
-        """
+        """Return the loss of a batch of the layout Tokens(); tokens without a label count 0."""
         missing = {"encoder_input_tokens", "encoder_segment_ids", "token_labels"} - set(batch)
         if missing:
             raise InputError(
@@ -520,10 +502,10 @@ _BY_CLASSES = {1: "tasks.glue:stsb", 3: "tasks.glue:mnli"}
 
 
 def objective_for(head: Head | None, *, mask_id: int) -> tuple[Objective, str]:
-    """The objective that trains a head, and a task of its kind; `NoLoss` where there is none.
+    """Return the objective that trains a head, and a suitable task; `NoLoss` if there is none.
 
     Args:
-      head: of the checkpoint; None is an encoder alone.
+      head: head of the checkpoint; None is an encoder alone.
       mask_id: the [MASK] of its vocabulary.
     """
     if isinstance(head, Mlm):

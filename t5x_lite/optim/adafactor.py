@@ -52,14 +52,14 @@ class Hyperparameters:
     """The numbers of Adafactor, with T5X's defaults; names as in the module's formulas.
 
     Attributes:
-      factored: whether large matrices keep row and column means in place of the whole v.
+      factored: True if large matrices keep row and column means instead of the whole v.
       min_dim_size_to_factor: a matrix is factored if its two largest sides are at least this.
         Parameters of rank above 2 are factored by logical axes, whatever their size.
-      multiply_by_parameter_scale: whether the step is proportional to RMS(p). That of a module at
+      multiply_by_parameter_scale: True if the step is proportional to RMS(p). That of a module at
         adapters/ never is: one that begins at 0 would be held there, at steps of epsilon2.
       decay_rate: the exponent of beta2's schedule.
-      step_offset: the step at which the statistics start anew, for a run whose count goes on from
-        pretraining; before it beta2 is 0.
+      step_offset: the step at which the statistics start again, for a run whose count continues
+        from pretraining; before it beta2 is 0.
       clipping_threshold: the largest RMS of y; None does not clip.
       momentum: beta1 of an average over the steps s, in f32; None keeps none.
       weight_decay_rate: part of p that is taken off at each step, not scaled by the learning rate.
@@ -86,7 +86,7 @@ def adafactor(
     settings: Hyperparameters,
     starts: Callable[[Params], Any] | None = None,
 ) -> optax.GradientTransformation:
-    """Builds Adafactor for parameters with these logical axes.
+    """Build Adafactor for parameters with these logical axes.
 
     Args:
       learning_rate: step (int32) -> rate.
@@ -125,7 +125,7 @@ def adafactor(
 
 
 def state_axes(axes: Axes, shapes: Params, *, settings: Hyperparameters) -> dict[str, Any]:
-    """Returns the logical axes of `adafactor`'s state, in the state's own structure.
+    """Return the logical axes of `adafactor`'s state, in the state's own structure.
 
     Args:
       axes: the parameters' logical axes.
@@ -149,16 +149,12 @@ def state_axes(axes: Axes, shapes: Params, *, settings: Hyperparameters) -> dict
 
 
 def is_stacked(names: Sequence[str | None]) -> bool:
-    """Returns whether a parameter with these logical axes holds one parameter per layer."""
+    """Return whether a parameter with these logical axes holds one parameter per layer."""
     return len(names) > 0 and names[0] == LAYERS
 
 
 def check_axes(axes: Axes, params: Params) -> None:
-    """Checks that parameters (or their shapes) have the paths and ranks of their logical axes.
-
-    Raises:
-      ValueError: they do not; says which paths.
-    """
+    """Check that parameters (or their shapes) have the paths and ranks of their logical axes."""
     names, leaves = trees.flatten(axes), trees.flatten(params)
     wrong = trees.difference(names, leaves)
     if wrong:
@@ -172,7 +168,7 @@ def check_axes(axes: Axes, params: Params) -> None:
 
 
 def map_axes(function: Callable[..., Any], axes: Axes, *rest: Any) -> Any:
-    """Maps function(names, *leaves) over nested dicts that begin as `axes` does.
+    """Map function(names, *leaves) over nested dicts that begin as `axes` does.
 
     What lies below a parameter's path, such as its statistics, is passed whole; the result has
     what the function returns at the path of each parameter.
@@ -183,7 +179,7 @@ def map_axes(function: Callable[..., Any], axes: Axes, *rest: Any) -> Any:
 def _sides(
     settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
 ) -> tuple[Dims, Dims] | None:
-    """Returns the dims of one layer's (rows, columns), or None if it is not factored.
+    """Return the dims of one layer's (rows, columns), or None if it is not factored.
 
     Rank 2 goes by size alone: the rows are the shorter side. Above, the names decide.
     """
@@ -208,7 +204,7 @@ def _sides(
 def _layout(
     settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
 ) -> dict[str, Dims]:
-    """Returns which of a parameter's dims, layers included, each of its statistics keeps."""
+    """Return which of a parameter's dims, layers included, each of its statistics keeps."""
     lead = int(is_stacked(names))
     every = tuple(range(len(shape)))
     sides = _sides(settings, names[lead:], shape[lead:])
@@ -223,7 +219,6 @@ def _layout(
 def _init_statistics(
     settings: Hyperparameters, names: Sequence[str | None], param: Any
 ) -> Statistics:
-    """Returns a parameter's statistics before the first step: zeros, f32."""
     layout = _layout(settings, names, param.shape)
     return {
         kind: jnp.zeros(tuple(param.shape[dim] for dim in dims), jnp.float32)
@@ -232,7 +227,7 @@ def _init_statistics(
 
 
 def _scaled(axes: Axes) -> Any:
-    """Whether a parameter may be multiplied by its scale: modules, which begin at 0, may not."""
+    """Return True if steps may be multiplied by the parameter's scale; adapters begin at 0."""
     return jax.tree_util.tree_map_with_path(
         lambda keys, _: keys[0].key != _MODULES, axes, is_leaf=lambda node: isinstance(node, tuple)
     )
@@ -248,7 +243,6 @@ def _step(
     statistics: Statistics,
     param: Array,
 ) -> tuple[Array, Statistics]:
-    """Returns (update, statistics) of one parameter, stacked or not."""
     if not scaled:
         numbers = {field.name: getattr(settings, field.name) for field in fields(Hyperparameters)}
         settings = Hyperparameters(**numbers | {"multiply_by_parameter_scale": False})
@@ -268,7 +262,6 @@ def _step_one(
     statistics: Statistics,
     param: Array,
 ) -> tuple[Array, Statistics]:
-    """Returns (update, statistics) of one layer's parameter, f32."""
     grad, param = grad.astype(jnp.float32), param.astype(jnp.float32)
     age = jnp.maximum(count + 1 - settings.step_offset, 1).astype(jnp.float32)
     mix = age**-settings.decay_rate
@@ -301,5 +294,4 @@ def _step_one(
 
 
 def _root_mean_square(x: Array) -> Array:
-    """Returns the root of the mean square over all of x, f32."""
     return jnp.sqrt(jnp.mean(x * x))

@@ -68,14 +68,14 @@ class Optimizer(ABC):
         return 0 if self.schedule_offset == AUTO else self.schedule_offset
 
     def rate(self) -> LearningRate:
-        """Returns the function step of the run -> learning rate."""
+        """Return the function step of the run -> learning rate."""
         rate, first = self.schedule.build(), self.first_step
         return rate if not first else lambda step: rate(step + first)
 
     def build(
         self, axes: Axes, *, below: Sequence[str] = (), depth: int | None = None
     ) -> optax.GradientTransformation:
-        """Returns the transformation for parameters with these logical axes.
+        """Return the transformation for parameters with these logical axes.
 
         Its update(grads, state, params) needs the parameters, and gives what
         optax.apply_updates adds to them.
@@ -124,16 +124,11 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
-        """Returns the transformation without clipping by norm."""
+        """Return the transformation without clipping by norm."""
 
     @abstractmethod
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
-        """Returns the logical axes of the state, in the structure of the state.
-
-        Args:
-          axes: the parameters' logical axes.
-          shapes: the parameters, or anything with their shapes.
-        """
+        """Return the logical axes of the state, in the structure of the state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +139,7 @@ class Adafactor(Optimizer, adafactor.Hyperparameters):
         return adafactor.adafactor(self.rate(), axes, settings=self, starts=starts)
 
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
-        """Returns the logical axes of the state: {"count", "statistics"}."""
+        """Return the logical axes of the state: {"count", "statistics"}."""
         return adafactor.state_axes(axes, shapes, settings=self)
 
 
@@ -160,7 +155,7 @@ class AdamW(Optimizer):
       b2: decay of the mean of squared gradients.
       eps: added to the root of the second moment.
       weight_decay: part of a parameter that is taken off at each step, times the learning rate.
-      bias_correction: whether the moments are divided by 1 - b^t. BERT and ELECTRA leave it out
+      bias_correction: True if the moments are divided by 1 - b^t. BERT and ELECTRA leave it out
         (google-research/electra model/optimization.py), and their rate is
         Warmup(steps=10_000, then=Linear(peak=5e-4, total_steps=1_000_000)).
     """
@@ -206,13 +201,13 @@ class AdamW(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _corrected(self, count: Array, start: Any, mu: Array, nu: Array) -> Array:
-        """The direction of a parameter whose moments began at a step, or at one for each layer."""
+        """Return the bias-corrected direction; moments begin at one step, or at one a layer."""
         age = jnp.maximum(count - start, 1).astype(jnp.float32)
         age = age.reshape(*age.shape, *[1] * (mu.ndim - age.ndim))
         return (mu / (1 - self.b1**age)) / (jnp.sqrt(nu / (1 - self.b2**age)) + self.eps)
 
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
-        """Returns the logical axes of the state: {"count", "mu", "nu"}."""
+        """Return the logical axes of the state: {"count", "mu", "nu"}."""
         adafactor.check_axes(axes, shapes)
         return {"count": (), "mu": axes, "nu": axes}
 
@@ -227,7 +222,7 @@ def _clipped(
 
 
 def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any], Any]:
-    """Scales gradients down to a norm, those of each group by themselves."""
+    """Scale gradients down to a norm, those of each group by themselves."""
     clip = optax.clip_by_global_norm(norm)
     rest, paths = list(trees.flatten(axes)), []
     for pattern in groups:
@@ -250,7 +245,7 @@ def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any],
 
 
 def decays(names: Sequence[str | None]) -> bool:
-    """Returns whether AdamW's weight decay applies to a parameter with these logical axes."""
+    """Return whether AdamW's weight decay applies to a parameter with these logical axes."""
     rank = len(names) - adafactor.is_stacked(names)
     return rank >= 2 and "relpos_buckets" not in names
 

@@ -29,13 +29,13 @@ A layer that is still frozen does not move, has no decay and keeps its optimizer
 statistics and Adam's correction of the bias begin when it does. Its gradient counts in no norm. The
 token embeddings, an output layer, the final norms and heads train throughout, about which the
 paper says nothing but for the embeddings. A stack of fewer layers unfreezes at the nearest equal
-fraction: of 2 beside 4 the lower one with the second layer of the 4 (episode 3). Modules in the
+fraction: of 2 next to 4 the lower one with the second layer of the 4 (episode 3). Modules in the
 slots of a layer train with their layer.
 
 The updates of a train step: most steps are one, of all parameters.
 
 An objective of several phases (`objectives.base.Phase`) is as many updates, one after the other on
-one batch: each has a loss, the paths that it trains and an optimizer of its own, and begins from
+one batch: each has a loss, the paths that it trains and its own optimizer, and begins from
 the parameters that the one before has left. So is trained DeBERTaV3: first the generator, then the
 discriminator, which reads the tables that the generator has just changed.
 
@@ -72,7 +72,7 @@ def decayed_by_layer(
     *,
     depth: int | None = None,
 ) -> optax.GradientTransformation:
-    """The transformation with its updates scaled by the layers that they are of.
+    """Return the transformation with its updates scaled by the layers that they are of.
 
     Args:
       inner: gives the updates; its state stays as it is.
@@ -105,7 +105,7 @@ def decayed_by_layer(
 def _factor(
     path: str, leaf: Any, decay: float, *, depth: int, names: Any, below: Sequence[str]
 ) -> Any:
-    """What the update of a parameter is multiplied with: a number, or one for each layer."""
+    """Return the factor of a parameter's update: a number, or one for each layer."""
     start = _START.match(path)
     if start is None:
         return 1.0
@@ -145,10 +145,10 @@ class Gradual:
             )
 
     def first_steps(self, layers: int, *, depth: int) -> tuple[int, ...]:
-        """The step at which each layer of a stack begins, the lowest first.
+        """Return the step at which each layer of a stack begins, the lowest first.
 
         Args:
-          layers: of the stack.
+          layers: layers of the stack.
           depth: layers of the highest stack.
         """
         episodes = self.episodes or depth
@@ -192,12 +192,11 @@ def _path(keys: Sequence[Any]) -> str:
 
 
 def _stack(path: str) -> str:
-    """Beginning of the paths of a stack: model/encoder."""
     return trees.SEPARATOR.join(path.split(trees.SEPARATOR)[:2])
 
 
 def live(tree: Any, count: Array, starts: Starts) -> Any:
-    """A tree of the parameters' structure, such as a gradient, with 0 for what is frozen.
+    """Return a tree of the parameters' structure, such as a gradient, with 0 for what is frozen.
 
     Args:
       tree: the arrays.
@@ -212,7 +211,7 @@ def live(tree: Any, count: Array, starts: Starts) -> Any:
 def unfreezing(
     inner: optax.GradientTransformation, starts: Starts, axes: Axes
 ) -> optax.GradientTransformation:
-    """The transformation of what has begun; the rest has an update of 0, and its state stays.
+    """Freeze parameters until they begin: zero updates, unchanged optimizer state.
 
     Args:
       inner: whose state is a nested dict, {"count": steps, KIND: {path: arrays}}; it is given the
@@ -244,7 +243,7 @@ def unfreezing(
 
 
 def _chosen(flag: Array, yes: Any, no: Any) -> Array:
-    """The one where the flag is up, one flag for all or one a layer, else the other."""
+    """Return the one where the flag is up, one flag for all or one a layer, else the other."""
     return jnp.where(flag.reshape(*flag.shape, *[1] * (yes.ndim - flag.ndim)), yes, no)
 
 
@@ -260,7 +259,7 @@ class Update:
       loss_function: gives the sums of a batch; their quotient over the global batch is minimised.
       optimizer: gives the change of the trained parameters.
       schedule: step -> learning rate, for the metrics.
-      name: of its part of the optimizer's state; "" where it is the only one.
+      name: name of its part of the optimizer's state; "" where it is the only one.
       trains: whether a path is trained; None trains all.
       joint: the second stage of the loss, (rows, batch, step=) -> Loss; None where there is none.
       live: (gradient, optimizer's state) -> the gradient with 0 for layers that are still frozen
@@ -279,7 +278,7 @@ class Update:
     scheduled: Callable[[Any], dict[str, Any]] | None = None
 
     def complete(self, loss: Any, batch: Batch, step: Any) -> Any:
-        """A whole batch's loss with the terms of its rows, if it has rows.
+        """Return a whole batch's loss with the terms of its rows, if it has rows.
 
         Raises:
           ValueError: there is no second stage.
@@ -291,14 +290,14 @@ class Update:
         return loss.joined(self.joint(loss.rows, batch, step=step))
 
     def part(self, tree: Any) -> Any:
-        """What is trained, of a tree that has the parameters' paths."""
+        """Return the trained part of a tree that has the parameters' paths."""
         trains = self.trains
         if trains is None:
             return tree
         return trees.partition(tree, lambda path, _: trains(path))[0]
 
     def loss_of(self, params: Params) -> LossFunction:
-        """The loss as a function of the trained part, whose other parameters are given."""
+        """Return the loss as a function of the trained part, whose other parameters are given."""
         if self.trains is None:
             return self.loss_function
 
@@ -308,18 +307,12 @@ class Update:
         return loss
 
     def at_step(self, params: Params, step: Any) -> Params:
-        """Parameters with those that follow from the number of steps taken."""
+        """Return parameters with those that follow from the number of steps taken."""
         new = {} if self.scheduled is None else self.scheduled(step)
         return trees.overlaid(params, trees.unflatten(new)) if new else params
 
     def apply(self, grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
-        """All parameters after the update, and the state of its optimizer.
-
-        Args:
-          grads: of the trained part.
-          state: of this optimizer.
-          params: all of them.
-        """
+        """Return all parameters after the update, and the state of its optimizer."""
         trained = self.part(params)
         updates, state = self.optimizer.update(grads, state, trained)
         changed = cast(Params, optax.apply_updates(trained, updates))
@@ -327,11 +320,7 @@ class Update:
 
 
 def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
-    """Refuses several updates that do not train every path exactly once.
-
-    Raises:
-      ValueError: with the paths.
-    """
+    """Raise ValueError for several updates that do not train every path exactly once."""
     names = [update.name for update in updates]
     if len(updates) > 1 and (len(set(names)) < len(names) or "" in names):
         raise ValueError(f"several updates need names that are different: got {names}")
@@ -342,7 +331,7 @@ def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
 
 
 def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
-    """The optimizer whose init makes the state of all updates; one without a name is as it is."""
+    """Return the optimizer of all updates; a single one without a name is returned as it is."""
     first = updates[0]
     if not first.name and first.trains is None:
         return first.optimizer
@@ -359,12 +348,12 @@ def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
 
 
 def state_of(update: Update, states: Any) -> Any:
-    """The state of one update's optimizer, of the train state's."""
+    """Return the state of one update's optimizer, of the train state's."""
     return states[update.name] if update.name else states
 
 
 def joint_state(updates: Sequence[Update], states: Sequence[Any]) -> Any:
-    """The train state's optimizer state, of each update's."""
+    """Return the train state's optimizer state, of each update's."""
     if not updates[0].name:
         return states[0]
     return {update.name: state for update, state in zip(updates, states, strict=True)}

@@ -36,7 +36,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def build(self) -> LearningRate:
-        """Returns the function step -> learning rate."""
+        """Return the function step -> learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Constant(Schedule):
     value: Annotated[float, AtLeast(0)] = 1e-3
 
     def build(self) -> LearningRate:
-        """Returns the function step -> learning rate."""
+        """Return the function step -> learning rate."""
         return _as_float32(optax.constant_schedule(self.value))
 
 
@@ -67,7 +67,7 @@ class InverseSquareRoot(Schedule):
     warmup_steps: Count = 10_000
 
     def build(self) -> LearningRate:
-        """Returns the function step -> learning rate."""
+        """Return the function step -> learning rate."""
 
         def rate(step: Any) -> Array:
             return self.value / jnp.sqrt(jnp.maximum(step, self.warmup_steps).astype(jnp.float32))
@@ -96,7 +96,7 @@ class Linear(Schedule):
         _require_warmup_before_total(self)
 
     def build(self) -> LearningRate:
-        """Returns the function step -> learning rate."""
+        """Return the function step -> learning rate."""
         decay = optax.linear_schedule(self.peak, self.end, self.total_steps - self.warmup_steps)
         return _as_float32(_after_warmup(decay, self.peak, self.warmup_steps))
 
@@ -133,7 +133,7 @@ class Triangular(Schedule):
         return int(self.total_steps * self.cut_fraction)
 
     def build(self) -> LearningRate:
-        """Returns the function step -> learning rate."""
+        """Return the function step -> learning rate."""
         cut = self._cut
         # The paper's slope; where cut was rounded down it reaches 0 before total_steps.
         down = cut * (1.0 / self.cut_fraction - 1.0)
@@ -169,7 +169,7 @@ class Cosine(Schedule):
         _require_warmup_before_total(self)
 
     def build(self) -> LearningRate:
-        """Returns the function step -> learning rate."""
+        """Return the function step -> learning rate."""
         decay = optax.cosine_decay_schedule(
             self.peak, self.total_steps - self.warmup_steps, alpha=self.end / self.peak
         )
@@ -189,7 +189,7 @@ class Warmup(Schedule):
     then: Schedule
 
     def build(self) -> LearningRate:
-        """Returns the function step -> learning rate."""
+        """Return the function step -> learning rate."""
         then, ramp = self.then.build(), optax.linear_schedule(0.0, 1.0, self.steps)
         return _as_float32(lambda step: then(step) * ramp(step))
 
@@ -209,7 +209,7 @@ class LinearDecayTail(Schedule):
     fraction: Annotated[float, In(0, 1, "(]")] = 0.1
 
     def build(self) -> LearningRate:
-        """Returns the function step -> learning rate."""
+        """Return the function step -> learning rate."""
         body, length = self.body.build(), self.total_steps * self.fraction
 
         def rate(step: Any) -> Array:
@@ -220,14 +220,14 @@ class LinearDecayTail(Schedule):
 
 
 def _after_warmup(decay: Callable[[Any], Any], peak: float, steps: int) -> Callable[[Any], Any]:
-    """Puts a linear warm-up in front of a schedule, which then starts at step `steps`."""
+    """Put a linear warm-up in front of a schedule, which then starts at step `steps`."""
     if steps == 0:
         return decay
     return optax.join_schedules([optax.linear_schedule(0.0, peak, steps), decay], [steps])
 
 
 def _as_float32(schedule: Callable[[Any], Any]) -> LearningRate:
-    """Makes a schedule answer with an f32 array, also to a Python int."""
+    """Make a schedule answer with an f32 array, also to a Python int."""
     return lambda step: jnp.asarray(schedule(jnp.asarray(step)), jnp.float32)
 
 

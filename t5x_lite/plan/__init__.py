@@ -4,7 +4,7 @@ topologies.py  slices of chips by name
 hlo.py       what the text of a compiled program says: collectives and estimated cycles
 links.py     how long collectives take at least
 shards.py    parameters that a mesh cuts too narrow
-attached.py  a slice that is there, beside the one that is meant
+attached.py  a slice that is there, next to the one that is meant
 program.py   compiles a step and measures it
 sheet.py     the result as text and as JSON
 """

@@ -1,6 +1,4 @@
-"""What a compiled program (HLO) says: bytes, cycles, and the time of its collectives.
-
-What the text of a compiled program (HLO) says: bytes of collectives, and estimated cycles.
+"""Facts of a compiled program (HLO): bytes, cycles, and the time of its collectives.
 
     %body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
       %all-reduce.1 = f32[8]{0} all-reduce(%x), channel_id=1, to_apply=%add
@@ -29,7 +27,7 @@ sends B * (n - 1) / n, of B that are reduced for all twice as many.
 
 That is a bound from below. All links of a chip are taken to be busy at once and in both directions,
 which a group of devices along one side of the slice cannot do, nor any group of a slice that is no
-closed torus; the time of a first byte is left out, and slices are taken to be joined by such links
+closed torus; the time of a first byte is omitted, and slices are taken to be joined by such links
 too.
 """
 
@@ -86,7 +84,7 @@ _UNKNOWN_CYCLES = 1 << 62
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """What the collectives of one kind move, on one device in one run of the program.
+    """Bytes of the collectives of one kind, on one device in one run of the program.
 
     Attributes:
       count: how often they run.
@@ -102,13 +100,13 @@ class Collective:
     """A collective in one place of the program, on one device.
 
     Attributes:
-      kind: of `COLLECTIVES`; an all-reduce of which a device keeps its shard alone is a
+      kind: kind of `COLLECTIVES`; an all-reduce of which a device keeps its shard alone is a
         reduce-scatter.
       count: how often it runs.
-      bytes: of one run, as in `Traffic`.
+      bytes: bytes of one run, as in `Traffic`.
       devices: how many take part in it.
-      asynchronous: whether other work runs between its start and its end.
-      looped: whether it is in the body of a loop.
+      asynchronous: True if other work runs between its start and its end.
+      looped: True if it is in the body of a loop.
       gathered: of the bytes of an all-reduce, those of shards among zeros, which gathers them.
       source: JAX's name of it; "" where the compiler made it.
     """
@@ -129,7 +127,7 @@ class Kernel:
 
     Attributes:
       count: how often it runs.
-      flops: of one run, as its code says; 0 where it says nothing.
+      flops: FLOPs of one run, as its code says; 0 where it says nothing.
       bytes: from and to HBM in one run; likewise.
     """
 
@@ -140,13 +138,13 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What takes time, on one device: all that was made of one operation of the source.
+    """Cost on one device of all instructions that come from one source operation.
 
     Attributes:
       source: JAX's name of it, "jit(step)/jvp()/while/body/dot_general"; of a fusion that of its
         last operation, and the opcode where the compiler made it.
       count: how often it runs.
-      cycles: of all its runs.
+      cycles: cycles of all its runs.
     """
 
     source: str
@@ -156,7 +154,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What a program says.
+    """Facts that are read from a program.
 
     Attributes:
       collectives: kind -> what it moves; only kinds that there are.
@@ -184,12 +182,12 @@ class _Instruction:
 
 
 def read(text: str) -> Reading:
-    """Reads the text of a compiled program."""
+    """Read the text of a compiled program."""
     return _Program(text).reading()
 
 
 def array_bytes(shape: str) -> int:
-    """Bytes of a shape's text, such as "(f32[8,128]{1,0:T(8,128)}, bf16[4])"."""
+    """Return bytes of a shape's text, such as "(f32[8,128]{1,0:T(8,128)}, bf16[4])"."""
     total = 0
     for dtype, dims in _ARRAY.findall(shape):
         width = re.search(r"\d+", dtype)
@@ -238,7 +236,7 @@ class _Program:
         )
 
     def _collectives(self, name: str, *, runs: int, looped: bool) -> list[Collective]:
-        """The collectives of a computation that runs so often, and of all that it runs."""
+        """Return the collectives of a computation that runs so often, and of all that it runs."""
         collectives: list[Collective] = []
         channels: dict[str, int] = {}
         for within, instruction in self._straight(name):
@@ -272,14 +270,13 @@ class _Program:
         return collectives
 
     def _is_scattered(self, name: str, reduction: _Instruction) -> bool:
-        """Whether the computation around an all-reduce gives a slice of its result alone."""
         if name not in self._fused or reduction.opcode != "all-reduce":
             return False
         users = [one for one in self._lines[name] if reduction.name in self._operands(one)]
         return bool(users) and all(one.opcode == "dynamic-slice" for one in users)
 
     def _padded(self, name: str) -> int:
-        """Bytes of an array that is a shard among zeros; 0 of another."""
+        """Return bytes of an array that is a shard among zeros; 0 of another."""
         made = self._made.get(name)
         root = made
         while root is not None and root.opcode == "fusion":
@@ -289,7 +286,6 @@ class _Program:
         return array_bytes(made.shape) if made is not None and is_update else 0
 
     def _devices(self, rest: str) -> int:
-        """How many devices a collective's groups have."""
         if mesh := _MESH_GROUPS.search(rest):
             sizes = dict(_AXIS.findall(mesh.group(1)))
             axes = _GROUPED_AXIS.findall(mesh.group(2))
@@ -303,7 +299,7 @@ class _Program:
         return _OPERAND.findall(instruction.rest.partition(")")[0])
 
     def _kernels(self, name: str, *, runs: int) -> Iterator[Kernel]:
-        """The kernels of a computation that runs so often, and of all that it runs."""
+        """Yield the kernels of a computation that runs so often, and of all that it runs."""
         for _, instruction in self._straight(name):
             if instruction.opcode == "while":
                 body = _first(_BODY, instruction.rest)
@@ -313,7 +309,6 @@ class _Program:
                 yield Kernel(runs, int(flops), int(size))
 
     def _straight(self, name: str) -> Iterator[tuple[str, _Instruction]]:
-        """The instructions of a computation, with those inside of fusions and calls."""
         for instruction in self._lines.get(name, ()):
             if instruction.opcode in _CALLERS:
                 for called in _called(instruction):
@@ -333,7 +328,7 @@ class _Program:
         return result if kind in ("all-gather", "collective-broadcast") else given
 
     def _operations(self, name: str, *, runs: int) -> list[Operation]:
-        """What has an estimate, of a computation that runs so often and of all that it runs."""
+        """Return the estimated operations of a computation, including those that it calls."""
         found: list[Operation] = []
         for instruction in self._lines.get(name, ()):
             estimate = _CYCLES.search(instruction.rest)
@@ -352,7 +347,7 @@ class _Program:
         return found
 
     def _trips(self, loop: _Instruction) -> int:
-        """How often a loop's body runs; 1 where that is not found."""
+        """Return the number of iterations of a loop, or 1 if it is not found."""
         known = _TRIPS.search(loop.rest)
         if known is not None:
             return int(known.group(1))
@@ -377,7 +372,7 @@ def _cycles(operations: Iterable[Operation]) -> int:
 
 
 def _by_source(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """One for each source, the costliest first."""
+    """Return one for each source, the costliest first."""
     counts: dict[str, list[int]] = {}
     for operation in operations:
         total = counts.setdefault(operation.source, [0, 0])
@@ -399,13 +394,11 @@ def _instruction(line: str) -> _Instruction | None:
 
 
 def _kind(opcode: str) -> str | None:
-    """The collective that an instruction is; the end of an asynchronous one is none."""
     kind = opcode.removesuffix("-start")
     return kind if kind in COLLECTIVES else None
 
 
 def _called(instruction: _Instruction) -> list[str]:
-    """The computations that a fusion, a call or a conditional runs."""
     if instruction.opcode != "conditional":
         return _CALLED.findall(instruction.rest)
     branches = _BRANCHES.search(instruction.rest)
@@ -423,11 +416,11 @@ _ROUNDS = {"all-reduce": 2}
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """What the collectives of a step move on one device, and how.
+    """Traffic of the collectives of a step on one device.
 
     Attributes:
       synchronous: bytes of collectives that the device waits for.
-      asynchronous: bytes of those that run beside other work.
+      asynchronous: bytes of collectives that overlap with other work.
       reduce_scattered: bytes, of both, that are reduced to shards.
       gathered_by_reduction: bytes of all-reduces that only gather shards, among zeros.
     """
@@ -443,8 +436,8 @@ class RingTime:
     """Seconds on the links, at least.
 
     Attributes:
-      synchronous: of collectives that a device waits for.
-      asynchronous: of those that run beside other work.
+      synchronous: bytes of collectives that a device waits for.
+      asynchronous: bytes of collectives that overlap with other work.
     """
 
     synchronous: float
@@ -456,7 +449,7 @@ class RingTime:
 
 
 def moved(traffic: Iterable[Collective]) -> Moved:
-    """Sums up the collectives of a step."""
+    """Sum up the collectives of a step."""
     traffic = tuple(traffic)
     waited = [one for one in traffic if not one.asynchronous]
     return Moved(
@@ -468,7 +461,7 @@ def moved(traffic: Iterable[Collective]) -> Moved:
 
 
 def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
-    """The least time of the collectives of a step."""
+    """Return the least time of the collectives of a step."""
     seconds = {True: 0.0, False: 0.0}
     for one in traffic:
         seconds[one.asynchronous] += ring_bytes(one) / links
@@ -476,7 +469,7 @@ def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
 
 
 def ring_bytes(one: Collective) -> float:
-    """Bytes that a device sends in all runs of a collective."""
+    """Return bytes that a device sends in all runs of a collective."""
     share = 1.0 if one.kind == "collective-permute" else (one.devices - 1) / one.devices
     return one.count * one.bytes * share * _ROUNDS.get(one.kind, 1)
 
@@ -486,7 +479,7 @@ def _bytes(traffic: Iterable[Collective]) -> int:
 
 
 def lines(traffic: Iterable[Collective]) -> list[str]:
-    """How the collectives of a step run, for a person."""
+    """Describe the collectives of a step, for a person."""
     sums = moved(traffic)
     if not sums.synchronous + sums.asynchronous:
         return []

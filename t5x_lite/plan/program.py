@@ -1,7 +1,5 @@
 """Compiles a train step for devices that need not be there, and measures it.
 
-Compiles a train step for devices that need not be there, and measures the program.
-
 Parameters that a mesh cuts into shards narrower than a TPU's tile.
 
 A tile of a TPU's memory is 128 numbers wide. Where an axis of a parameter is cut into less, the
@@ -47,7 +45,7 @@ class Memory:
       optimizer: the optimizer's state and the step.
       batch: the features of a batch.
       temporaries: activations, gradients and all else that lives within a step only.
-      results: what a step returns besides the state, whose memory is reused.
+      results: what a step returns in addition to the state, whose memory is reused.
       program: the compiled program.
       peak: all together.
     """
@@ -68,7 +66,7 @@ class Program:
     Attributes:
       memory: bytes on one device.
       reading: what its text says; None where the compiler cannot print it.
-      flops: of one device, as the compiler counts them; None where it does not say.
+      flops: FLOPs of one device, as the compiler counts them; None where it does not say.
       bytes_accessed: likewise.
       trace_seconds: to trace and lower it.
       compile_seconds: to compile it.
@@ -99,7 +97,7 @@ class OutOfMemory(Exception):
 
 
 def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
-    """Compiles a jitted step."""
+    """Compile a jitted step."""
     start = time.perf_counter()
     with jax.set_mesh(mesh):
         lowered = step.lower(state, batch)
@@ -136,7 +134,7 @@ def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
 
 
 def read_overflow(message: str) -> tuple[int | None, int | None] | None:
-    """What a compiler's error says of the memory: bytes needed and bytes available."""
+    """Read a compiler's error: bytes needed and bytes available."""
     for pattern in _OVERFLOWS:
         if found := pattern.search(message):
             needed, unit, available, unit_of_available = found.groups()
@@ -148,7 +146,7 @@ def read_overflow(message: str) -> tuple[int | None, int | None] | None:
 
 
 def bytes_on_device(tree: Any) -> int:
-    """Bytes that one device holds of a tree of jax.ShapeDtypeStructs with shardings."""
+    """Return bytes that one device holds of a tree of jax.ShapeDtypeStructs with shardings."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
@@ -167,12 +165,12 @@ TILE = 128
 
 
 def widest(size: int, parts: int) -> int:
-    """The most parts, a divisor of `parts`, in which an axis of a size has whole tiles at least."""
+    """Return the largest divisor of `parts` that keeps whole tiles of an axis."""
     return max(n for n in range(1, parts + 1) if parts % n == 0 and (n == 1 or size // n >= TILE))
 
 
 def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]:
-    """One line for each logical axis whose shards are narrower than a tile."""
+    """Return one line for each logical axis whose shards are narrower than a tile."""
     narrow: dict[tuple[str, int], str] = {}
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:
@@ -189,7 +187,7 @@ def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]
 
 
 def widest_fsdp(axes: Axes, shapes: Any, parts: int) -> int:
-    """The largest fsdp, a divisor of `parts`, that cuts no matrix narrower than a tile."""
+    """Return the largest fsdp, a divisor of `parts`, that cuts no matrix narrower than a tile."""
     divisors = [parts]
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:

@@ -18,7 +18,7 @@ from t5x_lite.plan.program import Memory
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """How long a step takes, by the compiler's own estimates; nothing was run.
+    """Time of a step by the compiler's own estimates; nothing was run.
 
     Attributes:
       seconds: the sum of the estimated cycles of all operations, loops as often as they run, over
@@ -37,18 +37,19 @@ class Sheet:
 
     Attributes:
       model: the class of its config.
-      num_parameters: of the learner.
-      compute_dtype: of the activations.
-      devices: of what kind, and what they were asked for by, such as "TPU v5 lite", "v5e:4x4".
+      num_parameters: number of parameters of the learner.
+      compute_dtype: compute dtype of the activations.
+      devices: kind of the devices, and the option that named them, such as "TPU v5 lite",
+        "v5e:4x4".
       num_devices: how many.
       mesh: axis -> size.
-      rows: of the global batch.
-      steps: of the run; 0 is not known.
+      rows: rows of the global batch.
+      steps: steps of the run; 0 is not known.
       epochs: passes over the data that these steps are; None where the config counts steps.
       lengths: feature -> tokens of a row.
       microbatches: parts of a batch.
       chip: what a device can do.
-      flops: of a step, over all devices; None for a model that is not counted.
+      flops: FLOPs of a step, over all devices; None for a model that is not counted.
       memory: on one device; of a step that did not compile for want of memory None.
       needed: bytes on one device; None where a step did not fit and the compiler does not say.
       reading: of the program's text; None where there is none.
@@ -57,7 +58,7 @@ class Sheet:
       remedies: what to change where it does not fit.
       operations: how many of the costliest are listed.
       warnings: what makes the step slower than it has to be.
-      compiled_flops: of one device, as the compiler counts them; None where it does not say.
+      compiled_flops: FLOPs of one device, as the compiler counts them; None where it does not say.
       compiled_bytes_accessed: likewise.
     """
 
@@ -87,7 +88,7 @@ class Sheet:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits; None where the devices' memory is not known."""
+        """True if the step fits; None if the devices' memory is unknown."""
         if self.memory is None:
             return False
         if self.chip.hbm is None:
@@ -126,7 +127,7 @@ class Sheet:
         return rings.added_to(estimate.seconds) if estimate and rings else None
 
     def _kernel_seconds(self) -> float:
-        """What the kernels take at least; 0 of a chip whose rates are not known."""
+        """Return the minimum time of the kernels; 0 for a chip of unknown rates."""
         peak, bandwidth = self.chip.peak, self.chip.bandwidth
         if self.reading is None or peak is None or bandwidth is None:
             return 0.0
@@ -136,7 +137,7 @@ class Sheet:
         )
 
     def costliest(self) -> list[dict[str, Any]]:
-        """The operations that take most of the estimate, as JSON holds them."""
+        """Return the operations that take most of the estimate, as JSON holds them."""
         clock = self.chip.clock
         if self.reading is None or clock is None:
             return []
@@ -146,7 +147,7 @@ class Sheet:
         ]
 
     def record(self) -> dict[str, Any]:
-        """The plan as JSON holds it."""
+        """Return the plan as JSON holds it."""
         estimate = self.estimate
         rings = self.rings
         collectives = self.reading.collectives if self.reading else {}
@@ -195,12 +196,12 @@ class Sheet:
         }
 
     def text(self) -> str:
-        """The plan as lines."""
+        """Return the plan as lines."""
         parts = (self._head(), self._memory(), self._work(), self._estimate(), self._links())
         return "\n".join(line for part in parts for line in part)
 
     def verdict(self) -> str:
-        """One line: whether it fits, and what to try where it does not."""
+        """Return one line: whether it fits, and what to try where it does not."""
         chip, kind = self.chip.hbm, self.devices[0]
         if self.fits is None:
             return f"the memory of a {kind} device is not known: nothing to compare with"
@@ -317,7 +318,7 @@ class Sheet:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sheets:
-    """The plans of all static shapes of a run's batches, each of which is a program of its own.
+    """The plans of all static shapes of a run's batches, each of which is its own program.
 
     Attributes:
       sheets: one for each shape.
@@ -335,11 +336,11 @@ class Sheets:
         return self.sheets[max(range(len(needs)), key=lambda place: (needs[place], place))]
 
     def verdict(self) -> str:
-        """The verdict about the step that needs the most memory."""
+        """Return the verdict about the step that needs the most memory."""
         return self.largest.verdict()
 
     def record(self) -> dict[str, Any]:
-        """The plan as JSON holds it: that of the largest step, and those of all as "shapes"."""
+        """Return the plan as JSON: the largest step, with all steps as "shapes"."""
         record = self.largest.record()
         if not self.lengths:
             return record
@@ -347,7 +348,7 @@ class Sheets:
         return {**record, "shapes": [{"length": n, **one.record()} for n, one in shapes]}
 
     def text(self) -> str:
-        """The plan as lines: a table of the shapes, and the largest step's own plan."""
+        """Return the plan as lines: a table of the shapes, and the largest step's own plan."""
         if not self.lengths:
             return self.largest.text()
         columns = f"{'rows':>8}{'tokens':>8}{'peak, GiB':>12}{'FLOPs':>12}{'compiled in':>13}"

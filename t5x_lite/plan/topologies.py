@@ -1,11 +1,9 @@
 """Slices of chips, by name or attached.
 
-Slices of TPU chips by name: "v5e:4x4", "2@v5p:4x4x4".
-
 What libtpu compiles for is named GENERATION:SHAPE, the shape in chips; N@ before it is N slices
 that are joined by the data centre's network.
 
-A slice that is attached, beside the one that a plan is for.
+A slice that is attached, next to the one that a plan is for.
 
 The devices that are there, of all hosts, must be of the kind, the number and the shape that are
 meant, and what memory they say they have goes before what their kind has.
@@ -96,7 +94,7 @@ class Slice:
 
     Attributes:
       kind: JAX's name of a device.
-      num_devices: of all hosts.
+      num_devices: number of devices of all hosts.
       shape: chips along each side of a slice; () where the devices have no coordinates.
       slices: how many slices there are.
     """
@@ -113,7 +111,7 @@ class Slice:
 
 
 def described(devices: Sequence[Any]) -> Slice:
-    """What devices are, attached or not."""
+    """Describe devices, attached or not."""
     kinds = collections.Counter(device.device_kind for device in devices)
     coordinates = [tuple(getattr(device, "coords", ())) for device in devices]
     sides = zip(*coordinates, strict=True)
@@ -126,7 +124,7 @@ def described(devices: Sequence[Any]) -> Slice:
 
 
 def _without_ones(sizes: Any) -> tuple[int, ...]:
-    """The sizes without ones at the end, as those of a flat slice have one."""
+    """Return the sizes without ones at the end, as those of a flat slice have one."""
     shape = list(sizes)
     while len(shape) > 1 and shape[-1] == 1:
         shape.pop()
@@ -155,7 +153,7 @@ def memory(devices: Sequence[Any]) -> int | None:
 
 
 def less_memory(attached: int | None, known: int | None) -> str | None:
-    """One line where devices have less memory than their kind has; None otherwise."""
+    """Return one line where devices have less memory than their kind has; None otherwise."""
     if attached is None or known is None or attached >= 0.97 * known:
         return None
     return (

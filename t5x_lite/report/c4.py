@@ -1,4 +1,4 @@
-"""What a run of `t5x-lite c4` did, for people and for programs: report.html and stats.json.
+"""Results of a `t5x-lite c4` run, for people and for programs: report.html and stats.json.
 
     stats.json    the configuration and every count of the tally; of domains the largest
     report.html   the funnel (pages and bytes after every stage), what each rule dropped and samples
@@ -42,7 +42,7 @@ _STAGE_WORDS = {
 
 
 def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
-    """Writes stats.json and report.html."""
+    """Write stats.json and report.html."""
     directory = open_path(output)
     content = json.dumps(stats(tally, about), ensure_ascii=True, indent=1) + "\n"
     write_whole(directory / STATS, content.encode())
@@ -51,7 +51,7 @@ def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
 
 
 def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of stats.json: `about`, and the tally with the largest domains alone."""
+    """Return the content of stats.json: `about`, and the tally with the largest domains alone."""
     counts = tally.to_json()
     counts["domains"] = dict(largest(tally.domains, DOMAINS_KEPT))
     return {**about, "num_domains": num_domains(tally), **counts}
@@ -63,12 +63,12 @@ def num_domains(tally: Tally) -> int:
 
 
 def largest(counts: Counter[str], number: int) -> list[tuple[str, int]]:
-    """The entries with the largest counts; equal ones by name."""
+    """Return the entries with the largest counts; equal ones by name."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
 def page(tally: Tally, about: Mapping[str, Any]) -> str:
-    """The whole report as HTML."""
+    """Return the whole report as HTML."""
     words = " ".join(str(about[name]) for name in ("preset", "variant") if about.get(name))
     return report_page.page(
         "C4 from Common Crawl",
@@ -90,7 +90,7 @@ def page(tally: Tally, about: Mapping[str, Any]) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people read them: 512 bytes, 1.50 kB, 2.00 GB."""
+    """Return bytes as people read them: 512 bytes, 1.50 kB, 2.00 GB."""
     value, unit = float(count), "bytes"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -100,7 +100,6 @@ def size(count: int) -> str:
 
 
 def _facts(tally: Tally) -> Iterator[tuple[str, str, str]]:
-    """The tiles at the top: (label, value, note)."""
     first, last = _ends(tally)
     pages, kept = first["pages_in"], last["pages_out"]
     yield "Pages read", f"{pages:,}", ""
@@ -114,7 +113,6 @@ def _facts(tally: Tally) -> Iterator[tuple[str, str, str]]:
 
 
 def _ends(tally: Tally) -> tuple[Counter[str], Counter[str]]:
-    """The counts of the first stage and of the last."""
     names = stage_names(tally)
     if not names:
         return Counter(), Counter()
@@ -122,7 +120,7 @@ def _ends(tally: Tally) -> tuple[Counter[str], Counter[str]]:
 
 
 def stage_names(tally: Tally) -> list[str]:
-    """The stages that saw a page, in the order of the pipeline."""
+    """Return the stages that saw a page, in the order of the pipeline."""
     return [stage for stage in STAGES if stage in tally.stages]
 
 
@@ -142,7 +140,6 @@ def _warnings(tally: Tally) -> str:
 
 
 def _funnel(tally: Tally) -> str:
-    """What is left after each stage."""
     first, _ = _ends(tally)
     read, volume = first["pages_in"], first["bytes_in"]
     rows = []
@@ -165,7 +162,6 @@ def _funnel(tally: Tally) -> str:
 
 
 def _bar_table(headings: tuple[str, ...], rows: list[tuple[str, str, list[str]]]) -> str:
-    """A table with words, a bar that is HTML already, and numbers."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         f"<tr><td>{text(words)}</td><td>{bar}</td>"
@@ -180,7 +176,7 @@ def _bar_table(headings: tuple[str, ...], rows: list[tuple[str, str, list[str]]]
 
 
 def _kept(tally: Tally) -> str:
-    """Samples of the pages that were written: the first thing to read of a corpus."""
+    """Show samples of the written pages: the first thing to read of a corpus."""
     samples = tally.kept_samples
     if not samples:
         return ""
@@ -195,7 +191,6 @@ def _kept(tally: Tally) -> str:
 
 
 def _sample_table(samples: Sequence[tuple[str, str]]) -> str:
-    """A table of (URL, text)."""
     rows = "".join(
         f'<tr><td data-label="text"><div>{text(words)}</div></td>'
         f'<td data-label="page"><div>{text(url)}</div></td></tr>'
@@ -208,7 +203,6 @@ def _sample_table(samples: Sequence[tuple[str, str]]) -> str:
 
 
 def _rules(tally: Tally, about: Mapping[str, Any]) -> str:
-    """What every rule dropped, and by which option it is changed."""
     rows = []
     for stage, rule in _rule_names(tally):
         counts = tally.rules[stage][rule]
@@ -237,7 +231,7 @@ def _rule_words(stage: str, rule: str) -> str:
 
 
 def _option_set(stage: str, rule: str, about: Mapping[str, Any]) -> str:
-    """The option of a rule with its value, "--cleaning.min-words 5"; lists are too long for it."""
+    """Return the option of a rule with its value, unless it is a long list."""
     words = option(stage, rule)
     cleaning = about.get("cleaning")
     value = cleaning.get(OPTIONS[stage][rule]) if words and isinstance(cleaning, Mapping) else None
@@ -301,7 +295,6 @@ def _lengths(tally: Tally) -> str:
 
 
 def _written(tally: Tally) -> str:
-    """The splits, and the languages where there are several."""
     if not tally.splits:
         return ""
     rows = [

@@ -52,7 +52,7 @@ class Series:
 
 
 def number(value: Number, *, digits: int = 4) -> str:
-    """A number as people read it, to so many digits: 1,000; 12.3k; 2.317; 1.00e-05."""
+    """Return a number as people read it, to so many digits: 1,000; 12.3k; 2.317; 1.00e-05."""
     size = abs(value)
     if size < 10_000 and value == int(value):
         return f"{value:,.0f}"
@@ -63,7 +63,7 @@ def number(value: Number, *, digits: int = 4) -> str:
 
 
 def labels(values: Sequence[Number]) -> list[str]:
-    """The numbers with as few digits, four at least, as tell them apart."""
+    """Return the numbers with as few digits, four at least, as tell them apart."""
     for digits in range(4, 17):
         words = [number(value, digits=digits) for value in values]
         if len(set(words)) == len(set(values)):
@@ -160,7 +160,7 @@ def line_chart(
 
 
 def share_bar(share: float, *, colour: int = 0) -> str:
-    """A horizontal bar."""
+    """Return a horizontal bar."""
     width = 100 * min(max(share, 0.0), 1.0)
     parts = (
         '<rect class="grid" fill="none" width="100" height="8"/>',
@@ -171,7 +171,7 @@ def share_bar(share: float, *, colour: int = 0) -> str:
 
 
 def histogram(title: str, counts: Mapping[int, int], *, colour: int = 0) -> str:
-    """A card with one bar for each power of two."""
+    """Return a card with one bar for each power of two."""
     total = sum(counts.values())
     if not total:
         return ""
@@ -220,7 +220,6 @@ def _svg(
     colour: int | None = None,
     more: str = "",
 ) -> str:
-    """An <svg> element."""
     colours = "" if colour is None else f'class="c{colour % 6}" '
     return (
         f'<svg {colours}viewBox="0 0 {size[0]} {size[1]}" {more}role="img" '
@@ -229,7 +228,6 @@ def _svg(
 
 
 def _padded(low: Number, high: Number, *, log: bool, from_zero: bool) -> tuple[Number, Number]:
-    """The axis's range: a little more than the data's."""
     if log:
         room = (high / low) ** 0.04 if high > low else 2.0
         return low / room, high * room
@@ -241,7 +239,7 @@ def _padded(low: Number, high: Number, *, log: bool, from_zero: bool) -> tuple[N
 def _band(
     series: Series, place: Callable[[Number, Number], tuple[float, float]], *, lowest: Number
 ) -> str:
-    """The area between the ends of a band, which on a logarithmic axis begin at its end."""
+    """Return the area between the ends of a band, which on a logarithmic axis begin at its end."""
     if len(series.band) < 2:
         return ""
     band = [
@@ -256,7 +254,7 @@ def _band(
 
 
 def _curve(series: Series, place: Callable[[Number, Number], tuple[float, float]]) -> str:
-    """The line, with dots where a point stands alone, and tooltips along it."""
+    """Return the line, with dots where a point stands alone, and tooltips along it."""
     points = downsample(series.points)
     stretches: list[list[tuple[int, Number]]] = [[]]
     for step, value in points:

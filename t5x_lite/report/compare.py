@@ -50,7 +50,7 @@ _WITHIN = 2.0
 def compare(
     workdirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Writes the page of several runs, atomically."""
+    """Write the page of several runs, atomically."""
     resolved, runs, names = _read(workdirs)
     sections = [_runs(runs, names), _metrics(runs, names), _settings(runs, names)]
     sections += [_charts(runs, names), _commands(runs, names)]
@@ -62,7 +62,6 @@ def compare(
 def _read(
     workdirs: Sequence[str | os.PathLike[str]],
 ) -> tuple[list[Path], list[Run], list[str]]:
-    """The places, the runs and their names."""
     resolved = [Path(workdir).resolve() for workdir in workdirs]
     if len(set(resolved)) < len(resolved):
         raise InputError("a run is given twice: give different work directories to compare")
@@ -77,7 +76,7 @@ class Spread:
       mean: the mean.
       sd: the sample standard deviation; None of one run.
       n: runs that have the metric.
-      bold: whether it is within two standard deviations of the best group.
+      bold: True if it is within two standard deviations of the best group.
     """
 
     mean: float
@@ -87,7 +86,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread | None":
-        """Of the values of the runs; None of no value."""
+        """Return the spread of the runs' values, or None without values."""
         if not values:
             return None
         sd = statistics.stdev(values) if len(values) > 1 else None
@@ -105,9 +104,9 @@ class Group:
 
     Attributes:
       name: the settings in which it differs from other groups.
-      names: of the runs.
+      names: names of the runs.
       runs: the runs, by seed.
-      seeds: of them.
+      seeds: seeds of the runs.
       settings: that all of them share.
     """
 
@@ -118,18 +117,18 @@ class Group:
     settings: Mapping[str, str]
 
     def last(self, name: str) -> Spread | None:
-        """A metric at the end."""
+        """Return a metric at the end."""
         return Spread.of([run.finite(name)[-1][1] for run in self.runs if run.finite(name)])
 
     def best(self, name: str) -> Spread | None:
-        """A metric at the best step of each run."""
+        """Return a metric at the best step of each run."""
         return Spread.of([run.best(name)[1] for run in self.runs if run.finite(name)])
 
 
 def compare_seeds(
     workdirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Writes the page of runs that are grouped by seed, atomically."""
+    """Write the page of runs that are grouped by seed, atomically."""
     resolved, runs, names = _read(workdirs)
     groups = grouped(runs, names)
     table = _table(groups)
@@ -160,7 +159,7 @@ def compare_seeds(
 
 
 def grouped(runs: Sequence[Run], names: Sequence[str]) -> list[Group]:
-    """Runs in groups that differ in more than the seed, in the order of their first run."""
+    """Group runs by everything but the seed, in the order of their first run."""
     each = []
     for run in runs:
         if not run.config:
@@ -225,7 +224,6 @@ def _check_lengths(
 
 
 def _check_ends(group: Group) -> None:
-    """Raise InputError if a run of a group has not come as far as the others."""
     early = group.settings.get("--stop-early.metric", "None") != "None"
     ends = [run.last_step for run in group.runs]
     if early or len(set(ends)) == 1:
@@ -239,7 +237,6 @@ def _check_ends(group: Group) -> None:
 
 
 def _metrics_of(groups: Sequence[Group]) -> list[str]:
-    """The metrics of the evaluations, the headlines first."""
     runs = [run for group in groups for run in group.runs]
     heads = dict.fromkeys(name for run in runs for name in run.headlines())
     measured = {n for run in runs for n in run.measured if not run.scored_alone(n)}
@@ -258,7 +255,6 @@ def _table(groups: Sequence[Group]) -> dict[tuple[str, str], list[Spread | None]
 
 
 def _bold(spreads: Sequence[Spread | None], mode: str) -> list[Spread | None]:
-    """The spreads, of which those within two standard deviations of the best are bold."""
     there = [spread for spread in spreads if spread is not None]
     best = (max if mode == "max" else min)(there, key=lambda spread: spread.mean)
     with_sd = [spread for spread in there if spread.sd is not None]
@@ -296,7 +292,6 @@ def _groups(groups: Sequence[Group]) -> str:
 def _table_one(
     groups: Sequence[Group], table: Mapping[tuple[str, str], Sequence[Spread | None]]
 ) -> str:
-    """The task's metrics at the best step, a line for each group."""
     metrics = list(dict.fromkeys(n for g in groups for run in g.runs for n in run.headlines()))
     if not metrics:
         return ""
@@ -317,7 +312,6 @@ def _table_one(
 def _spreads(
     groups: Sequence[Group], table: Mapping[tuple[str, str], Sequence[Spread | None]]
 ) -> str:
-    """All metrics at the best step and at the end, a column for each group."""
     rows = [
         (
             f"{metric}, {'at the end' if when == 'last' else 'best'}",
@@ -337,7 +331,6 @@ def _cell(spread: Spread | None) -> str:
 
 
 def _settings_of(groups: Sequence[Group]) -> str:
-    """Settings in which groups differ."""
     options = dict.fromkeys(option for group in groups for option in group.settings)
     rows = [
         (option, [group.settings.get(option, "") for group in groups], ())
@@ -351,7 +344,6 @@ def _settings_of(groups: Sequence[Group]) -> str:
 
 
 def _bands(groups: Sequence[Group]) -> str:
-    """A chart for each metric and split: the mean of each group within one standard deviation."""
     curves: dict[str, list[report_chart.Series]] = {}
     for colour, group in enumerate(groups):
         for base, splits in charted(group.runs[0]).items():
@@ -369,7 +361,6 @@ def _bands(groups: Sequence[Group]) -> str:
 
 
 def _mean_curve(group: Group, name: str, *, colour: int) -> report_chart.Series:
-    """The mean over the runs at the steps that all of them have."""
     values = [dict(run.finite(name)) for run in group.runs]
     steps = sorted(set(values[0]).intersection(*values[1:]))
     points, band = [], []
@@ -383,7 +374,7 @@ def _mean_curve(group: Group, name: str, *, colour: int) -> report_chart.Series:
 
 
 def short_names(directories: Sequence[Path]) -> list[str]:
-    """The shortest ends of paths that tell them apart: ["a/run", "b/run"]."""
+    """Return the shortest ends of paths that tell them apart: ["a/run", "b/run"]."""
     for length in range(1, max(len(directory.parts) for directory in directories) + 1):
         names = ["/".join(directory.parts[-length:]) for directory in directories]
         if len(set(names)) == len(names):
@@ -403,7 +394,6 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 
 def _metrics(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """The best and the last value of each metric of the evaluations, and the last training loss."""
     heads = dict.fromkeys(name for run in runs for name in run.headlines())
     measured = {n for run in runs for n in run.measured if not run.scored_alone(n)}
     every = sorted(measured - set(heads))
@@ -429,7 +419,6 @@ def _at(point: tuple[int, float] | None) -> str:
 
 
 def _winners(points: Sequence[tuple[int, float] | None], mode: str) -> set[int]:
-    """The indices of the best values; none where all are equal."""
     values = [point[1] for point in points if point is not None]
     best = max(values) if mode == "max" else min(values)
     winners = {i for i, point in enumerate(points) if point is not None and point[1] == best}
@@ -437,7 +426,6 @@ def _winners(points: Sequence[tuple[int, float] | None], mode: str) -> set[int]:
 
 
 def _settings(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Options whose values differ; also versions."""
     each = [settings(run.config) for run in runs]
     for found, run in zip(each, runs, strict=True):
         if run.starts:
@@ -456,7 +444,6 @@ def _settings(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 
 def _charts(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """A chart for each metric and split, with a curve for each run."""
     curves: dict[str, list[report_chart.Series]] = {}
     for colour, (run, label) in enumerate(zip(runs, names, strict=True)):
         for base, splits in charted(run).items():

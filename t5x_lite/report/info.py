@@ -48,7 +48,7 @@ _VOCABULARIES = {
 
 
 def described(directory: str) -> dict[str, Any]:
-    """What a directory holds, as values of JSON; what does not apply is left out."""
+    """Describe a directory as JSON values; omit what does not apply."""
     if (data_path(directory) / INDEX_NAME).exists():
         return _cache(directory)
     path = local_path(directory, what="directory")
@@ -134,13 +134,11 @@ def _model(experiment: Experiment) -> dict[str, Any]:
 
 
 def _size_of_model(experiment: Experiment) -> int:
-    """Parameters of everything that the config has, those of the heads and modules included."""
     learner = learner_of(with_float32_base(experiment))
     return trees.count_parameters(learner.shapes) - learner.num_unused()
 
 
 def _stored(step: Path) -> int:
-    """Parameters in the directory itself, without those of a base."""
     arrays = items.lazy_params(step / "params")
     return sum(math.prod(array.shape) for array in arrays.values())
 
@@ -151,7 +149,6 @@ def _dtypes(step: Path) -> list[str]:
 
 
 def _vocabulary(files: Mapping[str, bytes], experiment: Experiment) -> dict[str, Any]:
-    """Its kind, and the rows of the model's table."""
     folder = reading.VOCABULARY_DIRECTORY
     kinds = [kind for name, kind in _VOCABULARIES.items() if f"{folder}/{name}" in files]
     return {
@@ -162,7 +159,6 @@ def _vocabulary(files: Mapping[str, bytes], experiment: Experiment) -> dict[str,
 
 
 def _training(experiment: Experiment) -> dict[str, Any]:
-    """What it is, or was, trained for."""
     data = experiment.data
     return {
         "objective": type(experiment.objective).__name__,
@@ -172,7 +168,7 @@ def _training(experiment: Experiment) -> dict[str, Any]:
 
 
 def _made_by(origin: Origin, files: Mapping[str, bytes], step: Path) -> dict[str, Any]:
-    """The command and versions of a run, or where imported weights came from."""
+    """Return the command and versions of a run, or where imported weights came from."""
     has_optimizer = (step / "optimizer").is_dir()
     imported = not has_optimizer and any(name.startswith("huggingface/") for name in files)
     words = "import hf" if imported else ""
@@ -189,7 +185,7 @@ def _without_empty(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """Lines for people: a name and its value each."""
+    """Return lines for people: a name and its value each."""
     lines = [f"{found['directory']}: {found['kind']}"]
     rest = {name: found[name] for name in found if name not in ("directory", "kind", "config")}
     width = max((len(name) for name in rest), default=0)

@@ -1,12 +1,8 @@
 """The parts of report pages: cards, tables, HTML, CSS; and the page of a suite.
 
-The report's page: cards, tables, and the HTML and CSS around them.
-
 Pure functions of values to strings; nothing is read or written here. The page needs no network:
 no script, no font and no image, and a content security policy that forbids them. Everything that
 comes from a run is escaped. Colours follow the reader's light or dark preference.
-
-The page of a suite: a row for each set, and the mean.
 """
 
 import datetime
@@ -23,7 +19,7 @@ from t5x_lite.report.chart import Series, line_chart
 
 
 def text(value: object) -> str:
-    """The value as HTML text, safe in attributes too."""
+    """Return the value as HTML text, safe in attributes too."""
     return html.escape(str(value), quote=True)
 
 
@@ -36,7 +32,7 @@ def chart_card(
     from_zero: bool = False,
     axis: str = "step",
 ) -> str:
-    """A chart with its title and legend, and a switch to logarithmic values where offered."""
+    """Return a chart with title and legend, and if offered a switch to logarithmic values."""
     chart = line_chart(title, series, from_zero=from_zero, axis=axis)
     if not chart:
         return ""
@@ -58,13 +54,13 @@ def chart_card(
 
 
 def command(line: str) -> str:
-    """A command line that breaks between its options."""
+    """Return a command line that breaks between its options."""
     words = " ".join(f"<span>{text(word)}</span>" for word in re.split(r" (?=--)", line))
     return f'<pre class="command">{words}</pre>'
 
 
 def facts(items: Iterable[tuple[str, str, str]]) -> str:
-    """A row of (label, value, note) tiles; the note may be empty."""
+    """Return a row of (label, value, note) tiles; the note may be empty."""
     tiles = (
         f"<div><dt>{text(label)}</dt><dd>{text(value)}"
         + (f"<small>{text(note)}</small>" if note else "")
@@ -75,7 +71,7 @@ def facts(items: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of text whose first column is words and the others are numbers."""
+    """Return a table of text whose first column is words and the others are numbers."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         "<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -92,7 +88,7 @@ def compared(
     *,
     numbers: bool = True,
 ) -> str:
-    """A table of what differs between columns."""
+    """Return a table of what differs between columns."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         f'<tr><th scope="row">{text(name)}</th>'
@@ -111,7 +107,7 @@ def compared(
 
 
 def samples_table(samples: Sequence[Mapping[str, str]]) -> str:
-    """Inputs, targets and predictions; a prediction that is not its target is marked."""
+    """Show inputs, targets and predictions; mark predictions that differ from the target."""
     rows = []
     for sample in samples:
         same = sample["prediction"] == sample["targets"]
@@ -130,7 +126,7 @@ def samples_table(samples: Sequence[Mapping[str, str]]) -> str:
 
 
 def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
-    """The whole document; the sections are HTML already."""
+    """Return the whole document; the sections are HTML already."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -217,7 +213,7 @@ td.best{font-weight:600}
 
 
 def write_suite_page(path: Path, suite: str, result: Mapping[str, Any]) -> None:
-    """Writes the page of the numbers of all sets."""
+    """Write the page of the numbers of all sets."""
     mean, sets, missing = result["mean"], result["sets"], result["missing"]
     tiles = [("Sets", f"{len(sets):,}", f"{len(missing)} missing" if missing else "all")]
     tiles += [(name, chart.number(value), "mean") for name, value in mean.items()]

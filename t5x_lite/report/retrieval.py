@@ -17,8 +17,8 @@ class Measured(NamedTuple):
     """A run and its numbers.
 
     Attributes:
-      name: of the run.
-      means: of the metrics over the queries.
+      name: name of the run.
+      means: means of the metrics over the queries.
       by_query: the metrics of each query.
       curves: metric -> (k, mean at k).
     """
@@ -32,7 +32,7 @@ class Measured(NamedTuple):
 def write_page(
     path: Path, measured: Sequence[Measured], result: Mapping[str, Any], *, source: str
 ) -> None:
-    """Writes the page of runs that were measured on the same queries."""
+    """Write the page of runs that were measured on the same queries."""
     first = measured[0]
     sections = [
         page.facts(
@@ -54,7 +54,6 @@ def write_page(
 
 
 def _table(measured: Sequence[Measured], result: Mapping[str, Any]) -> str:
-    """A row of each metric; of the runs behind the first with the p-value of the difference."""
     headings = ["metric", measured[0].name]
     for one in measured[1:]:
         headings += [one.name, "difference", "p"]
@@ -97,7 +96,6 @@ def _curves(measured: Sequence[Measured]) -> str:
 
 
 def _distribution(measured: Sequence[Measured]) -> str:
-    """The queries' values in order: how many are at 0, and how many at 1."""
     metric = next(iter(measured[0].means))
     series = []
     for number, one in enumerate(measured):
@@ -109,7 +107,6 @@ def _distribution(measured: Sequence[Measured]) -> str:
 
 
 def _differences(first: Measured, other: Measured) -> str:
-    """The queries on which two runs differ most."""
     metric = next(iter(first.means))
     pairs = [
         (query, values[metric], other.by_query[query][metric])

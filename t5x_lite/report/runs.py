@@ -24,7 +24,7 @@ What a run wrote, as its report reads it: metrics, config, samples, how it was s
     samples.jsonl   {"step", "inputs", "targets", "prediction"} a line; optional
 
 A run that was killed leaves its traces here: the last line of a file may be incomplete, and is
-then left out; a step may be logged twice, and then the later line wins.
+then omitted; a step may be logged twice, and then the later line wins.
 
     run = read_run("work/sst2")
     run.best("validation/accuracy")     # (600, 0.81)
@@ -94,7 +94,7 @@ class Run:
       config: the resolved experiment, {} if it is missing.
       starts: how it was started, the newest last.
       samples_step: the newest step that has samples.
-      samples: of that step: {"inputs", "targets", "prediction"} each.
+      samples: samples of that step: {"inputs", "targets", "prediction"} each.
     """
 
     directory: Path
@@ -134,19 +134,19 @@ class Run:
         return [(step, value) for step, value in curve.items() if value is not None]
 
     def mode(self, name: str) -> Mode:
-        """Whether the highest or the lowest value of a metric is best."""
+        """Return "max" or "min": the better direction of a metric."""
         lowest = self._kept[1] and matching(self._kept[0], [name])
         return mode_of(name, "min" if lowest else None)
 
     def best(self, name: str) -> tuple[int, float]:
-        """The step that has the best value, the last of equals, and that value."""
+        """Return the step that has the best value, the last of equals, and that value."""
         values = dict(self.finite(name))
         step = best_step(values, mode=self.mode(name))
         assert step is not None
         return step, values[step]
 
     def headlines(self) -> list[str]:
-        """The task's metric (which keeps checkpoints, or its score), then the loss.
+        """Return the task's metric (which keeps checkpoints, or its score), then the loss.
 
         Where the task has none, as in pretraining, the loss is first.
         """
@@ -161,7 +161,7 @@ class Run:
         return task + lowest[:1] if task else lowest[:1] + highest[:1]
 
     def scored_alone(self, name: str) -> str | None:
-        """The one metric of which a task's score is the mean, where it has one; of others None."""
+        """Return the one metric that makes a task's score, or None if there are several."""
         split, _, base = name.rpartition("/")
         if base != SCORE:
             return None
@@ -182,7 +182,7 @@ class Run:
 
 
 def read_run(workdir: str | os.PathLike[str]) -> Run:
-    """Reads a work directory."""
+    """Read a work directory."""
     directory = Path(workdir)
     metrics = directory / "metrics.jsonl"
     if not directory.is_dir():
@@ -202,7 +202,7 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yields ("file:line", object) a line; None for a last line that was cut by a kill."""
+    """Yield ("file:line", object) a line; None for a last line that was cut by a kill."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -231,7 +231,6 @@ def _step(record: Mapping[str, Any], where: str) -> int:
 
 
 def _value(value: Any, name: str, where: str) -> float | None:
-    """The number, or None where it is not finite."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -274,7 +273,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _read_samples(path: Path) -> tuple[int, list[dict[str, str]]]:
-    """The newest step's samples; one that was written again after a restart counts once."""
+    """Return the newest step's samples; one that was written again after a restart counts once."""
     newest, samples = 0, {}
     if not path.exists():
         return 0, []
@@ -314,7 +313,7 @@ _MAX_SAMPLES = 50
 def write_report(
     workdir: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Writes the report of one run, atomically."""
+    """Write the report of one run, atomically."""
     run = read_run(workdir)
     sections = [
         command_of(run),
@@ -335,7 +334,7 @@ def written_now() -> str:
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Writes a page, atomically."""
+    """Write a page, atomically."""
     try:
         write_atomically(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
@@ -346,12 +345,11 @@ def write_page(path: Path, page: str) -> Path:
 
 
 def _title(run: Run) -> str:
-    """The run and its task: "sst2: tasks.glue:sst2"."""
+    """Return the run and its task: "sst2: tasks.glue:sst2"."""
     return f"{run.name}: {run.task}" if run.task else run.name
 
 
 def _subtitle(run: Run) -> str:
-    """Model, objective and checkpoint that the run began with, and when the page was written."""
     kinds = [_kind(run.config.get(part)) for part in ("model", "objective")]
     words = [kind for kind in kinds if kind]
     init = run.config.get("init")
@@ -362,13 +360,12 @@ def _subtitle(run: Run) -> str:
 
 
 def _kind(part: Any) -> str:
-    """The class of a part of the config, without its module: "T5Config"."""
     name = part.get("type") if isinstance(part, dict) else None
     return name.rpartition(":")[2] if isinstance(name, str) else ""
 
 
 def command_of(run: Run) -> str:
-    """The command of the newest start, and those before it."""
+    """Return the command of the newest start, and those before it."""
     commands = [start.command for start in run.starts if start.command]
     if not commands:
         return ""
@@ -381,7 +378,6 @@ def command_of(run: Run) -> str:
 
 
 def _facts(run: Run) -> list[tuple[str, str, str]]:
-    """The tiles at the top: (label, value, note)."""
     number = report_chart.number
     last, planned = run.last_step, run.config.get("steps")
     items = []
@@ -459,7 +455,7 @@ def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[s
 
 
 def charted(run: Run) -> dict[str, dict[str, str]]:
-    """Base name of a metric -> split, or "training" -> its full name, of what a chart shows."""
+    """Map a metric's base name to its splits (or "training") and their full names."""
     groups: dict[str, dict[str, str]] = {}
     for name in run.curves:
         if run.scored_alone(name):
@@ -474,7 +470,6 @@ def charted(run: Run) -> dict[str, dict[str, str]]:
 
 
 def _charts(run: Run) -> str:
-    """A chart for every metric, with training and every split as its curves."""
     groups = charted(run)
     known = ["training", "validation"]
     others = sorted({split for group in groups.values() for split in group} - set(known))
@@ -508,7 +503,7 @@ def _time_shares(run: Run) -> list[report_chart.Series]:
 
 
 def base_names(names: Sequence[str]) -> list[str]:
-    """The names without their split: "validation/glue_rte/accuracy" is "glue_rte/accuracy"."""
+    """Return the names without split: "validation/glue_rte/accuracy" -> "glue_rte/accuracy"."""
     return [name.partition("/")[2] for name in names]
 
 
@@ -538,7 +533,6 @@ def _samples(run: Run) -> str:
 
 
 def _options(run: Run) -> str:
-    """The config by the names of its options, and the versions that trained it."""
     if not run.config:
         return ""
     words = report_page.text("\n".join(option_lines(run.config)))
@@ -551,12 +545,12 @@ def _options(run: Run) -> str:
 
 
 def words_of(name: str) -> str:
-    """A metric's name in words: "validation glue rte accuracy"."""
+    """Return a metric's name in words: "validation glue rte accuracy"."""
     return name.replace("/", " ").replace("_", " ")
 
 
 def title_of(base: str) -> str:
-    """The heading of a metric; that of a mixture's task names the task: "glue_rte: accuracy"."""
+    """Return the heading of a metric, with the task of a mixture: "glue_rte: accuracy"."""
     if base in TITLES:
         return TITLES[base]
     task, slash, metric = base.rpartition("/")

@@ -1,7 +1,5 @@
 """Terms of texts, as Lucene's analyzers make them: words, stems.
 
-Terms of texts, as Lucene's analyzers make them.
-
 analyzer("english")("The flies' wings")         # ["fli", "wing"]
 analyzer("whitespace")("The flies' wings")      # ["the", "flies'", "wings"]
 
@@ -21,7 +19,7 @@ Porter's stemmer of English words, with its author's two later changes.
     stem("relational")      # "relat"
     stem("flies")           # "fli"
 
-Martin's changes (as in Lucene's PorterStemFilter): "bli" becomes "ble" in place of "abli" "able",
+Martin's changes (as in Lucene's PorterStemFilter): "bli" becomes "ble" instead of "abli" "able",
 and "logi" becomes "log". Words of one or two letters stay.
 
 Source: M. F. Porter 1980, "An algorithm for suffix stripping", Program 14(3), and
@@ -95,7 +93,7 @@ _STEP_4 = {
 
 
 def stem(word: str) -> str:
-    """The stem of a word in lower case."""
+    """Return the stem of a word in lower case."""
     if len(word) <= 2:
         return word
     word = _step_1(word)
@@ -105,7 +103,7 @@ def stem(word: str) -> str:
 
 
 def _consonants(word: str) -> list[bool]:
-    """Of each letter whether it is a consonant: y is one at the start and behind a vowel."""
+    """Return True for consonants; y is one at the start and after a vowel."""
     found: list[bool] = []
     for i, letter in enumerate(word):
         if letter == "y":
@@ -154,7 +152,6 @@ def _step_1(word: str) -> str:
 
 
 def _mended(word: str) -> str:
-    """A word that lost -ed or -ing: its e again, or one of two equal consonants off."""
     if word.endswith(("at", "bl", "iz")):
         return word + "e"
     if _ends_double(word):
@@ -163,7 +160,7 @@ def _mended(word: str) -> str:
 
 
 def _replaced(word: str, rules: dict[str, str]) -> str:
-    """The word with its longest suffix of the rules replaced, if what is before it has m > 0."""
+    """Replace the word's longest suffix of the rules if its stem has m > 0."""
     for size in range(min(7, len(word)), 2, -1):
         suffix = word[-size:]
         if suffix in rules:
@@ -184,7 +181,6 @@ def _step_4(word: str) -> str:
 
 
 def _step_5(word: str) -> str:
-    """A last e off, and one of two l."""
     if word.endswith("e"):
         m = _measure(word[:-1])
         if m > 1 or (m == 1 and not _ends_cvc(word[:-1])):
@@ -283,7 +279,7 @@ _MARKS = frozenset(["Mn", "Me", "Mc"])
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, in order, as they stand in it."""
+    """Return the words of a text, in order, as they stand in it."""
     pattern = _ascii() if text.isascii() else _unicode()
     found = pattern.findall(text)
     if any(len(word) > MOST_CHARACTERS for word in found):
@@ -296,22 +292,22 @@ def words(text: str) -> list[str]:
 
 
 def is_ideographic(character: str) -> bool:
-    """Whether a character is an ideograph."""
+    """Return True if a character is an ideograph."""
     return _inside(ord(character), _IDEOGRAPHS)
 
 
 def is_hiragana(character: str) -> bool:
-    """Whether a character is of hiragana."""
+    """Return True if a character is of hiragana."""
     return _inside(ord(character), _HIRAGANA)
 
 
 def is_katakana(character: str) -> bool:
-    """Whether a character is of katakana."""
+    """Return True if a character is of katakana."""
     return _inside(ord(character), _KATAKANA)
 
 
 def is_hangul(character: str) -> bool:
-    """Whether a character is of hangul."""
+    """Return True if a character is of hangul."""
     code = ord(character)
     return 0xAC00 <= code <= 0xD7A3 or 0x1100 <= code <= 0x11FF or 0x3131 <= code <= 0x318E
 
@@ -323,13 +319,13 @@ def _ascii() -> re.Pattern[str]:
 
 @functools.cache
 def _unicode() -> re.Pattern[str]:
-    """The pattern of all characters; their classes are looked up once."""
+    """Return the pattern of all characters; their classes are looked up once."""
     classes = _classes()
     return _pattern(*(_ranges(classes, name) for name in "LHDEXKCS"))
 
 
 def _classes() -> list[str]:
-    """The class of each character, later lines before earlier ones.
+    """Return the class of each character, later lines before earlier ones.
 
     L letter, H Hebrew, D digit, E joiner, X extends, K katakana, C alone, S without spaces.
     """
@@ -360,7 +356,6 @@ def _inside(code: int, spans: _SPANS) -> bool:
 
 
 def _ranges(classes: Sequence[str], name: str) -> str:
-    """The characters of a class as the inside of a pattern's class."""
     marks = "".join("1" if found == name else "0" for found in classes)
     spans = (match.span() for match in re.finditer("1+", marks))
     return "".join(f"\\U{first:08x}-\\U{end - 1:08x}" for first, end in spans)
@@ -376,7 +371,7 @@ def _pattern(
     alone: str,
     without_spaces: str,
 ) -> re.Pattern[str]:
-    """The pattern of a word from the insides of classes; "" is a class of none.
+    """Return the pattern of a word from the insides of classes; "" is a class of none.
 
     What extends a character belongs to it (WB4). Groups are atomic: nothing is tried twice.
     """
@@ -422,7 +417,7 @@ _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 
 
 def analyzer(name: str) -> Analyzer:
-    """The analyzer of a name.
+    """Return the analyzer of a name.
 
     Raises:
       InputError: there is none, its vocabulary cannot be read, or its stemmer is not installed.
@@ -468,7 +463,7 @@ def _of_language(language: str) -> Analyzer:
             f"analyzer {language!r} is not in the installed PyStemmer {stemmers.version()}; update "
             f"it: {install_command('stemmers')}"
         )
-    # The memory is ours: each thread of a server would need a stemmer of its own otherwise.
+    # The memory is ours: each thread of a server would need its own stemmer otherwise.
     stem = functools.lru_cache(maxsize=1 << 18)(stemmers.Stemmer(language, 0).stemWord)
     lower = _lower_of_turkish if language == "turkish" else str.lower
 
@@ -502,7 +497,6 @@ def _cjk(text: str) -> list[str]:
 
 
 def _runs(text: str) -> Iterator[tuple[str, bool]]:
-    """The text in pieces, and whether each is of ideographs, kana or hangul."""
     start = 0
     for end in range(1, len(text) + 1):
         if end == len(text) or _is_cjk(text[end]) != _is_cjk(text[start]):

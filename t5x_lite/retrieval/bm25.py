@@ -8,7 +8,7 @@
                   idf * tf / (tf + k1 (1 - b + b * dl / avgdl))
 
 N is the number of documents that have a term at all. The factor k1 + 1 of other versions, which
-changes no ranking, is left out. Documents of equal scores stand in the order of their ids.
+changes no ranking, is omitted. Documents of equal scores stand in the order of their ids.
 
 Source: Robertson and Zaragoza 2009; Lucene BM25Similarity; Kamphuis et al. 2020, "Which BM25 do you
 mean?".
@@ -27,7 +27,7 @@ An inverted index of a corpus: for every term the documents that hold it, and ho
     lengths.npy         int32, the terms of each document
 
 Building holds a block of postings and the terms in memory, not the documents: blocks are sorted by
-term and written, and at the end their postings are copied to their places. A killed build goes on
+term and written, and at the end their postings are copied to their places. A killed build continues
 behind its last block.
 """
 
@@ -75,14 +75,14 @@ class InvertedIndex(NamedTuple):
     """An index that is mapped, not read.
 
     Attributes:
-      settings: of index.json: analyzer, documents, terms, postings, total_length.
-      ids: of the documents.
+      settings: settings of index.json: analyzer, documents, terms, postings, total_length.
+      ids: ids of the documents.
       terms: by number.
       sorted: the numbers of the terms in the order of their bytes.
       ends: where the postings of a term end.
-      documents: of all postings.
-      frequencies: of all postings.
-      lengths: of the documents, in terms.
+      documents: documents of all postings.
+      frequencies: frequencies of all postings.
+      lengths: lengths of the documents, in terms.
     """
 
     settings: Mapping[str, Any]
@@ -96,7 +96,7 @@ class InvertedIndex(NamedTuple):
 
     @classmethod
     def open(cls, directory: str | Path) -> "InvertedIndex":
-        """Opens what `build` wrote.
+        """Open what `build` wrote.
 
         Raises:
           InputError: it is no index, or a file is missing or damaged.
@@ -132,11 +132,11 @@ class InvertedIndex(NamedTuple):
         return index
 
     def analyzer(self) -> Analyzer:
-        """The analyzer that the documents' terms are of."""
+        """Return the analyzer that the documents' terms are of."""
         return analyzer(self.settings["analyzer"])
 
     def postings(self, term: str) -> tuple[np.ndarray, np.ndarray]:
-        """The documents of a term and its frequencies in them; none of one that is not there."""
+        """Return a term's documents and frequencies, which are empty for an unknown term."""
         number = self._number(term)
         if number is None:
             return self.documents[:0], self.frequencies[:0]
@@ -170,13 +170,13 @@ def build(
     analyzer: str,
     identity: Mapping[str, Any],
 ) -> None:
-    """Writes the index of some documents; the directory takes its name when it is whole.
+    """Write the index of some documents; the directory takes its name when it is complete.
 
     Args:
       directory: must not be there.
       texts: (id, text) of each document.
       analyzer: its name.
-      identity: what makes two builds the same, as JSON, for one that goes on.
+      identity: what makes two builds the same, as JSON, for one that continues.
 
     Raises:
       InputError: the directory is there, or cannot be written; what is there of a build is of
@@ -205,7 +205,6 @@ class _Builder:
         self._known = len(self._terms)
 
     def run(self, texts: Iterable[tuple[str, str]]) -> None:
-        """Indexes what is not in blocks yet, and writes the index."""
         self._resume()
         seen = self._num_documents
         with counting("indexing", unit="documents", done=seen) as advance:
@@ -235,7 +234,7 @@ class _Builder:
         self._num_documents += 1
 
     def _write_block(self) -> None:
-        """Postings sorted by term, and within a term by document."""
+        """Write postings sorted by term, and within a term by document."""
         terms = np.asarray(self._block_terms, np.int32)
         order = np.argsort(terms, kind="stable")
         numbers, counts = np.unique(terms, return_counts=True)
@@ -257,7 +256,6 @@ class _Builder:
         self._start_block()
 
     def _resume(self) -> None:
-        """Takes up the blocks of an earlier process."""
         for path in sorted(self._directory.glob("block-*.npz")):
             with np.load(path) as block:
                 for term in StringTable(block["new_bytes"], block["new_ends"]):
@@ -299,7 +297,6 @@ class _Builder:
             path.unlink()
 
     def _place_postings(self, starts: np.ndarray, postings: int) -> None:
-        """Copies the postings of each block to their terms' places in the two large files."""
         if not postings:
             for name in ("documents", "frequencies"):
                 save_array(self._directory / f"{name}.npy", np.zeros(0, np.int32))
@@ -351,7 +348,7 @@ class BM25:
         self._scores = np.zeros(len(exact), np.float32)
 
     def search(self, query: str, *, depth: int) -> list[tuple[str, float]]:
-        """The best documents that share a term with a query, and their scores, best first."""
+        """Return the best documents that share a term with a query, with scores, best first."""
         scores, touched = self._scores, []
         for term, times in collections.Counter(self._analyze(query)).items():
             documents, frequencies = self._index.postings(term)
@@ -372,7 +369,6 @@ class BM25:
         return float(np.log1p((self._documents - df + 0.5) / (df + 0.5)))
 
     def _best(self, documents: np.ndarray, scores: np.ndarray, depth: int) -> list:
-        """The best of some documents; those of equal scores by their ids."""
         if len(documents) > depth:
             least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
             documents, scores = documents[scores >= least], scores[scores >= least]

@@ -1,7 +1,5 @@
 """Exact search, on devices or on a CPU, over a corpus in files.
 
-Exact search: the documents of a stream that have the largest dot products with each query.
-
     search = ExactSearch(queries, depth=2)              # float32 [Q, D]
     search.add(vectors, ["a", "b", "c"])                # float32 [n, D], as often as there are more
     search.results()                                    # [[("b", 0.9), ("c", 0.7)], ...]
@@ -13,9 +11,9 @@ documents were divided into chunks and over devices.
 The best `depth` of n scores are looked for in groups of G neighbours: they are all in the `depth`
 groups of the largest maxima, where of equal maxima the first group counts. A document of another
 group has `depth` groups before its own, each with a document that is better than it. So n/G maxima
-and depth*G scores are sorted in place of n.
+and depth*G scores are sorted instead of n.
 
-The exact search of a corpus in files, which a killed command goes on with.
+The exact search of a corpus in files, which a killed command continues with.
 
     best = search_shards(shards, queries, depth=1000, state="run.trec.partial.npz", identity={...})
     rankings_of(best, ["q1", "q2"], shards.name)       # what `data.formats.rankings` writes
@@ -77,13 +75,13 @@ def better(
     count: int,
     first: int,
 ) -> tuple[Float[np.ndarray, "Q depth"], Int[np.ndarray, "Q depth"]]:
-    """The best so far and of a chunk: falling scores, and the numbers of the documents.
+    """Return the best so far and of a chunk: descending scores, and the numbers of the documents.
 
     Args:
-      scores: of the best so far, falling; -inf where there are fewer.
+      scores: scores of the best so far, falling; -inf where there are fewer.
       rows: their numbers; -1 where there are fewer.
-      product: of queries and documents; it is changed.
-      own: of each query the place in the chunk of a document that is passed over, or below 0.
+      product: product of queries and documents; it is changed.
+      own: index in the chunk of each query's skipped document, or a negative number.
       count: documents of the chunk; what is behind them is none.
       first: the number of the first one.
     """
@@ -128,7 +126,7 @@ def _better_on_cpu(
 
 
 def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
-    """Of each query the depth-th largest of the maxima of groups of documents."""
+    """Return each query's depth-th largest maximum of groups of documents."""
     num, size = product.shape
     width = max(1, min(_WIDTH, size // (2 * depth)))
     groups = size // width
@@ -139,14 +137,14 @@ def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _first_of_equal(query: np.ndarray, is_least: np.ndarray, depth: int) -> np.ndarray:
-    """What is above the least of its query, and the first `depth` that are equal to it."""
+    """Return True above a query's least score, and for the first `depth` equal to it."""
     before = np.cumsum(is_least) - is_least
     starts = np.searchsorted(query, query)  # of each the first of its query
     return ~is_least | (before - before[starts] < depth) if len(query) else is_least
 
 
 def _nth(query: np.ndarray, num: int) -> np.ndarray:
-    """Of sorted numbers of queries, how many of the same stand before each."""
+    """Return each number's count of equal earlier numbers, in sorted numbers of queries."""
     counts = np.bincount(query, minlength=num)
     return np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
 
@@ -159,7 +157,7 @@ MOST_DOCUMENTS = 2**31 - 1
 
 
 class Best(NamedTuple):
-    """The best documents of queries: what a search can go on from.
+    """The best documents of queries: what a search can continue from.
 
     Attributes:
       scores: falling; -inf where there are fewer documents.
@@ -178,7 +176,7 @@ class ExactSearch:
     Args:
       queries: their vectors.
       depth: documents of a query at most.
-      names: of the queries; a document of the query's own name is passed over. None, for a query or
+      names: of the queries; a document of the query's own name is skipped. None, for a query or
         for all, passes over nothing.
       mesh: whose devices share the documents; None is the first device.
       start: the best of the documents that were searched before, in another process.
@@ -231,12 +229,12 @@ class ExactSearch:
     def add(
         self, vectors: Float[np.ndarray, "n D"], documents: Sequence[str] | None = None
     ) -> None:
-        """Searches some documents.
+        """Search some documents.
 
         Args:
-          vectors: of the documents.
+          vectors: vectors of the documents.
           documents: their names, all different over all calls; None where they are not kept, and
-            no query has a document of its own.
+            no query has its own document.
 
         Raises:
           InputError: a vector is not finite, or there are too many documents.
@@ -269,18 +267,18 @@ class ExactSearch:
         self._seen += len(vectors)
 
     def _multiplied(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        """The product [Q, n], in an array that each chunk uses again: fresh pages cost time."""
+        """Return the product [Q, n] in a reused array: new pages cost time."""
         shape = (len(queries), len(documents))
         if self._product.shape != shape:
             self._product = np.empty(shape, np.float32)
         return np.matmul(queries, documents.T, out=self._product)
 
     def wait(self) -> None:
-        """Waits for what was added; until then the device reads the vectors."""
+        """Wait for what was added; until then the device reads the vectors."""
         jax.block_until_ready((self._scores, self._rows))
 
     def best(self) -> Best:
-        """The best so far, by number."""
+        """Return the best so far, by number."""
         scores, rows = jax.device_get((self._scores, self._rows))
         return Best(
             np.concatenate(scores)[: self._num], np.concatenate(rows)[: self._num], self._seen
@@ -307,7 +305,7 @@ class ExactSearch:
         return own
 
     def _keep_names(self, documents: Sequence[str]) -> None:
-        """The names of what is among the best now, and of nothing else."""
+        """Keep only the names of the best documents so far."""
         rows = jax.device_get(self._rows)
         best = {row for block in rows for row in np.unique(block).tolist() if row != _NONE}
         new = dict(enumerate(documents, start=self._seen))
@@ -316,7 +314,7 @@ class ExactSearch:
 
 
 def check_vectors(vectors: np.ndarray, *, what: str) -> None:
-    """Refuses vectors that cannot be compared.
+    """Raise InputError for vectors that cannot be compared.
 
     Raises:
       InputError: one is not finite.
@@ -331,7 +329,7 @@ def check_vectors(vectors: np.ndarray, *, what: str) -> None:
 
 
 def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
-    """The array with rows of a value behind it; itself where it has as many."""
+    """Return the array with rows of a value behind it; itself where it has as many."""
     if len(array) == rows:
         return array
     filled = np.full((rows, *array.shape[1:]), value, array.dtype)
@@ -341,19 +339,18 @@ def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
 
 _Held = tuple[tuple[Array, Array, Array], tuple[Array, Array]]
 """The scores of the best so far, falling, and their numbers, and of each query a place in the chunk
-that is passed over; then how many documents the chunk has, and the number of its first."""
+that is skipped; then how many documents the chunk has, and the number of its first."""
 
 
 @functools.lru_cache(maxsize=32)
 def _compiled(depth: int, parts: int, mesh: Mesh | None) -> Callable[..., tuple[Array, Array]]:
-    """The function of a chunk, which searches of one kind share."""
     return jit_rows(functools.partial(_better, depth=depth, parts=parts), mesh)
 
 
 def _better(
     asked: tuple[Array, _Held], documents: Array, *, depth: int, parts: int
 ) -> tuple[Array, Array]:
-    """The best of those so far and of a chunk: scores [Q, depth] and numbers of documents."""
+    """Merge the best so far with a chunk: scores [Q, depth] and numbers of documents."""
     queries, held = asked
     shared = documents.reshape(parts, -1, documents.shape[1])
     # In float32 also where a device would round the factors: the search is exact.
@@ -364,7 +361,6 @@ def _better(
 def _best_of(
     held: _Held, product: Float[Array, "Q W N"], *, depth: int, parts: int
 ) -> tuple[Array, Array]:
-    """As `_better`, of the scores of a chunk."""
     (scores, rows, own), (count, first) = held
     size = product.shape[-1]
     places = jnp.arange(parts * size, dtype=jnp.int32).reshape(parts, size)
@@ -380,7 +376,7 @@ def _best_of(
 
 
 def _top(scores: Float[Array, "Q W N"], depth: int) -> tuple[Array, Array]:
-    """The largest along the last axis, falling, and their places; of equal ones the first."""
+    """Return the largest scores of the last axis, descending, and their indices; ties by index."""
     size, depth = scores.shape[-1], min(depth, scores.shape[-1])
     width = 2 ** round(math.log2(max(1.0, math.sqrt(size / depth))))
     if width == 1 or size // width < depth:
@@ -414,16 +410,16 @@ def search_shards(
     state: str | None = None,
     identity: Mapping[str, Any] | None = None,
 ) -> Best:
-    """The best vectors of a corpus for each query, by number.
+    """Return the best vectors of a corpus for each query, by number.
 
     Args:
       shards: the corpus.
       queries: their vectors.
       depth: documents of a query at most.
-      names: of the queries: the document of a query's own name is passed over; None, for one or
+      names: names of the queries: the document of a query's own name is skipped; None, for one or
         for all, passes over nothing.
       mesh: whose devices share the corpus.
-      part: of the corpus, in whole blocks, which is searched alone.
+      part: part of the corpus, in whole blocks, which is searched alone.
       state: the file that holds the best so far; None saves none. It stays at the end.
       identity: what makes two searches the same, as JSON.
 
@@ -496,13 +492,7 @@ def block_rows(size: int, *, queries: int) -> int:
 def rankings_of(
     best: Best, queries: Sequence[str], name: Callable[[int], str]
 ) -> Iterator[Ranking]:
-    """The rankings that a search found.
-
-    Args:
-      best: of the queries.
-      queries: their ids.
-      name: the id of a document by its number.
-    """
+    """Yield the rankings that a search found."""
     for query, scores, rows in zip(queries, best.scores, best.rows, strict=True):
         pairs = zip(rows.tolist(), scores.tolist(), strict=True)
         yield Ranking(query, ranked((name(row), score) for row, score in pairs if row >= 0))
@@ -520,7 +510,6 @@ def _save(path: str, best: Best, identity: Mapping[str, Any]) -> None:
 
 
 def _saved(path: str, identity: Mapping[str, Any]) -> Best | None:
-    """What another process had found; None where it saved nothing."""
     if not Path(path).exists():
         return None
     try:

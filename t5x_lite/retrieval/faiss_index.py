@@ -50,14 +50,14 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How an index is made.
+    """Settings by which an index is made.
 
     Attributes:
       train_vectors: vectors that centroids and codes are trained on; None is 64 of each list, at
         least 65,536, and at most all.
       ef_construction: candidates that a vector of a graph chooses its neighbours from.
       seed: of the vectors for training.
-      threads: of faiss; more than one makes graphs that differ from run to run.
+      threads: threads of faiss; more than one makes graphs that differ from run to run.
     """
 
     train_vectors: int | None = None
@@ -74,7 +74,7 @@ def usual_kind(documents: int) -> str:
 def build(
     directory: str, shards: VectorShards, kind: str, *, settings: Settings | None = None
 ) -> None:
-    """Writes an index; the directory takes its name when it is whole.
+    """Write an index; the directory takes its name when it is complete.
 
     Args:
       directory: must not be there.
@@ -104,7 +104,6 @@ def build(
 
 @contextlib.contextmanager
 def _writing(target: Path) -> Iterator[None]:
-    """Raise InputError that names the index where it cannot be written."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -115,7 +114,6 @@ def _writing(target: Path) -> Iterator[None]:
 
 
 def _fill(index: Any, shards: VectorShards) -> None:
-    """Add all vectors."""
     with counting("indexing", unit="documents", total=len(shards)) as advance:
         for block in shards.blocks(rows=_ROWS):
             check_vectors(block.vectors, what="a document")
@@ -127,7 +125,7 @@ def _fill(index: Any, shards: VectorShards) -> None:
 
 @contextlib.contextmanager
 def _name_for_faiss(path: Path, flags: int) -> Iterator[str]:
-    """A name of a file that faiss takes: it takes no name whose bytes are not UTF-8."""
+    """Yield a name of a file that faiss takes: it takes no name whose bytes are not UTF-8."""
     name = str(path)
     if name.encode("utf-8", "replace") == os.fsencode(name):
         yield name
@@ -149,7 +147,6 @@ def _write(
     *,
     seconds: float,
 ) -> None:
-    """Write the files of an index."""
     with _name_for_faiss(part / "index.faiss", os.O_RDWR | os.O_CREAT | os.O_TRUNC) as name:
         faiss.write_index(index, name)
     if shards.ids is not None:
@@ -169,7 +166,6 @@ def _write(
 
 
 def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
-    """An index without vectors, trained."""
     match = _KIND.fullmatch(kind)
     if match is None:
         raise InputError(
@@ -197,7 +193,7 @@ def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
 
 
 def _sample(shards: VectorShards, num: int, *, seed: int) -> Float[np.ndarray, "n D"]:
-    """Vectors that the seed draws, in the order of the corpus."""
+    """Return vectors that the seed draws, in the order of the corpus."""
     rows = np.sort(np.random.default_rng(seed).choice(len(shards), num, replace=False))
     found, filled = np.empty((num, shards.size), np.float32), 0
     for block in shards.blocks(rows=_ROWS):
@@ -259,7 +255,7 @@ class FaissIndex:
         return int(self._index.ntotal)
 
     def name(self, row: int) -> str:
-        """The id of a document by its number."""
+        """Return the id of a document by its number."""
         return str(row) if self._ids is None else self._ids[row]
 
     def search(
@@ -271,7 +267,7 @@ class FaissIndex:
         ef_search: int | None = None,
         threads: int = 1,
     ) -> Best:
-        """The best documents of queries, as far as the index finds them.
+        """Return the best documents of queries, as far as the index finds them.
 
         Of equal scores the document that came first stands first, as in `search.ExactSearch`. Which
         of those that tie at the last rank of `depth` are found is up to faiss.
@@ -281,7 +277,7 @@ class FaissIndex:
           depth: documents of a query at most.
           nprobe: lists of IVF that are searched; None is 1 in 64.
           ef_search: candidates of HNSW; None is 128, and never below depth.
-          threads: of faiss.
+          threads: threads of faiss.
 
         Raises:
           InputError: the queries have other sizes than the documents, or are not finite.
@@ -330,7 +326,7 @@ _LIST_CODES = {"Flat": b"IwFl", "PQ": b"IwPQ", "SQ": b"IwSq"}
 
 
 def _fourcc(kind: str, path: Path) -> bytes:
-    """The first bytes that faiss writes for a kind of index."""
+    """Return the first bytes that faiss writes for a kind of index."""
     match = _KIND.fullmatch(kind)
     has_lists = match is not None and match[1] is not None
     codec, table = kind, _PLAIN_CODES
@@ -348,7 +344,6 @@ def _digest(file: Path) -> str:
 
 
 def _check_sums(path: Path, sums: Any) -> None:
-    """Raise InputError if a file of an index has another checksum."""
     if not isinstance(sums, dict):
         raise InputError(f'{path / "index.json"}: damaged ("sha256" is no object); build it again')
     for name, digest in sums.items():
@@ -367,7 +362,6 @@ _SUMMED = ("index.faiss", "ids.bytes.npy", "ids.ends.npy")
 
 @contextlib.contextmanager
 def _naming_damage(file: Path) -> Iterator[None]:
-    """Names the file in errors of faiss."""
     try:
         yield
     except InputError:
@@ -446,13 +440,12 @@ def _check_graph(faiss: Any, graph: Any, count: int) -> None:
 
 
 def _view(faiss: Any, vector: Any) -> np.ndarray:
-    """The numbers of a vector of C++, without a copy."""
     size = vector.size()
     return faiss.rev_swig_ptr(vector.data(), size) if size else np.zeros(0, np.int64)
 
 
 def library() -> Any:
-    """The package faiss.
+    """Return the package faiss.
 
     Raises:
       InputError: it is missing.

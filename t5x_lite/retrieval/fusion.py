@@ -1,7 +1,5 @@
 """One ranking of several: fusion, BGE-M3's hybrid, reranking.
 
-One ranking of several.
-
     fused = fuse([dense, lexical], method="rrf", depth=100)             # query -> Ranking
     fuse([dense, lexical], method="min-max", weights=[1.0, 0.3], depth=100)
 
@@ -76,12 +74,12 @@ def fuse(
     k: int = 1000,
     rrf_k: int = RRF_K,
 ) -> Iterator[Ranking]:
-    """The rankings of all queries that one of the runs has.
+    """Yield the rankings of all queries that one of the runs has.
 
     Args:
       runs: at least one.
       method: how scores are added.
-      weights: of the runs; none is 1 for each.
+      weights: weights of the runs; none is 1 for each.
       depth: documents of each ranking that count.
       k: documents of a fused ranking at most.
       rrf_k: what is added to a rank by "rrf".
@@ -112,7 +110,6 @@ def fuse(
 
 
 def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, float]]:
-    """The documents of all runs by falling score, of equal ones those of the first run first."""
     found: dict[str, float] = {}
     for run in runs:
         values = _values(query, run.get(query, ())[:depth], "sum", RRF_K)
@@ -128,7 +125,7 @@ def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, floa
 def _values(
     query: str, documents: Sequence[Ranked], method: Method, rrf_k: int
 ) -> dict[str, float]:
-    """What each document of a ranking brings to the sum."""
+    """Return the contribution of each document of a ranking to the sum."""
     if method == "rrf":
         return {one.document: 1 / (rrf_k + one.rank) for one in documents}
     scores = {one.document: one.score for one in documents if one.score is not None}
@@ -167,11 +164,7 @@ class TermIndex:
         self._weights = np.concatenate([np.zeros(0, np.float32), *weights])[order]
 
     def scores(self, query: Mapping[int, float]) -> Float[np.ndarray, " N"]:
-        """The score of each document.
-
-        Args:
-          query: token -> weight.
-        """
+        """Return the score of each document."""
         found = np.zeros(self.size, np.float32)
         for token, weight in sorted(query.items()):
             place = int(np.searchsorted(self._tokens, token))
@@ -182,7 +175,7 @@ class TermIndex:
 
 
 def best(scores: Float[np.ndarray, " N"], depth: int) -> Int[np.ndarray, " k"]:
-    """The numbers of the largest scores, falling; of equal ones the lower number first."""
+    """Return the numbers of the largest scores, falling; of equal ones the lower number first."""
     if depth < len(scores):
         least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
         some = np.flatnonzero(scores >= least)
@@ -197,21 +190,21 @@ Scored = list[tuple[int, float]]
 
 @runtime_checkable
 class Corpus(Protocol):
-    """What heads made of documents: `data.formats.vectors.M3Texts`."""
+    """Outputs of heads for documents: `data.formats.vectors.M3Texts`."""
 
     ids: list[str]
     dense: np.ndarray | None
 
     def has(self, way: str) -> bool:
-        """Whether a head was asked."""
+        """Return True if a head was asked."""
         ...
 
     def terms(self) -> Iterable[Mapping[int, float]]:
-        """Of each document."""
+        """Return the terms of each document."""
         ...
 
     def vectors(self, number: int) -> np.ndarray:
-        """Of a document's tokens."""
+        """Return the vectors of a document's tokens."""
         ...
 
 
@@ -242,13 +235,7 @@ class Finder:
         terms: Mapping[int, float] | None,
         vectors: Float[np.ndarray, "S K"] | None,
     ) -> dict[str, Scored]:
-        """The rankings of one query, by name.
-
-        Args:
-          dense: the query's vector.
-          terms: its weights by token.
-          vectors: of its tokens.
-        """
+        """Return the rankings of one query, by name."""
         ways, scores = self._ways, {}
         if "dense" in ways.heads:
             assert self._corpus.dense is not None
@@ -285,17 +272,17 @@ def _scored(numbers: Sequence[int] | np.ndarray, scores: np.ndarray) -> Scored:
 
 
 def _with_rest(first: Scored, rest: Sequence[int]) -> Scored:
-    """The rest below the lowest of the new scores, by one a place."""
+    """Return the rest below the lowest of the new scores, by one a place."""
     lowest = first[-1][1] if first else 0.0
     return [*first, *((number, lowest - place) for place, number in enumerate(rest, 1))]
 
 
 def reranked(ranking: Ranking, scores: Sequence[float]) -> Ranking:
-    """A ranking of the same documents.
+    """Return a ranking of the same documents.
 
     Args:
       ranking: of the first stage.
-      scores: of its first documents, in its order; not more than it has.
+      scores: scores of its first documents, in its order; not more than it has.
     """
     names = [one.document for one in ranking.documents]
     order = np.argsort(-np.array(scores, np.float64), kind="stable").tolist()

@@ -37,17 +37,17 @@ _LEAST_CHARACTERS = 24
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Which candidates become negatives; its fields are options of `t5x-lite mine`.
+    """Rules for the choice of negatives; the fields are options of `t5x-lite mine`.
 
     Attributes:
       first: the first place of a ranking that is looked at, from 0.
       last: the place behind the last one.
-      negatives: of a query at most.
+      negatives: negatives of a query at most.
       take: the first ones, or a sample of all.
       margin: negatives score so much less than the answer with the lowest score.
-      relative_margin: the same as a share of that score.
-      min_score: of a negative.
-      max_score: of a negative.
+      relative_margin: the same as a fraction of that score.
+      min_score: minimum score of a negative.
+      max_score: maximum score of a negative.
       fill: random gives a query with too few passages that are not in its ranking.
       seed: of samples.
     """
@@ -72,13 +72,13 @@ class Rules:
 
     @property
     def scored(self) -> bool:
-        """Whether candidates need scores."""
+        """True if candidates need scores."""
         values = (self.margin, self.relative_margin, self.min_score, self.max_score)
         return any(value is not None for value in values)
 
     @property
     def compares(self) -> bool:
-        """Whether candidates are compared with the answers."""
+        """True if candidates are compared with the positives."""
         return self.margin is not None or self.relative_margin is not None
 
 
@@ -86,7 +86,7 @@ class Candidate(NamedTuple):
     """A passage of a ranking.
 
     Attributes:
-      number: of the passage in the pool.
+      number: number of the passage in the pool.
       score: None where the ranking has none.
     """
 
@@ -95,12 +95,12 @@ class Candidate(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of a query.
+    """Known facts about a query.
 
     Attributes:
       numbers: the answers that are in the pool.
-      digests: of the answers' words.
-      own: of the query's words.
+      digests: digests of the answers' words.
+      own: digest of the query's words.
       lowest: the score of the answer that has the lowest; None is below all candidates.
       texts: the answers' words, of `same_words`, for candidates that contain one or are part of it.
     """
@@ -116,8 +116,8 @@ class Chosen(NamedTuple):
     """The negatives of a query.
 
     Attributes:
-      numbers: of the passages, in the order of the ranking, then those that fill it up.
-      scores: of each; None has no score.
+      numbers: numbers of the passages, in the order of the ranking, then those that fill it up.
+      scores: score of each; None has no score.
       dropped: candidates by the rule that dropped them.
       filled: how many are not of the ranking.
     """
@@ -131,12 +131,12 @@ class Chosen(NamedTuple):
 def choose(
     query: str, ranking: Sequence[Candidate], known: Known, pool: "Pool", rules: Rules
 ) -> Chosen:
-    """The negatives of a query.
+    """Return the negatives of a query.
 
     Args:
       query: its id, which draws.
       ranking: passages, best first.
-      known: of the query.
+      known: known facts about the query.
       pool: the passages.
       rules: which ones are taken.
     """
@@ -168,7 +168,6 @@ def choose(
 
 
 def _text_rule(number: int, digests: set[int], known: Known, seen: set[int]) -> str:
-    """The rule about texts that drops a candidate; "" is none."""
     if number in known.numbers:
         return "answer"
     if digests & known.digests:
@@ -179,7 +178,6 @@ def _text_rule(number: int, digests: set[int], known: Known, seen: set[int]) -> 
 
 
 def _part_rule(number: int, known: Known, pool: "Pool") -> str:
-    """The rule about parts of texts that drops a candidate; "" is none."""
     for answer in known.texts:
         candidate = pool.words(number)
         if len(answer) >= _LEAST_CHARACTERS and f" {answer} " in f" {candidate} ":
@@ -193,7 +191,7 @@ def _part_rule(number: int, known: Known, pool: "Pool") -> str:
 
 
 def _score_rule(score: float | None, lowest: float | None, rules: Rules) -> str:
-    """The rule about scores that drops a candidate; "" is none."""
+    """Return the rule about scores that drops a candidate; "" is none."""
     if not rules.scored:
         return ""
     assert score is not None
@@ -215,7 +213,7 @@ def _drawn(*parts: str | int) -> int:
 
 
 def _sampled(query: str, kept: list[Candidate], pool: "Pool", rules: Rules) -> list[Candidate]:
-    """Some candidates in their order: those with the lowest draws."""
+    """Sample candidates in their order: those with the lowest random values."""
     draws = [_drawn(rules.seed, query, pool.name(one.number)) for one in kept]
     places = sorted(range(len(kept)), key=lambda place: (draws[place], place))
     return [kept[place] for place in sorted(places[: rules.negatives])]

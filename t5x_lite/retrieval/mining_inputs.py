@@ -1,4 +1,4 @@
-"""What `t5x-lite mine` reads: queries with their answers, and the passages that are searched.
+"""Inputs of `t5x-lite mine`: queries with their positives, and the searched passages.
 
 The passages among which negatives are looked for, by number.
 
@@ -38,7 +38,7 @@ _WORDS_KEPT = 1 << 14
 
 
 def same_words(text: str) -> str:
-    """What is equal for two texts that have the same words; the text itself if it has none."""
+    """Return a key that is equal for texts of the same words, or the text if it has none."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(_WORD.findall(plain)) or plain.strip()
 
@@ -70,7 +70,7 @@ class Pool:
 
     @classmethod
     def of(cls, passages: Iterable[Passage]) -> "Pool":
-        """The pool of some passages, which are read once.
+        """Yield the pool of some passages, which are read once.
 
         Raises:
           InputError: an id comes twice, or there is no passage.
@@ -103,18 +103,18 @@ class Pool:
         return len(self._names)
 
     def number(self, name: str) -> int | None:
-        """The number of a passage, by its id; None is not in the pool."""
+        """Return the number of a passage, by its id; None is not in the pool."""
         return self._numbers.get(name)
 
     def find(self, text: str) -> int | None:
-        """The number of the first passage of a text, with its title or without it; None is none."""
+        """Return the number of the first passage with a text, with or without title, or None."""
         if self._by_digest is None:
             numbers = range(len(self) - 1, -1, -1)
             self._by_digest = {each: k for k in numbers for each in self._digests[k].tolist()}
         return self._by_digest.get(digest(text))
 
     def name(self, number: int) -> str:
-        """The id of a passage."""
+        """Return the id of a passage."""
         return self._names[number]
 
     def text(self, number: int) -> str:
@@ -122,20 +122,20 @@ class Pool:
         return self._texts[number]
 
     def words(self, number: int) -> str:
-        """What `same_words` gives of a passage with its title; those asked for last are kept."""
+        """Return `same_words` of a passage with its title; the latest results are cached."""
         return self._words(number)
 
     def words_of_text(self, number: int) -> str:
-        """The same without its title."""
+        """Return the same without its title."""
         start = int(self._starts[number])
         return same_words(self.text(number)[start:]) if start else self.words(number)
 
     def digests(self, number: int) -> set[int]:
-        """Of its text, with its title and without it."""
+        """Return the digests of the text with its title and without it."""
         return {*self._digests[number].tolist()}
 
     def identity(self) -> str:
-        """What tells it from another pool."""
+        """Return the identity that distinguishes it from other pools."""
         content = hashlib.sha256()
         for table in (self._names, self._texts):
             for values in table.arrays().values():
@@ -147,13 +147,13 @@ class Asked(NamedTuple):
     """A query.
 
     Attributes:
-      id: of the query; its number, from 0, where it has none.
+      id: id of the query; its number, from 0, where it has none.
       query: without its prompt.
       prompted: with its prompt.
       positives: the numbers of the answers in the pool, found by id, or else by their words with a
         title or without it; None are not there.
       names: the ids of the answers, or else of the passages that they are; None are not known.
-      texts: of the answers.
+      texts: texts of the answers.
       scores: those that the input had.
       record: the input's line.
     """
@@ -179,7 +179,7 @@ class Inputs(NamedTuple):
     Attributes:
       asked: the queries.
       pool: the passages that are searched.
-      digest: of the queries and their answers.
+      digest: digest of the queries and their answers.
     """
 
     asked: list[Asked]
@@ -187,7 +187,7 @@ class Inputs(NamedTuple):
     digest: str
 
     def answers_by_query(self) -> dict[str, frozenset[int]]:
-        """The numbers of the answers, also those that another line of the same query names."""
+        """Return the positives of each query, over all lines of the same query."""
         found: dict[str, set[int]] = {}
         for one in self.asked:
             own = (number for number in one.positives if number is not None)
@@ -214,7 +214,6 @@ class Inputs(NamedTuple):
 
 
 def _warn(asked: Sequence[Asked]) -> None:
-    """Logs the share of the answers that are not in the pool."""
     places = [number for one in asked for number in one.positives]
     if missing := places.count(None):
         _logger.warning(
@@ -227,12 +226,12 @@ def _warn(asked: Sequence[Asked]) -> None:
 
 
 def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train") -> Inputs:
-    """The queries of a file of pairs or of a BEIR directory, and their passages.
+    """Return the queries of a file of pairs or of a BEIR directory, and their passages.
 
     Args:
-      path: of either.
+      path: path of either.
       passages: files of passages; without them those of `path`.
-      split: of a directory.
+      split: split of a directory.
 
     Raises:
       InputError: a file or a line is wrong, there is no query, or an id comes twice.
@@ -258,9 +257,9 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
 
 
 def _of_directory(path: str, split: str, pool: Pool) -> Iterator[Line]:
-    """The queries of a BEIR directory as lines of pairs.
+    """Yield the queries of a BEIR directory as lines of pairs.
 
-    An answer that corpus.jsonl lacks has its text from the pool. If both lack it, it is left out:
+    An answer that corpus.jsonl lacks has its text from the pool. If both lack it, it is omitted:
     it cannot become a negative by its id, only in other words under another id.
     """
     there = retrieval_sets.beir_splits(path, field="--input")
@@ -304,7 +303,7 @@ def _of_file(path: str) -> Iterator[Line]:
 
 
 def _of_lines(lines: Iterable[Line]) -> Iterator[Passage]:
-    """All passages of a file of pairs, each once: by its id, or else by its text."""
+    """Yield all passages of a file of pairs, each once: by its id, or else by its text."""
     seen: set[str] = set()
     for line in lines:
         for kind in ("pos", "neg"):
@@ -318,14 +317,12 @@ def _of_lines(lines: Iterable[Line]) -> Iterator[Passage]:
 
 
 def _key(name: Any, text: str) -> str:
-    """The id of a passage; that of its text where it has none."""
     if name is not None:
         return str(name)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def _asked(line: Line, number: int, pool: Pool, *, by_text: bool) -> Asked:
-    """The query of a line."""
     record = line.record
     name = record.get("id", number)
     if isinstance(name, bool) or not isinstance(name, str | int):

@@ -125,14 +125,14 @@ class PairReader:
             yield document, raws
 
     def fields(self) -> str:
-        """The end of a message that no document has a pair: the fields of the first one."""
+        """Return the end of a message that no document has a pair: the fields of the first one."""
         if not self._fields:
             return ""
         listed = ", ".join(self._fields)
         return f"; the first has the fields {listed}: set --text, or choose another --rule"
 
     def damaged(self) -> int:
-        """Records of archives that could not be read."""
+        """Return records of archives that could not be read."""
         return sum(self._tally.damage.values())
 
     def _documents(self) -> Iterator[Document]:
@@ -160,7 +160,6 @@ class PairReader:
                 yield from self._documents_of(path, own)
 
     def _documents_of(self, shard: str | Shard, own: dict[str, str]) -> Iterator[Document]:
-        """The documents of a file that is no archive, or of a split of the hub."""
         if kind_of(shard) == "text":
             for document in read_documents(data_path(str(shard)), blocks=True):
                 yield Document(document.where, {**own, "text": document.text})
@@ -173,7 +172,7 @@ class PairReader:
 
 
 def _kind(name: str) -> Literal["archive", "documents", "tfds"]:
-    """What an input is: archives or lists of them, documents, or a data set of TFDS."""
+    """Return the kind of an input: archives or lists of them, documents, or a TFDS data set."""
     if is_named(name):
         return "tfds" if name.startswith(TFDS) else "documents"
     if plain_name(name).endswith((*_ARCHIVES, ".paths")):
@@ -191,7 +190,7 @@ def _kind(name: str) -> Literal["archive", "documents", "tfds"]:
 
 
 def _is_several(name: str) -> bool:
-    """Whether a name stands for other files: a pattern, a directory or a data set."""
+    """Return True if a name stands for other files: a pattern, a directory or a data set."""
     return (
         is_named(name)
         or os.path.isdir(name)
@@ -201,7 +200,6 @@ def _is_several(name: str) -> bool:
 
 
 def _aligned(one: str, other: str, *, languages: tuple[str, ...]) -> Iterator[Document]:
-    """The lines of two files, side by side."""
     pairs = itertools.zip_longest(
         read_lines([one], longest=LONGEST_LINE), read_lines([other], longest=LONGEST_LINE)
     )

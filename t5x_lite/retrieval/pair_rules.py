@@ -6,7 +6,7 @@ Queries and passages that stand together in unlabelled text: a rule makes pairs 
                                                         # [Raw("Emma", "Jane Austen ...")]
 
 A document is a JSON object. Pages of WET and WARC files, and documents of text files, are objects
-whose "text" begins with their title, a line of its own.
+whose "text" begins with their title, its own line.
 
 | rule | query | passage |
 |---|---|---|
@@ -89,9 +89,9 @@ class Raw(NamedTuple):
     """A pair, before the filters.
 
     Attributes:
-      query: of the pair.
-      passage: of the pair.
-      languages: of query and passage, "" where they are not known.
+      query: query of the pair.
+      passage: passage of the pair.
+      languages: languages of query and passage, "" where they are not known.
     """
 
     query: str
@@ -100,7 +100,7 @@ class Raw(NamedTuple):
 
 
 def _text(record: Mapping[str, Any], *names: str) -> str:
-    """The first of some fields that is a text; "" is none."""
+    """Return the first of some fields that is a text; "" is none."""
     return next((record[name] for name in names if isinstance(record.get(name), str)), "")
 
 
@@ -114,7 +114,7 @@ def _alone(record: Mapping[str, Any], query: str, passage: str) -> Iterator[Raw]
 
 
 def title_body(document: Document) -> Iterator[Raw]:
-    """The title, and the rest."""
+    """Return the title, and the rest."""
     record = document.record
     title, body = _text(record, "title"), _text(record, *_BODIES)
     if not title.strip():
@@ -123,13 +123,13 @@ def title_body(document: Document) -> Iterator[Raw]:
 
 
 def title_abstract(document: Document) -> Iterator[Raw]:
-    """The title, and the abstract of an article."""
+    """Return the title, and the abstract of an article."""
     record = document.record
     return _alone(record, _text(record, "title"), _text(record, "abstract"))
 
 
 def question_answer(document: Document) -> Iterator[Raw]:
-    """A question, and each of its answers."""
+    """Yield a question, and each of its answers."""
     record = document.record
     answers = record.get("answers", record.get("answer"))
     if isinstance(answers, Mapping):  # SQuAD's form
@@ -140,7 +140,7 @@ def question_answer(document: Document) -> Iterator[Raw]:
 
 
 def instruction_output(document: Document) -> Iterator[Raw]:
-    """An instruction with its input, and the output (xP3 has inputs and targets)."""
+    """Return an instruction with its input, and the output (xP3 has inputs and targets)."""
     record = document.record
     asked = [_text(record, "instruction", "inputs"), _text(record, "input")]
     query = "\n".join(part for part in asked if part.strip())
@@ -148,7 +148,7 @@ def instruction_output(document: Document) -> Iterator[Raw]:
 
 
 def heading_section(document: Document) -> Iterator[Raw]:
-    """Each heading, and the text up to the next one."""
+    """Yield each heading, and the text up to the next one."""
     record = document.record
     sections = record.get("sections")
     if isinstance(sections, list):
@@ -168,7 +168,7 @@ def heading_section(document: Document) -> Iterator[Raw]:
 
 
 def sentences(document: Document) -> Iterator[Raw]:
-    """Two sentences of each paragraph: neighbours are no more likely than others."""
+    """Yield two sentences of each paragraph: neighbours are no more likely than others."""
     record = document.record
     for number, paragraph in enumerate(_text(record, *_BODIES).split("\n")):
         found = [each for each in _SENTENCE.split(paragraph) if each.strip()]
@@ -182,9 +182,9 @@ def sentences(document: Document) -> Iterator[Raw]:
 
 
 def ict(document: Document) -> Iterator[Raw]:
-    """A sentence of each passage, and the rest of the passage behind the document's title.
+    """Yield a sentence of each passage, and the rest of the passage behind the document's title.
 
-    What is drawn depends on the seed and the passage alone.
+    What is sampled depends on the seed and the passage alone.
     """
     record = document.record
     text, title = _text(record, *_BODIES), _text(record, "title").strip()
@@ -200,7 +200,7 @@ def ict(document: Document) -> Iterator[Raw]:
 
 
 def _passages(text: str) -> Iterator[list[str]]:
-    """The sentences of a text, in runs of up to `BLOCK_WORDS` words or of one longer sentence.
+    """Yield a text's sentences in runs of up to `BLOCK_WORDS` words, or one longer sentence.
 
     A sentence ends in the space before the next one, if there is any.
     """
@@ -220,14 +220,14 @@ def _passages(text: str) -> Iterator[list[str]]:
 
 
 def code_docstring(document: Document) -> Iterator[Raw]:
-    """What a function does in words, and its code (CodeSearchNet)."""
+    """Yield a function's description in words, and its code (CodeSearchNet)."""
     record = document.record
     words = _text(record, "docstring", "func_documentation_string")
     return _alone(record, words, _text(record, "code", "func_code_string"))
 
 
 def parallel(document: Document) -> Iterator[Raw]:
-    """Two texts of one meaning, in both directions."""
+    """Yield two texts of one meaning, in both directions."""
     record = document.record
     pair = record.get("translation")
     if isinstance(pair, Mapping):
@@ -270,12 +270,12 @@ SAMPLES = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Filters:
-    """Which pairs are kept; its fields are options of `t5x-lite pairs`.
+    """Filters of pairs; the fields are options of `t5x-lite pairs`.
 
     Attributes:
-      min_query_words: of a query at least.
-      max_query_words: of a query at most.
-      min_passage_words: of a passage at least.
+      min_query_words: minimum query words of a query.
+      max_query_words: maximum query words of a query.
+      min_passage_words: minimum passage words of a passage.
       max_queries: pairs of one passage at most.
       bad_words: a file with an entry on each line; a pair with one is dropped.
       languages_by: langdetect or cld3 drops passages in another language than they say.
@@ -326,7 +326,7 @@ class Sieve:
         self.samples: dict[str, list[list[str]]] = {}
 
     def keep(self, raw: Raw) -> Raw | None:
-        """The pair in its last form, or None where a filter dropped it."""
+        """Return the pair in its last form, or None where a filter dropped it."""
         self.seen += 1
         query, passage = plain(raw.query), plain(raw.passage)
         first, _, rest = passage.partition("\n")
@@ -340,14 +340,13 @@ class Sieve:
         return pair
 
     def drop(self, pair: Raw, why: str) -> None:
-        """Counts a pair that is dropped."""
+        """Count a pair that is dropped."""
         self.dropped[why] += 1
         samples = self.samples.setdefault(why, [])
         if len(samples) < SAMPLES:
             samples.append([pair.query[:200], pair.passage[:200]])
 
     def _why(self, pair: Raw) -> str:
-        """The filter that drops a pair; "" is none."""
         filters = self._filters
         num = _count(pair.query, filters.max_query_words + 1)
         if num < filters.min_query_words:
@@ -388,13 +387,13 @@ class Sieve:
 
 
 def plain(text: str) -> str:
-    """A text in NFC, without control characters, its lines stripped at their ends."""
+    """Return a text in NFC, without control characters, its lines stripped at their ends."""
     lines = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(_CONTROLS.sub("", line).strip() for line in lines).strip()
 
 
 def _count(text: str, enough: int) -> int:
-    """The words of a text; of one that is divided by spaces, no more are looked for than needed."""
+    """Count a text's words; if spaces divide them, stop when there are enough."""
     spaced = len(text.split(None, enough))
     return spaced if text.isascii() or spaced > enough else len(words(text))
 

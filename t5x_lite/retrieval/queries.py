@@ -1,7 +1,5 @@
 """Queries with their vectors, and the search of `t5x-lite mine`.
 
-Queries with their vectors: texts that a checkpoint encodes, or vectors as they are in a file.
-
 names, vectors = QueryEncoder("work/bert").read("queries.jsonl")      # float32 [Q, D]
 names, vectors = QueryEncoder().read("queries.npy")
 
@@ -44,7 +42,7 @@ class Queries(NamedTuple):
     """Queries with their vectors.
 
     Attributes:
-      ids: of each.
+      ids: ids of each.
       vectors: float32 [Q, D].
     """
 
@@ -83,7 +81,7 @@ class QueryEncoder:
     trust_project: bool = False
 
     def named(self) -> str:
-        """The checkpoint, where a command needs one.
+        """Return the checkpoint, where a command needs one.
 
         Raises:
           InputError: if there is none.
@@ -150,7 +148,7 @@ _PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairEncoder:
-    """How a checkpoint encodes queries and passages; its fields are options of `t5x-lite mine`.
+    """The encoding of queries and passages; the fields are options of `t5x-lite mine`.
 
     Attributes:
       step: the step to take from a work directory, or best; the newest if not given.
@@ -230,7 +228,7 @@ class EncoderSearch:
         self._shards = self._open(vectors)
 
     def run(self, *, depth: int) -> "Best":
-        """The nearest passages of each query, by number."""
+        """Return the nearest passages of each query, by number."""
         from t5x_lite.retrieval.exact import search_shards
 
         return search_shards(
@@ -243,7 +241,7 @@ class EncoderSearch:
         )
 
     def scores_of_answers(self) -> list[list[float]]:
-        """The score of each answer of each query; those that the pool lacks are encoded."""
+        """Return the score of each answer of each query; those that the pool lacks are encoded."""
         import numpy as np
 
         absent = [
@@ -282,7 +280,6 @@ class EncoderSearch:
         return self._embedder.run(encoder.params, rows, role=role)
 
     def _open(self, vectors: Sequence[str]) -> "VectorShards":
-        """The vectors of the pool."""
         from t5x_lite.data.formats.vectors import VectorShards
 
         pool = self._inputs.pool
@@ -298,7 +295,7 @@ class EncoderSearch:
         return shards
 
     def _embed(self) -> None:
-        """Write passages.npy; a chunk that is whole is not made again."""
+        """Write passages.npy; a chunk that is complete is not made again."""
         from t5x_lite.core.jobs import ResumableArray
 
         pool, chunk = self._inputs.pool, _CHUNK_BATCHES * self._options.batch_size
@@ -319,7 +316,7 @@ class EncoderSearch:
 
 
 def _cut_former(path: Path) -> None:
-    """Cut the file of an earlier version, which had its whole size and passages.done beside it."""
+    """Cut the file of an earlier version, which had its whole size and passages.done next to it."""
     import numpy as np
 
     count = path.with_suffix(".done")

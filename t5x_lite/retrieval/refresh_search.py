@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 
 def needed_steps(rule: Refresh, steps: int) -> list[int]:
-    """The steps whose checkpoints search for some batch of a run of so many steps."""
+    """Return the steps whose checkpoints search for some batch of a run of so many steps."""
     batches = range(0, steps, rule.period)
     return sorted({step for number in batches if (step := rule.searched_by(number))})
 
@@ -182,7 +182,7 @@ class CachedQueries:
         self.num_answers, self.num_unknown = sum(map(len, self._texts)), len(unknown)
 
     def answered_by(self, query: int, passage: int) -> bool:
-        """Whether a passage answers a query."""
+        """Return True if a passage answers a query."""
         if passage in self.answers[query]:
             return True
         tokens, full = _inner(self._pool.tokens(passage)), 4 * (self._length - 2)
@@ -192,7 +192,7 @@ class CachedQueries:
         )
 
     def tell(self) -> None:
-        """Warns of answers that are not in the pool."""
+        """Warn of answers that are not in the pool."""
         if self.num_unknown:
             _logger.warning(
                 "%d of %d answers (%.1f %%) are not among the passages, by id or by text with or "
@@ -210,7 +210,7 @@ def examples_of(split: Split) -> Iterator[Mapping[str, np.ndarray]]:
 
 
 def _names(example: Mapping[str, np.ndarray], feature: str) -> list[int]:
-    """The ids of an example's passages as `refreshes.name_key` makes them; 0 is unknown."""
+    """Return the ids of an example's passages as `refreshes.name_key` makes them; 0 is unknown."""
     if feature not in example:
         return []
     content = np.ascontiguousarray(example[feature].reshape(-1, ID_WIDTH), "<u2")
@@ -218,12 +218,12 @@ def _names(example: Mapping[str, np.ndarray], feature: str) -> list[int]:
 
 
 def _inner(row: np.ndarray) -> bytes:
-    """A row's tokens between [CLS] and [SEP], 4 bytes each."""
+    """Return a row's tokens between [CLS] and [SEP], 4 bytes each."""
     return np.asarray(row[1:-1], "<i4").tobytes()
 
 
 def _contains(outer: bytes, inner: bytes, *, full: int) -> bool:
-    """Whether a text contains another one, as far as its row was not truncated."""
+    """Return True if a text contains another one, as far as its row was not truncated."""
     head = inner[: 4 * _LEAST_TOKENS]
     if len(head) < 4 * _LEAST_TOKENS:
         return False
@@ -238,7 +238,6 @@ def _contains(outer: bytes, inner: bytes, *, full: int) -> bool:
 
 
 def _folder(rule: Refresh, step: int) -> Path:
-    """The directory of vectors while a step is searched."""
     return Path(rule.directory) / f"{step}.partial"
 
 
@@ -270,7 +269,6 @@ def _search_in(
     *,
     batch_size: int,
 ) -> np.ndarray:
-    """As `search`, with a directory for the vectors of the passages."""
     mesh, top = make_mesh(MeshConfig()), rule.top
     encoder = Checkpoint.load([workdir], step=step, mesh=mesh).encoder()
     embedder = encoder.embedder(batch_size=batch_size)

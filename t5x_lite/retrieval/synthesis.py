@@ -4,9 +4,9 @@
     {"id": "a7", "lang": "en", "text": "a run of paragraphs", "prompt": "..."}
     check("What drives the plot?", text, language="en")             # "", or why it is no question
 
-A request has one run of whole paragraphs of the article, drawn by (seed, id). The question that
+A request has one run of whole paragraphs of the article, sampled by (seed, id). The question that
 comes back is a query whose answer is the WHOLE article, so that a retriever learns to look inside
-long texts. How the excerpt is drawn and what is checked is ours: BGE-M3's paper has the idea and
+long texts. How the excerpt is sampled and what is checked is ours: BGE-M3's paper has the idea and
 its prompt asks for one specific, valuable question about the core of the text, without pronouns.
 
 Source: Chen et al. 2024 (BGE-M3), section 3.1 and appendix (MultiLongDoc).
@@ -39,7 +39,7 @@ class Article(NamedTuple):
     """A long text.
 
     Attributes:
-      id: of the article.
+      id: id of the article.
       language: "" is not known.
       text: all of it.
     """
@@ -51,14 +51,14 @@ class Article(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Excerpts:
-    """Which articles are asked about, and by how much of each: options of `synthesize requests`.
+    """The choice of articles and excerpts: options of `synthesize requests`.
 
     Words of scripts without spaces are characters.
 
     Attributes:
-      min_words: of an article at least.
-      max_words: of its excerpt at most, a run of whole paragraphs.
-      number: articles of each language at most, drawn by seed; all if not given.
+      min_words: minimum words of an article.
+      max_words: maximum words of its excerpt, a run of whole paragraphs.
+      number: articles of each language at most, sampled by seed; all if not given.
       seed: of all draws.
     """
 
@@ -69,13 +69,13 @@ class Excerpts:
 
 
 def draw_of(article: str, seed: int) -> int:
-    """A number of 64 bits, by the article's id."""
+    """Return a number of 64 bits, by the article's id."""
     content = hashlib.blake2b(f"{seed}\0{article}".encode(), digest_size=8).digest()
     return int.from_bytes(content, "little")
 
 
 def excerpt(article: Article, excerpts: Excerpts) -> str:
-    """A run of whole paragraphs, as many as fit, from a drawn one on; of a longer one its words.
+    """Return whole paragraphs from a random one on, or words of a paragraph that is too long.
 
     Returns:
       "" where the article is too short.
@@ -102,7 +102,7 @@ def _first_words(text: str, num: int) -> str:
 
 
 def request_of(article: Article, excerpts: Excerpts, template: str) -> dict[str, str] | None:
-    """What the generator gets; None of an article that is too short."""
+    """Return the generator's request, or None if the article is too short."""
     text = excerpt(article, excerpts)
     if not text:
         return None
@@ -128,9 +128,9 @@ def check(
     Args:
       question: what it wrote.
       text: the article.
-      language: of the article.
-      min_words: of a question at least.
-      max_words: of a question at most.
+      language: language of the article.
+      min_words: minimum words of a question.
+      max_words: maximum words of a question.
       guess: finds the language of a question; None believes it.
     """
     asked = plain(question)
@@ -169,7 +169,7 @@ def read_articles(paths: Sequence[str]) -> Iterator[Article]:
 
 
 def sampled_ids(articles: Iterator[Article], excerpts: Excerpts) -> set[str] | None:
-    """The ids of the articles with the lowest draws of each language; None are all."""
+    """Return the ids of the articles with the lowest draws of each language; None are all."""
     if excerpts.number is None:
         return None
     heaps: dict[str, list[tuple[int, str]]] = {}

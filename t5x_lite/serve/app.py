@@ -1,7 +1,5 @@
 """The ASGI application, and the page to try it.
 
-The ASGI application: one POST for each endpoint, health, readiness, metrics and the page.
-
     POST /predict {"inputs": ["..."]}  ->  {"results": [{"prediction": "..."}]}
     GET /health   200 while the process lives        GET /ready   200 when each endpoint answers
     GET /metrics  for Prometheus                     GET /        a page to try it
@@ -171,7 +169,7 @@ PAGE_HEADERS = {
 
 
 def page(title: str, examples: Mapping[str, Mapping[str, Any]], *, needs_token: bool) -> str:
-    """The document."""
+    """Return the document."""
     tabs = "".join(
         f'<button type="button" role="tab" data-name="{_text(name)}">{_text(name)}</button>'
         for name in examples
@@ -225,7 +223,7 @@ def _text(value: object) -> str:
 
 
 _ARRIVING = 64
-"""Bodies of the largest size that are in memory at a time at most, before they are whole."""
+"""Bodies of the largest size that are in memory at a time at most, before they are complete."""
 _CLOSED = 499
 """The client went before its answer; only the metrics show it."""
 
@@ -245,26 +243,22 @@ class Endpoint(Protocol):
     def example(self) -> Mapping[str, Any]: ...
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """The rows of a request, checked; called in a thread.
-
-        Raises:
-          Refused: with a sentence.
-        """
+        """Return the rows of a request, checked; called in a thread."""
         ...
 
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> Sequence[Any]:
-        """An outcome for each payload: a JSON object, or a Refused."""
+        """Return an outcome for each payload: a JSON object, or a Refused."""
         ...
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """The outcomes of a request's rows as its results, one for each text."""
+        """Return the outcomes of a request's rows as its results, one for each text."""
         ...
 
 
 class Service:
-    """What answers; `app` is for the server.
+    """The answering service; `app` is its ASGI application.
 
     Args:
       endpoints: the table, by name: POST /NAME.
@@ -345,7 +339,7 @@ class Service:
         return Response(self._counts.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _ask(self, name: str, request: Request) -> Response:
-        """Answers a POST in bounded time, and counts it."""
+        """Answer a POST in bounded time, and count it."""
         start = time.monotonic()
         try:
             async with asyncio.timeout(self._limits.timeout):
@@ -383,7 +377,7 @@ class Service:
         return endpoint.results(record, outcomes)
 
     def _admit(self, request: Request) -> None:
-        """Refuses who has no token; without one, pages of other sites that a browser has open."""
+        """Reject who has no token; without one, pages of other sites that a browser has open."""
         if self._token is None:
             host = request.headers.get("host", "")
             name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
@@ -429,7 +423,7 @@ class Service:
         return bytes(body)
 
     async def _outcomes(self, name: str, rows: Sequence[Row], request: Request) -> list[Any]:
-        """Waits for the batches; a request whose client goes leaves the queue."""
+        """Wait for the batches; a request whose client goes leaves the queue."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[list[Any]] = loop.create_future()
 

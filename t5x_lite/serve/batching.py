@@ -1,7 +1,5 @@
 """Texts of many requests in batches of few static shapes.
 
-Texts of many requests, put together to batches by kind and by length, for one thread.
-
     batcher = Batcher({"predict": answer}, sizes=(1, 8, 32), queue=1024, wait=0.005)
     batcher.start()
     batcher.submit("predict", [Row((128,), tokens)], on_done=tell)   # tell([Outcome]) in the thread
@@ -40,7 +38,7 @@ SHORTEST = 16
 
 
 def sizes(largest: int) -> tuple[int, ...]:
-    """Rows of a batch: powers of four, and the largest itself."""
+    """Return rows of a batch: powers of four, and the largest itself."""
     result = [1]
     while result[-1] * 4 < largest:
         result.append(result[-1] * 4)
@@ -56,7 +54,7 @@ def lengths(longest: int) -> tuple[int, ...]:
 
 
 def fit(choices: Sequence[int], needed: int) -> int:
-    """The least of the choices, which ascend, that holds so many; the last one if none does."""
+    """Return the smallest of the ascending choices that holds so many, or the last one."""
     return next((choice for choice in choices if choice >= needed), choices[-1])
 
 
@@ -84,7 +82,7 @@ Done = Callable[[list[Outcome]], object]
 
 @runtime_checkable
 class Observer(Protocol):
-    """What is told of the work."""
+    """A listener for the batches' progress."""
 
     def batch(self, kind: str, *, rows: int, size: int, seconds: float) -> None: ...
 
@@ -94,10 +92,10 @@ class Ticket:
     """A request that is being answered.
 
     Attributes:
-      outcomes: of its rows.
+      outcomes: outcomes of its rows.
       missing: rows without outcome.
       on_done: called when none is missing.
-      dropped: nobody waits for it; rows that are not on the device yet are left out.
+      dropped: nobody waits for it; rows that are not on the device yet are omitted.
     """
 
     outcomes: list[Outcome]
@@ -153,11 +151,11 @@ class Batcher:
         return self._num_waiting
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Refuses new requests, answers those that were accepted, and ends the thread."""
+        """Reject new requests, answer the accepted ones, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -165,7 +163,7 @@ class Batcher:
             self._thread.join()
 
     def learn(self, kind: str, lengths: tuple[int, ...], *, size: int, seconds: float) -> None:
-        """Notes how long a batch of a shape took, by which sizes are chosen."""
+        """Note how long a batch of a shape took, by which sizes are chosen."""
         key = kind, lengths, size
         with self._changed:
             self._seconds[key] = 0.8 * self._seconds.get(key, seconds) + 0.2 * seconds
@@ -184,7 +182,7 @@ class Batcher:
             self._changed.notify_all()
 
     def submit(self, kind: str, rows: Sequence[Row], *, on_done: Done) -> Ticket:
-        """Queues the rows of a request."""
+        """Queue the rows of a request."""
         ticket = Ticket([None] * len(rows), len(rows), on_done)
         now = time.monotonic()
         with self._changed:
@@ -248,7 +246,6 @@ class Batcher:
             )
 
     def _next_batch(self) -> tuple[str, tuple[int, ...], list[_Waiting]] | None:
-        """The next kind, lengths and rows; None when all is done and the batcher closes."""
         with self._changed:
             while True:
                 oldest = self._oldest()
@@ -283,7 +280,7 @@ class Batcher:
     def _program(
         self, kind: str, lengths: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The lengths of the program for a row, and its sizes; () where none is compiled yet."""
+        """Return the lengths of a row's program, and its sizes; () until one is compiled."""
         sizes = self._compiled(kind, lengths)
         if sizes:
             return lengths, sizes
@@ -298,7 +295,6 @@ class Batcher:
         return least, self._compiled(kind, least)
 
     def _compiled(self, kind: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """The sizes that a batch of these lengths may have now."""
         if not self._compiling:
             return self._sizes
         return tuple(size for size in self._sizes if (kind, lengths, size) in self._seconds)
@@ -306,7 +302,6 @@ class Batcher:
     def _lines_within(
         self, kind: str, lengths: tuple[int, ...], *, first: collections.deque[_Waiting]
     ) -> list[collections.deque[_Waiting]]:
-        """The lines of rows that a batch of these lengths holds, in the order they are taken."""
         others = [
             line
             for (other, theirs), line in self._lines.items()
@@ -319,7 +314,6 @@ class Batcher:
     def _best_number(
         self, kind: str, lengths: tuple[int, ...], waiting: int, sizes: Sequence[int]
     ) -> int:
-        """How many rows are taken of those that wait."""
         largest = fit(sizes, waiting)
         choices = [size for size in sizes if size <= largest]
         seconds = [self._seconds.get((kind, lengths, size)) for size in choices]

@@ -31,18 +31,19 @@ from t5x_lite.serve.requests import Refused
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """How a server answers; the same for all requests, because each choice is a program.
+    """Options of a server's answers; one set for all requests, as each choice is a program.
 
     Attributes:
       decoding: of predictions.
       lengths: tokens that inputs are padded to, ascending; None is three powers of two or so.
       targets_length: tokens of a target or a candidate at most, its end included.
-      long_inputs: whether longer inputs are cut, which the result says, or refused.
+      long_inputs: whether longer inputs are cut, which the result says, or rejected.
       max_rows: texts of a request at most.
       pooling: of vectors; None is what the checkpoint says.
       normalize: whether vectors have length 1; None is what the checkpoint says, or else True.
-      role: of the texts that are embedded, for a retriever with two encoders or two projections.
-      head: of an encoder that predicts; None is the one that its objective trained.
+      role: role of the texts that are embedded, for a retriever with two encoders or two
+        projections.
+      head: head of an encoder that predicts; None is the one that its objective trained.
       answers: options of its answers.
     """
 
@@ -58,7 +59,7 @@ class Asked:
     answers: Answers = dataclasses.field(default_factory=Answers)
 
     def static_lengths(self, longest: int) -> tuple[int, ...]:
-        """Those that hold a row of so many tokens, and no longer ones than needed."""
+        """Return those that hold a row of so many tokens, and no longer ones than needed."""
         if self.lengths is None:
             return lengths(longest)
         shorter = [one for one in self.lengths if one < longest]
@@ -74,7 +75,7 @@ class Predict:
         self._model, self._asked = model, asked
         self._lengths = asked.static_lengths(model.inputs_length)
         self._generators = _BySize(lambda size: model.generator(asked.decoding, batch_size=size))
-        self._generators.get(1)  # an encoder is refused at the start
+        self._generators.get(1)  # an encoder is rejected at the start
         self.example = {"inputs": ["Type a text here.", "A second text is answered with it."]}
 
     @property
@@ -83,11 +84,11 @@ class Predict:
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """A payload that fills a shape."""
+        """Return a payload that fills a shape."""
         return np.ones(shape[0], np.int32), 0, False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """One for each input."""
+        """Return one for each input."""
         inputs = requests.texts(record, "inputs", most=self._asked.max_rows)
         seed = requests.optional_number(record, "seed", below=NUM_SEEDS)
         rows, cut = _tokens(self._model, inputs, self._asked)
@@ -102,7 +103,7 @@ class Predict:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """The predictions of a batch."""
+        """Return the predictions of a batch."""
         rows, seeds, cut = zip(*payloads, strict=True)
         found = self._model.predictions(
             self._generators.get(size), _filled(rows, lengths[0]), seeds=seeds
@@ -120,7 +121,7 @@ class Predict:
         return _with_cut(result, cut)
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Those of the rows."""
+        """Return those of the rows."""
         del record
         return list(outcomes)
 
@@ -171,11 +172,11 @@ class PredictByHead:
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """A payload that fills a shape."""
+        """Return a payload that fills a shape."""
         return np.ones(shape[0], np.int32), shape[0], None
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """One for each text, pair, choice or window."""
+        """Return one for each text, pair, choice or window."""
         encoded = self._encoded(record)
         cut = [place for place, one in enumerate(encoded) if one.cut]
         _check_cut(cut, self._asked, length=self._first.length)
@@ -189,7 +190,7 @@ class PredictByHead:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[tuple[np.ndarray, Encoded | None] | Refused]:
-        """The logits of a batch, each with what its row is of."""
+        """Return the logits of a batch, each with what its row is of."""
         rows, seconds, encoded = zip(*payloads, strict=True)
         if size not in self._answerers:
             self._answerers[size] = self._model.answerer(
@@ -202,7 +203,7 @@ class PredictByHead:
         return list(zip(found, encoded, strict=True))
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """The answers, one for each text or question."""
+        """Return the answers, one for each text or question."""
         listed = record.get("probabilities") is True
         place, results = 0, []
         while place < len(outcomes):
@@ -227,7 +228,6 @@ class PredictByHead:
             raise Refused(400, _sentence(error)) from error
 
     def _records(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The texts of a request, one by one."""
         if not record:
             return [{}]
         is_list = {name: isinstance(value, list) for name, value in record.items()}
@@ -268,12 +268,12 @@ class Score:
         return list(itertools.product(self._lengths, self._target_lengths))
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """A payload that fills a shape."""
+        """Return a payload that fills a shape."""
         rows = [np.ones(length, np.int32) for length in shape]
         return *rows, False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """One for each input and target, or for each input and each of the candidates."""
+        """Return one for each input and target, or for each input and each of the candidates."""
         if ("targets" in record) == ("candidates" in record):
             raise Refused(400, 'The request must have either "targets" or "candidates".')
         most = self._asked.max_rows
@@ -301,7 +301,7 @@ class Score:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """The log-likelihoods of a batch."""
+        """Return the log-likelihoods of a batch."""
         rows, targets, cut = zip(*payloads, strict=True)
         scores = self._scorers.get(size).run(
             self._model.params, _filled(rows, lengths[0]), _filled(targets, lengths[1])
@@ -312,7 +312,7 @@ class Score:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Those of the rows, or the likeliest candidate after each input."""
+        """Return those of the rows, or the likeliest candidate after each input."""
         if "candidates" not in record:
             return list(outcomes)
         candidates = requests.texts(record, "candidates", most=self._asked.max_rows)
@@ -359,11 +359,11 @@ class Embed:
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """A payload that fills a shape."""
+        """Return a payload that fills a shape."""
         return np.ones(shape[0], np.int32), False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """One for each text."""
+        """Return one for each text."""
         texts = requests.texts(record, "texts", most=self._asked.max_rows)
         prompt = requests.optional_text(record, "prompt")
         prefix = requests.optional_text(record, "prefix")
@@ -378,7 +378,7 @@ class Embed:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """The vectors of a batch."""
+        """Return the vectors of a batch."""
         del lengths  # the embedder pads to the first of its own that holds the rows
         rows, cut = zip(*payloads, strict=True)
         embedder = self._embedders.get(size)
@@ -389,7 +389,7 @@ class Embed:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Those of the rows."""
+        """Return those of the rows."""
         del record
         return list(outcomes)
 
@@ -417,11 +417,11 @@ class Rerank:
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """A payload that fills a shape."""
+        """Return a payload that fills a shape."""
         return np.ones(shape[0], np.int32), False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """One for each passage."""
+        """Return one for each passage."""
         query = requests.optional_text(record, "query")
         if not query:
             raise Refused(400, 'The request must have "query", a string with something in it.')
@@ -434,7 +434,7 @@ class Rerank:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """The scores of a batch."""
+        """Return the scores of a batch."""
         rows, cut = zip(*payloads, strict=True)
         encoder = self._encoders.get(size)
         scores = encoder.scorer.of(encoder.loaded.params, rows, static_length=lengths[0])
@@ -444,7 +444,7 @@ class Rerank:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Those of the passages in their order; the best passage has rank 1."""
+        """Return those of the passages in their order; the best passage has rank 1."""
         del record
         order = np.argsort([-outcome["score"] for outcome in outcomes], kind="stable")
         ranks = np.argsort(order, kind="stable") + 1
@@ -461,7 +461,6 @@ def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
 
 
 def _names_of(answerer: Answerer) -> tuple[str, ...]:
-    """Return the fields of texts in the requests to a head."""
     names = {"classifier": ("inputs", "second"), "token": ("inputs",)}
     others = {"choice": ("inputs", "choices"), "span": ("question", "context", "inputs", "second")}
     return (names | others)[answerer.kind]
@@ -476,7 +475,7 @@ ENDPOINTS: dict[str, Callable[[Checkpoint, Asked], Any]] = {
 
 
 class _BySize:
-    """What is made once for each size of a batch."""
+    """A cache with one value for each size of a batch."""
 
     def __init__(self, make: Callable[[int], Any]):
         self._make, self._made = make, {}
@@ -501,13 +500,12 @@ def _check_cut(cut: Sequence[int], asked: Asked, *, length: int) -> None:
 
 
 def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """The rows, of which the first is filled with padding to a static length."""
+    """Return the rows, of which the first is filled with padding to a static length."""
     first, *others = rows
     return [np.pad(first, (0, length - len(first))), *others]
 
 
 def _with_cut(result: dict[str, Any], cut: bool) -> dict[str, Any]:
-    """The result, which says where its text was cut."""
     return {**result, "cut": True} if cut else result
 
 

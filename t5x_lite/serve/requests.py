@@ -1,13 +1,9 @@
 """The JSON of a request, and its bounds.
 
-The JSON of a request, checked before anything is made of it.
-
     record = parse(b'{"inputs": "dogs bark"}', fields={"inputs", "seed"})
     texts(record, "inputs", most=128)        # ["dogs bark"]
 
 Every error is a sentence that names the field.
-
-The bounds of a request, and the refusal of one that is outside of them.
 """
 
 import dataclasses
@@ -29,7 +25,7 @@ class Refused(Exception):
 
     Attributes:
       status: the HTTP status.
-      headers: of the response, besides those of every response.
+      headers: of the response, in addition to those of every response.
     """
 
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None):
@@ -40,12 +36,12 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one server takes.
+    """Limits of one server.
 
     Attributes:
       max_body: bytes of a request's body at most.
       max_rows: texts of a request at most; of ranked candidates, texts times candidates.
-      queue: texts that wait at most; a request with which there would be more is refused.
+      queue: texts that wait at most; a request with which there would be more is rejected.
       connections: open at the same time at most.
       timeout: seconds from a request's headers to its answer at most.
       body_timeout: seconds that a request's headers, and then its body, may take to arrive.
@@ -68,7 +64,7 @@ class Limits:
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Refuses an address that others reach without a token, and a token that is short."""
+    """Reject an address that others reach without a token, and a token that is short."""
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise InputError(
             f"the access token has {len(token)} characters: it must have {SHORTEST_TOKEN} or more; "
@@ -84,7 +80,7 @@ def check_address(host: str, token: str | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address means this machine, and is reached from it alone."""
+    """Return True if a host's name or address means this machine, and is reached from it alone."""
     if host.lower() == "localhost":
         return True
     try:
@@ -94,7 +90,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
-    """The object that a body holds."""
+    """Return the object that a body holds."""
     try:
         record = json.loads(body.decode(), parse_constant=_no_number, parse_float=_finite)
     except UnicodeDecodeError as error:
@@ -117,7 +113,7 @@ def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
 
 
 def texts(record: Mapping[str, Any], name: str, *, most: int) -> list[str]:
-    """The texts of a field, which is a string or a list of strings."""
+    """Return the texts of a field, which is a string or a list of strings."""
     if name not in record:
         raise Refused(400, f'The request must have "{name}", a string or a list of strings.')
     value = record[name]
@@ -135,13 +131,13 @@ def texts(record: Mapping[str, Any], name: str, *, most: int) -> list[str]:
 
 
 def check_rows(number: int, *, most: int) -> None:
-    """Raises Refused, 413, for more texts than a request may have."""
+    """Raise Refused, 413, for more texts than a request may have."""
     if number > most:
         raise Refused(413, f"A request may have {most} texts, got {number}; send several.")
 
 
 def check_text(text: str, where: str) -> None:
-    """Raises Refused, 400, for half of a surrogate pair, which JSON can hold and UTF-8 cannot."""
+    """Raise Refused, 400, for half of a surrogate pair, which JSON can hold and UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -149,7 +145,7 @@ def check_text(text: str, where: str) -> None:
 
 
 def optional_text(record: Mapping[str, Any], name: str) -> str | None:
-    """A field that is a string, or left out, or null."""
+    """Return a field that is a string, or omitted, or null."""
     value = record.get(name)
     if value is not None and not isinstance(value, str):
         raise Refused(400, f'"{name}" must be a string, got {_kind(value)}.')
@@ -159,7 +155,7 @@ def optional_text(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def optional_number(record: Mapping[str, Any], name: str, *, below: int) -> int | None:
-    """A field that is a whole number from 0, or left out, or null."""
+    """Return a field that is a whole number from 0, or omitted, or null."""
     value = record.get(name)
     if value is None:
         return None

@@ -1,11 +1,9 @@
 """A server from its first byte to a clean end: connections, counts.
 
-A server from its first byte to a clean end.
-
 SIGTERM, SIGHUP or Ctrl-C: it takes no new connection, answers every request that it has, and ends;
 a second signal ends it at once.
 
-uvicorn's HTTP, whose connections are cut when they are too slow, and refused when too many.
+uvicorn's HTTP, whose connections are cut when they are too slow, and rejected when too many.
 
 uvicorn limits how long an idle connection is kept, and not how long headers take to arrive or an
 answer to be read. Here a connection has so many seconds for the headers of a request, and so many
@@ -116,7 +114,7 @@ class GuardedConnection(H11Protocol):
             self._limit = self.loop.call_later(seconds, self.transport.abort)
 
     def _refuse(self) -> None:
-        """Ends a connection of the reserve: by 503 if it has not asked anything."""
+        """End a connection of the reserve: by 503 if it has not asked anything."""
         self.reserve.pop(self, None)
         if self.cycle is None:
             self.transport.write(_plain_response(503, _TOO_MANY))
@@ -169,7 +167,7 @@ class _HealthOnly:
 
 
 async def _answer(send: Any, status: int, sentence: str) -> None:
-    """Sends an error and closes the connection."""
+    """Send an error and close the connection."""
     body = json.dumps({"error": sentence}).encode()
     headers = [
         (b"content-type", b"application/json"),
@@ -182,7 +180,7 @@ async def _answer(send: Any, status: int, sentence: str) -> None:
 
 
 def guarded(*, header_seconds: float, request_seconds: float, most: int) -> type[GuardedConnection]:
-    """The class of connections with these limits."""
+    """Return the class of connections with these limits."""
     limits = {"header_seconds": header_seconds, "request_seconds": request_seconds, "most": most}
     return type("GuardedConnection", (GuardedConnection,), {**limits, "reserve": {}})
 
@@ -228,7 +226,7 @@ class _Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at an address."""
+    """Return a socket at an address."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, socket.SOCK_STREAM)
@@ -257,7 +255,7 @@ def run(
     limits: Limits,
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:
-    """Serves until a signal comes, and answers what was accepted."""
+    """Serve until a signal comes, and answer what was accepted."""
     config = uvicorn.Config(
         app,
         http=guarded(
@@ -316,20 +314,20 @@ class Counts:
         self._gauge("ready", "1 when each endpoint answers.", is_ready)
 
     def request(self, endpoint: str, *, status: int, seconds: float) -> None:
-        """Counts an answer."""
+        """Count an answer."""
         self._requests.labels(endpoint, str(status)).inc()
         if status == 200:
             self._latency.labels(endpoint).observe(seconds)
 
     def batch(self, kind: str, *, rows: int, size: int, seconds: float) -> None:
-        """Counts a batch; see `batching.Observer`."""
+        """Count a batch; see `batching.Observer`."""
         self._texts.labels(kind).inc(rows)
         self._padding.labels(kind).inc(size - rows)
         self._batch_rows.labels(kind).observe(rows)
         self._batch_seconds.labels(kind).observe(seconds)
 
     def text(self) -> bytes:
-        """The page that Prometheus reads."""
+        """Return the page that Prometheus reads."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:

@@ -32,7 +32,7 @@ TOKEN_VARIABLE = "T5X_LITE_TOKEN"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where a server listens, and who may ask it.
+    """Address of a server, and its access token.
 
     Attributes:
       host: a name or an address; any but this machine's own needs a token.
@@ -46,7 +46,7 @@ class Address:
     token_file: str | None = None
 
     def token(self) -> str | None:
-        """The access token."""
+        """Return the access token."""
         token = os.environ.get(TOKEN_VARIABLE)
         if self.token_file is not None:
             try:
@@ -74,7 +74,7 @@ def serve(
     asked: Asked,
     limits: Limits,
 ) -> None:
-    """Answers requests until SIGTERM or SIGINT, and then those that it has."""
+    """Answer requests until SIGTERM or SIGINT, and then those that it has."""
     _check_extra()
     from t5x_lite.serve import server
 
@@ -126,7 +126,6 @@ class _Answering:
         self.failure: Exception | None = None
 
     def app(self, *, limits: Limits, token: str | None, title: str) -> Any:
-        """The ASGI application."""
         from t5x_lite.serve.app import Service
 
         absent = {
@@ -148,24 +147,22 @@ class _Answering:
         ).app
 
     def start(self, end: Callable[[], None]) -> None:
-        """Compiles in a thread of its own; batches are answered as soon as a program fits."""
+        """Compile in its own thread; batches are answered as soon as a program fits."""
         self._end = end
         self._batcher.compiling(True)
         self._batcher.start()
         self._warming.start()
 
     def close(self) -> None:
-        """Ends the threads; what is queued is answered before."""
         self._stopping.set()
         self._warming.join()
         self._batcher.close()
 
     def programs(self) -> tuple[int, int]:
-        """How many programs are compiled, and how many there are."""
         return self._num_compiled, len(list(self._programs()))
 
     def _is_ready(self) -> bool:
-        """Whether each endpoint has a program that holds any of its texts."""
+        """Return True if each endpoint has a program that holds any of its texts."""
         return self._batcher.answerable >= set(self._table)
 
     def _programs(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
@@ -182,7 +179,6 @@ class _Answering:
                         yield name, shape, size
 
     def _compile(self, name: str, shape: tuple[int, ...], size: int) -> None:
-        """Compiles one program, and times it."""
         endpoint = self._table[name]
         row = endpoint.warm_row(shape)
         endpoint.answer([row], size=size, lengths=shape)
@@ -216,7 +212,6 @@ class _Answering:
 
 
 def _usual(model: Checkpoint) -> tuple[str, ...]:
-    """The endpoints of a model that writes text, of a head that answers, or of another encoder."""
     if all(hasattr(member.learner.model_type, "prefill") for member in model.members):
         return ("predict", "score")
     ranks = ("rerank",) if all(scores_texts(member) for member in model.members) else ()

@@ -1,0 +1,285 @@
+"""Wording of docstrings, comments and messages: hits of each pattern in each room may only fall.
+
+A pattern is a rule of the sheet on English with its remedy. `COUNTS` holds the hits that are left;
+`python tests/docs/test_wording.py` rewrites it after texts changed and refuses to raise a number.
+"""
+
+import ast
+import collections
+import functools
+import io
+import pathlib
+import re
+import sys
+import textwrap
+import tokenize
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "t5x_lite"
+
+PATTERNS = {
+    # name: (regular expression, remedy)
+    "opening": (r"^(?:what|which|whether|how|where|of)\b", "begin with the subject or the verb"),
+    "clause": (
+        r"\b(?:says?|tells?|knows?) (?:what|which|whether|how|where|when|that)\b",
+        "name the thing; files and modules do not speak",
+    ),
+    "of which": (r"\bof which\b|\bwhose\b", "two sentences"),
+    "those of": (r"\b(?:that|those) of\b|\bthose (?:that|which|with)\b", "repeat the noun"),
+    "is no": (r"\b(?:is|are) (?:no|none)\b|\bnone where\b|\bnothing but\b", "say it positively"),
+    "goes on": (r"\b(?:go|goes|going|went|gone) on\b", "resumes, continues"),
+    "anew": (r"\banew\b|\bafresh\b", "again"),
+    "beside": (r"\bbesides?\b", "next to, compared with; also"),
+    "alone": (r"\balone\b", "only"),
+    "in place of": (r"\bin place of\b", "instead of"),
+    "refuse": (r"\brefus(?:e|es|ed|ing|al)\b", "raises, rejects"),
+    "whole": (r"\b(?:is|are|was|were) whole\b", "complete"),
+    "drawn": (r"\bby lot\b|\bdrawn\b|\bdraws?\b", "at random; sampled"),
+    "stands": (r"\bstands?\b|\bstood\b|\bstanding\b", "a literal verb: is, holds"),
+    "left out": (r"\bleft out\b|\bleaves? out\b|\bpassed over\b", "skipped, excluded"),
+    "places": (r"\bplaces\b", "positions, ranks, indices"),
+    "share of": (r"\bshares? of\b", "fraction of"),
+    "falling": (r"\bfalling\b", "descending"),
+    "fresh": (r"\bfresh(?:ly)?\b", "newly initialized"),
+    "mends": (r"\bmend(?:s|ed|ing)?\b", "fixes"),
+    "of own": (
+        r"(?<!instead )\bof (?:yours|one's own|its own|their own|our own)\b",
+        "your, custom",
+    ),
+    "at most": (r"\bat most(?=[.,;:]|$)", "maximum first"),
+    "spelling": (r"\w*(?:normalis|initialis|optimis|regularis|judgement)\w*", "American spelling"),
+}
+
+TABLE = """
+opening: __init__ 19, adapters 188, c4 70, checkpoints 31, commands 12, config 12, core 42, data
+    482, decoding 6, evaluate 29, inference 48, interop 129, layouts 14, metrics 10, models 33, nn
+    77, objectives 30, optim 3, plan 21, report 6, retrieval 48, serve 13, train 89
+clause: __init__ 1, adapters 11, c4 3, checkpoints 6, commands 5, config 6, core 13, data 43,
+    evaluate 4, inference 8, interop 30, layouts 6, metrics 1, models 2, nn 3, objectives 10,
+    optim 4, report 1, serve 3, train 24
+of which: __init__ 1, adapters 48, c4 9, checkpoints 5, commands 13, config 7, core 15, data 95,
+    decoding 4, evaluate 11, inference 24, interop 40, layouts 7, metrics 8, models 8, nn 19,
+    objectives 38, optim 8, plan 8, report 2, retrieval 8, serve 5, train 21
+those of: __init__ 5, adapters 60, c4 9, checkpoints 9, commands 7, config 17, core 34, data 149,
+    decoding 9, evaluate 11, inference 28, interop 41, layouts 14, metrics 7, models 25, nn 45,
+    objectives 59, optim 9, plan 5, report 5, retrieval 23, serve 12, train 32
+is no: __init__ 4, adapters 40, c4 29, checkpoints 13, commands 14, config 6, core 13, data 133,
+    decoding 3, evaluate 16, inference 36, interop 66, layouts 13, metrics 26, models 31, nn 20,
+    objectives 34, optim 11, plan 19, report 2, retrieval 25, serve 3, train 12
+goes on: c4 10, checkpoints 3, data 18, interop 1, metrics 1, retrieval 4, train 18
+anew: adapters 1, c4 1, checkpoints 9, data 7, train 6
+beside: __init__ 1, adapters 15, c4 3, checkpoints 4, commands 3, core 2, data 40, evaluate 1,
+    inference 1, interop 35, models 1, nn 2, objectives 3, plan 1, train 3
+alone: __init__ 4, adapters 35, c4 9, checkpoints 8, commands 3, config 1, core 10, data 45,
+    evaluate 3, inference 5, interop 24, layouts 13, models 11, nn 11, objectives 24, optim 2,
+    plan 2, report 4, retrieval 8, serve 1, train 15
+in place of: __init__ 1, adapters 9, c4 2, core 3, data 18, nn 1, train 5
+refuse: adapters 25, c4 2, checkpoints 5, commands 1, data 30, interop 28, objectives 3, serve 6,
+    train 5
+whole: checkpoints 8, data 6, inference 1, interop 1, train 1
+drawn: adapters 16, c4 2, commands 2, core 1, data 32, decoding 1, evaluate 1, layouts 10, metrics
+    1, models 6, nn 23, objectives 5, report 3, retrieval 9, train 10
+stands: __init__ 2, adapters 43, c4 12, checkpoints 3, commands 7, config 2, core 9, data 84,
+    evaluate 1, inference 5, interop 26, layouts 4, metrics 5, models 4, nn 12, objectives 3, plan
+    1, report 1, retrieval 11, train 5
+left out: __init__ 1, adapters 13, c4 2, checkpoints 5, commands 2, config 2, data 28, evaluate 1,
+    inference 1, interop 19, metrics 1, objectives 1, retrieval 1, train 3
+places: adapters 20, c4 2, checkpoints 1, commands 1, data 25, decoding 2, inference 4, interop 8,
+    layouts 3, metrics 1, models 9, nn 4, objectives 4, retrieval 5, train 7
+share of: adapters 14, c4 1, commands 1, data 16, interop 1, report 1, train 3
+falling: data 1, optim 1, retrieval 4
+fresh: adapters 1, checkpoints 2, core 1, evaluate 1, models 7
+mends: core 1, data 3
+of own: __init__ 2, adapters 11, c4 2, commands 5, config 2, core 3, data 42, evaluate 1,
+    inference 3, interop 7, layouts 1, metrics 1, models 6, nn 5, objectives 6, optim 1, retrieval
+    1, serve 1, train 9
+at most: __init__ 2, adapters 7, config 5, core 4, data 29, decoding 4, inference 16, interop 1,
+    layouts 9, models 5, nn 3, objectives 7, retrieval 14, serve 10, train 3
+spelling: adapters 1, checkpoints 2, commands 1, core 2, data 25, evaluate 1, interop 4, metrics
+    1, nn 2, objectives 1, retrieval 1, train 2
+"""
+"""Pattern: hits in each room of the package."""
+
+COUNTS = {
+    pattern: {room: int(count) for room, count in (row.split() for row in rooms.split(","))}
+    for pattern, rooms in (
+        line.split(":") for line in TABLE.replace("\n    ", " ").strip().splitlines()
+    )
+}
+
+ANY = re.compile("|".join(f"({pattern})" for pattern, _ in PATTERNS.values()), re.IGNORECASE)
+SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example|Examples|Note):")
+API = re.compile(r"`[^`]*`|\"[\w./ -]*\"|'[\w./-]*'|--[\w.-]+|\b\w+\.\w+\b|\b\w+_\w+\b")
+
+
+def is_string(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def paragraphs(docstring: str) -> list[str]:
+    """Paragraphs and fields of a docstring, without headings, examples and names of fields."""
+    found, indent = [""], 0
+    for line in docstring.expandtabs().splitlines():
+        text = line.strip()
+        begins_field = re.match(r"\*{0,2}[\w., *]+: ", text) if indent else None
+        if not text or SECTION.fullmatch(text):
+            found.append("")
+            indent = 1 if text else 0
+        elif text.startswith(">>>"):
+            continue
+        elif begins_field and not found[-1].endswith(","):
+            found.append(text[begins_field.end() :])
+        else:
+            found[-1] = f"{found[-1]} {text}".strip()
+    return [one for one in found if one]
+
+
+def texts(source: str) -> list[tuple[int, str]]:
+    """Line and text of each paragraph that a person reads in a module."""
+    found = []
+    comments: list[tuple[int, str]] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            text, line = token.string.lstrip("# "), token.start[0]
+            if (
+                comments
+                and comments[-1][0] == line - 1
+                and not token.line[: token.start[1]].strip()
+            ):
+                comments[-1] = (line, f"{comments[-1][1]} {text}")
+            else:
+                comments.append((line, text))
+    found += comments
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and is_string(node.value):
+            found += [(node.lineno, one) for one in paragraphs(node.value.value)]
+        elif isinstance(node, ast.Raise) or (
+            isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_logger.")
+        ):
+            inside = {
+                id(part)
+                for string in ast.walk(node)
+                if isinstance(string, ast.JoinedStr)
+                for part in string.values
+            }
+            for string in ast.walk(node):
+                if id(string) in inside:
+                    continue
+                if isinstance(string, ast.JoinedStr):
+                    parts = [v.value if is_string(v) else "`x`" for v in string.values]
+                    found.append((string.lineno, "".join(parts)))
+                elif is_string(string):
+                    found.append((string.lineno, string.value))
+    return found
+
+
+def hits(text: str) -> collections.Counter[str]:
+    names = list(PATTERNS)
+    return collections.Counter(
+        names[(match.lastindex or 1) - 1] for match in ANY.finditer(API.sub("X", text))
+    )
+
+
+def room_of(path: pathlib.Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else "__init__"
+
+
+def lines_of(room: str, pattern: str) -> list[str]:
+    return [
+        f"{path.relative_to(PACKAGE)}:{line}: {text[:90]}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if room_of(path) == room
+        for line, text in texts(path.read_text())
+        if pattern in hits(text)
+    ]
+
+
+@functools.cache
+def counts() -> dict[str, dict[str, int]]:
+    counted: dict[str, collections.Counter[str]] = {
+        name: collections.Counter() for name in PATTERNS
+    }
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for _, text in texts(path.read_text()):
+            for name, count in hits(text).items():
+                counted[name][room_of(path)] += count
+    return {name: dict(sorted(rooms.items())) for name, rooms in counted.items() if rooms}
+
+
+def test_wording_only_gets_better():
+    today = counts()
+    worse = [
+        f"{pattern!r} in {room}: {count}, and COUNTS has {known}; {PATTERNS[pattern][1]}: "
+        + " | ".join(lines_of(room, pattern)[:20])
+        for pattern, rooms in today.items()
+        for room, count in rooms.items()
+        if count > (known := COUNTS.get(pattern, {}).get(room, 0))
+    ]
+    assert worse == []
+
+
+def test_finished_rows_are_gone():
+    today = counts()
+    finished = [
+        (pattern, room)
+        for pattern, rooms in COUNTS.items()
+        for room in rooms
+        if not today.get(pattern, {}).get(room)
+    ]
+    assert finished == [], "run python tests/docs/test_wording.py"
+
+
+def test_texts_of_a_module():
+    source = '''
+"""What a thing does; `whose` is a name.
+
+Args:
+  size: of a batch at most.
+  name: kept, in place of another.
+"""
+# goes on
+# anew
+x = 1  # drawn
+raise ValueError(f"{x} is refused")
+'''
+    found = [name for _, text in texts(source) for name in hits(text)]
+    expected = [
+        "anew",
+        "at most",
+        "drawn",
+        "goes on",
+        "in place of",
+        "opening",
+        "opening",
+        "refuse",
+    ]
+    assert sorted(found) == expected
+
+
+def main() -> None:
+    """Rewrite COUNTS of this file."""
+    today = counts()
+    raised = [
+        f"{pattern} in {room}: {COUNTS[pattern].get(room, 0)} -> {count}"
+        for pattern, rooms in today.items()
+        for room, count in rooms.items()
+        if COUNTS and count > COUNTS.get(pattern, {}).get(room, 0)
+    ]
+    if raised:
+        sys.exit("\n".join(raised))
+    rows = [
+        textwrap.fill(
+            f"{pattern}: " + ", ".join(f"{room} {count}" for room, count in rooms.items()),
+            width=98,
+            subsequent_indent="    ",
+        )
+        for pattern, rooms in today.items()
+    ]
+    path = pathlib.Path(__file__)
+    text = path.read_text()
+    start, end = text.index('TABLE = """') + 12, text.index('"""\n"""Pattern: hits')
+    path.write_text(text[:start] + "".join(f"{row}\n" for row in rows) + text[end:])
+
+
+if __name__ == "__main__":
+    main()
