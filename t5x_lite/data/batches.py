@@ -126,7 +126,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
 
     @property
     def epoch(self) -> float | None:
-        """How often the data were read, of a mixture the source that was read most often.
+        """The number of passes over the data; in a mixture, of the source that was read most often.
 
         Whole epochs of a task that is streamed; None where it does not tell them.
         """
@@ -255,7 +255,7 @@ def training_sources(
 
 
 def _identity(data: Data, vocabulary: Vocabulary, sources: Sequence[Source]) -> Mapping[str, Any]:
-    """What must be equal of caches, or of tasks, for a position to fit."""
+    """Return the facts of caches or tasks that a saved position must share."""
     if data.cache:
         caches = [source.cache for source in sources if source.cache is not None]
         rates = [str(source.rate) for source in sources]
@@ -278,7 +278,7 @@ def _identity(data: Data, vocabulary: Vocabulary, sources: Sequence[Source]) -> 
 
 
 def _refreshes(data: Data, sources: Sequence[Source]) -> Refreshes | None:
-    """What finds new negatives, if that is asked for."""
+    """Return the source of new negatives, if the config asks for it."""
     if not data.refresh.period:
         return None
     if len(sources) > 1:
@@ -288,7 +288,7 @@ def _refreshes(data: Data, sources: Sequence[Source]) -> Refreshes | None:
 
 
 def _is_natural(data: Data) -> bool:
-    """Whether an epoch has each example of each cache once, as no rate says otherwise."""
+    """Return whether an epoch has each example of each cache once."""
     texts = [data.cache] if isinstance(data.cache, str) else data.cache
     rated = any(split_rate(text)[1] is not None for text in texts)
     if data.mixing != Mixing() or find_mixture(data) is not None:
@@ -323,7 +323,7 @@ def open_sources(
 
 
 def _are_members(data: Data, tasks: Sequence[str]) -> bool:
-    """Whether data.task is a mixture, and the caches were made of tasks of it."""
+    """Return whether data.task is a mixture of the tasks of the caches."""
     mixture = find_mixture(data)
     return mixture is not None and set(tasks) <= {member.task for member in mixture.members}
 
@@ -457,7 +457,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
 
 
 def has_task_metrics(data: Data) -> bool:
-    """Whether data.task has metrics of its own, as its cache says, without importing the task."""
+    """Return whether data.task has its own metrics, as its cache says; the task is not imported."""
     caches = [Cache(directory) for directory, _ in mixed_sources(data)]
     if not data.task or data.task in [c.index.task for c in caches]:
         return any(c.index.has_metrics for c in caches if c.index.task == data.task)

@@ -100,7 +100,7 @@ def _ending(data: Data, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def task_metrics(task: seqio.Task) -> tuple[Callable[..., Any], list[Callable[..., Any]]]:
-    """What turns predicted text into a metric."""
+    """Return the functions that turn predicted text into metrics."""
     return task.postprocess_fn, list(task.predict_metric_fns)
 
 
@@ -293,7 +293,7 @@ def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
 
 
 def is_absent(error: BaseException | None) -> bool:
-    """Whether an error comes of a file that is not there."""
+    """Return whether a missing file caused an error."""
     missing = (FileNotFoundError, tf.errors.NotFoundError)
     while error is not None and not isinstance(error, missing):
         error = error.__cause__
@@ -366,7 +366,7 @@ def held_out_members(
 
 
 def _is_there(one: Present, split: str) -> bool:
-    """Whether the files of a split are there."""
+    """Return whether the files of a split exist."""
     try:
         one.task.source.get_dataset(split=split, shuffle=False)
     except InputError as error:

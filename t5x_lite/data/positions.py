@@ -18,7 +18,7 @@ from t5x_lite.data.config import (
 
 ON_THE_FLY = b"t5x_lite iterator 3\n"
 FORMER = (b"t5x_lite iterator 1\n", b"t5x_lite iterator 2\n")
-"""Of tasks, in orders that are not made any more: their iterators were all of tf.data."""
+"""Positions of tasks in orders that no longer exist: their iterators were all of tf.data."""
 FORMER_LAYOUTS = {"pairs": "groups"}
 """Layouts that earlier versions' positions call otherwise."""
 FROM_CACHE = b"t5x_lite cache position 1\n"
@@ -58,7 +58,7 @@ def share_of_batch(data: Data, process_count: int) -> int:
 
 
 def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
-    """What must be equal for a position to fit, wherever the data are read from."""
+    """Return the facts that a position must share, wherever the data come from."""
     names = ("batch_size", "inputs_length", "targets_length", "pack", "shuffle")
     own = {name: getattr(data, name) for name in names}
     if data.final_sentinel:  # positions of earlier versions have none
@@ -81,7 +81,7 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
 def former_identity(
     state: bytes, current: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What an earlier version's position of a task and today's both say of the data."""
+    """Return the facts that both an earlier version's position and today's state."""
     kind = next(kind for kind in FORMER if state.startswith(kind))
     header, _, _ = zlib.decompress(unseal(kind, state)).partition(b"\n")
     saved = json.loads(header)["identity"]

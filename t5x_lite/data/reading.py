@@ -165,7 +165,7 @@ def _training_source(one: Present, vocabulary: Vocabulary, *, rate: Fraction, se
 
 
 def _recipe(one: Present, vocabulary: Vocabulary) -> tuple[Recipe, bool]:
-    """What is done with the tokens, and whether the task runs through all of its steps before."""
+    """Return the recipe for the tokens, and whether all steps of the task run before it."""
     one.data.layout.of_task(tuple(one.task.output_features))  # whether it shows the task
     try:
         recipe = recipe_of(one.data, vocabulary, one.task, bake=False)
@@ -213,7 +213,7 @@ _AT_A_TIME = 64
 
 
 class Feed:
-    """What a task gives, some examples at a time; its place can be saved (`sources.Feed`)."""
+    """The examples of a task, some at a time, from a place that can be saved (`sources.Feed`)."""
 
     def __init__(self, blocks: Dataset, names: Sequence[str]):
         """Starts at the first example.
@@ -342,7 +342,7 @@ def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
 
 
 def _first_marked(dataset: Any) -> Any:
-    """Of one pass: `EPOCH` is 1 in the first example, 0 in the others."""
+    """Mark one pass: `EPOCH` is 1 in the first element, 0 in the others."""
     if not isinstance(dataset.element_spec, Mapping):
         return dataset
     return dataset.enumerate().map(
@@ -351,7 +351,7 @@ def _first_marked(dataset: Any) -> Any:
 
 
 def _counted(dataset: Any) -> Any:
-    """Of passes that were marked so, one after the other: `EPOCH` is the number of the pass."""
+    """Number passes that `_first_marked` marked: `EPOCH` is the number of the pass."""
     spec = dataset.element_spec
     if not isinstance(spec, Mapping) or EPOCH not in spec:
         return dataset

@@ -1,4 +1,4 @@
-"""What the examples of a run come from: caches, tasks in memory, and tasks that are streamed.
+"""Sources of a run's examples: caches, tasks in memory, and tasks that are streamed.
 
     held = Held(("inputs", "targets"), examples)         # tokens in memory: any example can be read
     held.read(np.array([17, 3]))
@@ -212,7 +212,7 @@ class Running:
         self._passes = [(0, 0.0)]  # from which number on how many epochs were begun before
 
     def available(self, count: int) -> int:
-        """How many of the first `count` examples there are; it reads up to them."""
+        """Read up to `count` examples, and return how many of them there are."""
         with self._lock:
             while self._read < count and not self._is_over:
                 try:
@@ -230,12 +230,12 @@ class Running:
             return min(count, self._read)
 
     def epochs(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """How often the data were read before each example."""
+        """Return the number of complete passes before each example."""
         self.available(int(numbers.max(initial=-1)) + 1)
         return np.array([self._epochs[number] for number in numbers.tolist()], np.int64)
 
     def epochs_before(self, count: int) -> float:
-        """How often the data were read before the last of `count` examples; NaN is not known."""
+        """Return the number of passes before the last of `count` examples; NaN if unknown."""
         place = bisect.bisect_right(self._passes, (max(0, count - 1), math.inf)) - 1
         return self._passes[place][1]
 
@@ -261,7 +261,7 @@ class Running:
             del self._passes[:past]
 
     def state(self) -> bytes:
-        """What `restore` needs: the kept examples, and the place behind them."""
+        """Return the kept examples and the place behind them, for `restore`."""
         with self._lock:
             numbers = sorted(self._kept)
             buffer = io.BytesIO()
@@ -338,20 +338,20 @@ class Source:
 
     @property
     def identity(self) -> str | None:
-        """What its examples are, of a task; None is not known."""
+        """A name of the examples of a task, for a saved position; None if unknown."""
         if isinstance(self.split, Held):
             return f"{self.split.size} examples ({self.split.digest[:16]})"
         return self.split.identity if isinstance(self.split, Running) else None
 
     def available(self, count: int) -> int:
-        """How many of the first `count` examples there are in one pass."""
+        """Return how many of the first `count` examples one pass has."""
         if isinstance(self.split, Running):
             return self.split.available(count)
         assert self.size is not None
         return min(count, self.size)
 
     def epochs_before(self, count: float | int) -> float:
-        """How often the data were read in the first `count` examples; NaN is not known."""
+        """Return the number of passes in the first `count` examples; NaN if unknown."""
         if isinstance(self.split, Running):
             return self.split.epochs_before(math.ceil(count))
         assert self.size is not None

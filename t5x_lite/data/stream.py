@@ -101,7 +101,7 @@ class Span:
 
     @property
     def after(self) -> Position:
-        """Where the next span begins."""
+        """The position of the next span."""
         if self.end < self.window.num_rows:
             return Position(self.window.number, self.end)
         return Position(self.window.number + 1)
@@ -174,7 +174,7 @@ class Stream:
         )
 
     def _before_the_end(self, places: Int[np.ndarray, " n"]) -> int:
-        """How many of some places come before a source would have to begin anew."""
+        """Count the places before a source would have to begin anew."""
         sources, counts = self._schedule.at(places)
         there = np.ones(len(places), bool)
         for k, source in enumerate(self.sources):
@@ -381,7 +381,7 @@ class Stream:
         return examples
 
     def epochs(self, position: Position) -> list[float]:
-        """How often each source was read before a position, to within a window; NaN: not known."""
+        """Return the passes over each source before a position, to within a window; NaN if unknown."""
         counts = self._counts(position)
         return [s.epochs_before(count) for count, s in zip(counts, self.sources, strict=True)]
 

@@ -67,7 +67,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Trained(NamedTuple):
-    """What a run made.
+    """The result of a run.
 
     Attributes:
       workdir: its work directory, which `t5x_lite.load` takes.
@@ -363,7 +363,7 @@ def _trained_part(learner: Learner, base: Base | None) -> list[str]:
 
 
 def _is_owed(experiment: Experiment, step: int, history: Mapping[int, object]) -> bool:
-    """Whether the evaluation of a step that was saved is still to be made: a signal ended it."""
+    """Return whether a signal ended the evaluation of a saved step, so that it is still to be made."""
     due = step >= experiment.steps or step % experiment.evaluation.period == 0
     return step > 0 and due and step not in history
 

@@ -111,7 +111,7 @@ def _blocks(size: int, shuffle: Shuffle) -> Dataset:
 
 
 def can_be_permuted(dataset: Dataset) -> bool:
-    """Whether its examples can be read in any order, as those of tensors and of maps of them."""
+    """Return whether the examples can be read in any order, as those of tensors can."""
     from t5x_lite.data.elements import tf
 
     if int(dataset.cardinality()) < 1:
@@ -138,7 +138,7 @@ def sizes_of(files: Sequence[Any]) -> str | None:
 
 
 def fit_in_memory(files: Sequence[Any]) -> bool:
-    """Whether files have `IN_MEMORY_BYTES` at most; compressed ones and Parquet count eightfold.
+    """Return whether files have `IN_MEMORY_BYTES` at most; compressed ones and Parquet count eightfold.
 
     It is False where one of them cannot be looked at, as it is no file here.
     """

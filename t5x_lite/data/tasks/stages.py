@@ -1,4 +1,4 @@
-"""What tasks are made of: tf.data stages between raw text and seqio's "inputs" and "targets".
+"""Parts of tasks: tf.data stages between raw text and seqio's "inputs" and "targets".
 
 The words, as in seqio: a source yields raw examples, a preprocessor is a function from dataset to
 dataset, and `seqio.CacheDatasetPlaceholder` divides the preprocessors in those whose output an
@@ -336,7 +336,7 @@ class Source(seqio.FunctionDataSource):
         super().__init__(dataset_fn, splits=splits)
 
     def fits_in_memory(self, split: str) -> bool:
-        """Whether training may hold the examples of a split, and permute them as a whole."""
+        """Return whether training may hold the examples of a split in memory."""
         return shuffling.can_be_permuted(self._made_of(split))
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
