@@ -226,7 +226,7 @@ def test_helps_are_frozen_and_import_nothing_heavy():
 
 
 def test_errors_are_frozen():
-    assert MISSING_FILE.keys() == COMMANDS.keys()
+    assert MISSING_FILE.keys() == COMMANDS.keys(), "MISSING_FILE has one line for each command"
     assert errors() == ERRORS.read_text(encoding="utf-8"), REWRITE
 
 

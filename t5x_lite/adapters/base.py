@@ -6,6 +6,11 @@
 
 Their parameters are at adapters/NAME/STACK/SITE, as adapters/lora/encoder/attention/query/a; those
 of the model stay where they are. `t5x_lite.nn.slots` has the sites' names.
+
+A method is a subclass of `Adapter`, and the `nnx.Module` that it puts into each slot. A line in
+`adapters.grammar.METHODS` gives it the name that `adapters.add`, checkpoints and deltas know it by.
+Merging and deltas read `of_kernel` and `parts` of what is in a slot: a subclass that computes
+another branch overrides these too.
 """
 
 import dataclasses

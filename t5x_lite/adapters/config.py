@@ -57,9 +57,10 @@ class Adapters:
         one; it is frozen unless `train` names it.
       use: the modules that are in use, with commas between, or blocks that compose them, as
         "Stack(en, Fuse(sst2, nli))" (`t5x_lite.adapters.grammar`); "" is all that are added and
-      loaded. train: trained parts: names of modules, "fusion" and "router" for what Fuse and Route
-        blocks have, "head" for heads and the objective's own layers, "norms" for the model's layer
-        norms, "base" for the whole model; () is what `add` names, fusions, routers, and the head.
+        loaded.
+      train: trained parts: names of modules, "fusion" and "router" for what Fuse and Route blocks
+        have, "head" for heads and the objective's own layers, "norms" for the model's layer norms,
+        "base" for the whole model; () is what `add` names, fusions, routers, and the head.
       base_dtype: dtype in which a run keeps the model that is frozen; modules stay float32.
     """
 

@@ -1,6 +1,6 @@
 """The grammar of adapters: lines of `adapters.add` and of `adapters.use`.
 
-The grammar of modules: one line of text says a module's name, its method and its options.
+A line of `adapters.add` states a module's name, its method and its options.
 
     parse_module("rte = lora(r=8)")          Lora(name="rte", rank=8)
     write_module(Lora(name="rte", rank=16))  "rte = lora(rank=16)"
@@ -9,7 +9,7 @@ A line is read by Python's `ast` and never run. Names are identifiers; values ar
 True, False, None, and tuples of them. `METHODS` is the one place that knows the methods: a new one
 is a line there, and its options are the fields of the config that its constructor makes.
 
-The grammar of `adapters.grammar`: one line of text says which modules are in use, and how.
+A line of `adapters.use` states which modules are in use, and how they are composed.
 
     parse_trees("rte, mrpc")                         ("rte", "mrpc")         at different sites
     parse_trees("Stack(en, Fuse(sst2, nli))")        (Stack(("en", Fuse(("sst2", "nli")))),)

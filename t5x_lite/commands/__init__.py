@@ -5,6 +5,8 @@ costs what one command needs.
 
     COMMANDS["search"]           # the options of t5x_lite.commands.search.search, a dataclass
     summaries()["train"]         # the first line of its docstring; nothing is imported
+
+A new command is a function and a line in `_PLACES` (docs/explanations/architecture.md).
 """
 
 import ast

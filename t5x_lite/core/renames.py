@@ -499,9 +499,9 @@ def _current_data(node: dict[str, Any]) -> dict[str, Any]:
     given = dict(node)
     negatives = given.pop("negatives", 0)
     if isinstance(given.get("layout"), str) and given["layout"] in _LAYOUTS:
-        name = _LAYOUTS[given["layout"]]
-        given["layout"] = {"type": f"{_PACKAGE}layouts.{name}"}
-        if name.endswith(":Groups"):
+        module, _, name = _LAYOUTS[given["layout"]].partition(":")
+        given["layout"] = {"type": f"{current(f'{_PACKAGE}data.layouts.{module}')}:{name}"}
+        if name == "Groups":
             given["layout"] |= {"negatives": negatives, "negatives_top": max(200, negatives)}
     return given
 

@@ -54,7 +54,7 @@ from t5x_lite.data.loading import (
 )
 from t5x_lite.data.mixing import CACHE_PERIOD, UnknownSize, cache_rates
 from t5x_lite.data.preprocessors import UNKNOWN
-from t5x_lite.data.sources import Held, Running, Source
+from t5x_lite.data.sources import Held, Running, Shuffled, Source
 from t5x_lite.data.tasks import shuffling, stages
 from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.data.tasks.questions import questions
@@ -98,7 +98,8 @@ def held_out_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[
             if is_whole
             else stages.stored(one.task, split, seed=0)
         )
-        feed = Feed(examples, features_of(examples, recipe, one.member.task))
+        names = features_of(examples, recipe, one.member.task)
+        feed = Feed(stages.in_blocks(examples, names, _AT_A_TIME), names)
         running = Running(feed, recipe.stored)
         if not running.available(1):
             raise no_example(data, split=split)
@@ -158,9 +159,8 @@ def _training_source(one: Present, vocabulary: Vocabulary, *, rate: Fraction, se
     recipe, is_whole = _recipe(one, vocabulary)
     if not is_whole and (held := _held(one, recipe, seed=seed)) is not None:
         return _source(one, recipe, held, rate=rate, size=held.size)
-    examples = _whole(one, seed=seed) if is_whole else _stored(one, seed=seed)
-    names = features_of(examples, recipe, one.member.task)
-    running = Running(Feed(examples, names), recipe.stored, identity=_files(one, seed=seed))
+    feed = _whole(one, recipe, seed=seed) if is_whole else _stored(one, recipe, seed=seed)
+    running = Running(feed, recipe.stored, identity=_files(one, seed=seed))
     return _source(one, recipe, running, rate=rate, size=None)
 
 
@@ -189,7 +189,7 @@ def _held(one: Present, recipe: Recipe, *, seed: int) -> Held | None:
     limit = shuffling.IN_MEMORY_BYTES if cut_off else None
     found: list[list[np.ndarray]] = []
     size = 0
-    feed = Feed(examples, names)
+    feed = Feed(stages.in_blocks(examples, names, _AT_A_TIME), names)
     with counting(f"tokenizing {one.member.named_task}", unit="examples") as advance:
         for block, _ in feed:
             found += block
@@ -213,22 +213,18 @@ _AT_A_TIME = 64
 
 
 class Feed:
-    """What a task gives, some examples at a time; its place can be saved (`stream.Feed`)."""
+    """What a task gives, some examples at a time; its place can be saved (`sources.Feed`)."""
 
-    def __init__(self, examples: Dataset, names: Sequence[str]):
+    def __init__(self, blocks: Dataset, names: Sequence[str]):
         """Starts at the first example.
 
         Args:
-          examples: flat dicts, perhaps with `EPOCH`.
+          blocks: of `stages.in_blocks`, perhaps with `EPOCH` of all examples, or of each.
           names: the features that are taken.
         """
-        counted = (EPOCH,) if EPOCH in examples.element_spec else ()
-        self._names, self._counted = tuple(names), bool(counted)
-        self._iterator: Any = iter(
-            deterministic(
-                stages.in_blocks(examples, names, _AT_A_TIME, scalars=counted).prefetch(1)
-            )
-        )
+        there: Any = blocks.element_spec
+        self._names, self._counted = tuple(names), EPOCH in there
+        self._iterator: Any = iter(deterministic(blocks.prefetch(1)))
         self._checkpoint: Any = tf.train.Checkpoint(iterator=self._iterator)
         closed_at_exit(self)
 
@@ -236,7 +232,7 @@ class Feed:
         return self
 
     def __next__(self) -> tuple[list[list[np.ndarray]], Int[np.ndarray, " n"] | None]:
-        """See `stream.Feed`."""
+        """See `sources.Feed`."""
         try:
             block = next(self._iterator)
         except tf.errors.OpError as error:
@@ -245,11 +241,11 @@ class Feed:
                 self.close()
             raise found from error
         values = {name: value.numpy() for name, value in block.items()}
-        epochs = values[EPOCH] if self._counted else None
-        return examples_of_block(values, self._names), epochs
+        found = examples_of_block(values, self._names)
+        return found, np.broadcast_to(values[EPOCH], len(found)) if self._counted else None
 
     def state(self) -> bytes:
-        """See `stream.Feed`."""
+        """See `sources.Feed`."""
         with tempfile.TemporaryDirectory() as directory:
             self._checkpoint.write(f"{directory}/position")
             files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
@@ -257,7 +253,7 @@ class Feed:
         return json.dumps(sizes).encode() + b"\n" + b"".join(files.values())
 
     def restore(self, state: bytes) -> None:
-        """See `stream.Feed`."""
+        """See `sources.Feed`."""
         header, _, content = state.partition(b"\n")
         with tempfile.TemporaryDirectory() as directory:
             for name, size in json.loads(header).items():
@@ -289,19 +285,27 @@ def _files(one: Present, *, seed: int) -> str | None:
     return None if found is None else found.size
 
 
-def _stored(one: Present, *, seed: int) -> Dataset:
-    """The training examples at the placeholder, with `EPOCH`, for ever."""
+def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
+    """The training examples at the placeholder, for ever."""
     data, task = one.data, one.task
+    names = recipe.stored
+
+    def blocks(raw: Dataset, seed: int) -> Dataset:
+        examples = task.preprocess_precache(raw, seed)
+        features_of(examples, recipe, one.member.task)
+        return stages.in_blocks(examples, names, _AT_A_TIME)
+
     passes = _passes(one, seed=seed)
     if passes is not None:
-        examples = shuffling.endless(passes, task.preprocess_precache, seed=seed, epoch=EPOCH)
+        found = shuffling.endless(passes, blocks, seed=seed, epoch=EPOCH)
     else:
         raw = task.source.get_dataset("train", shuffle=data.shuffle, seed=seed)
-        examples = _counted(_first_marked(task.preprocess_precache(raw, seed)).repeat())
-    return examples.shuffle(data.shuffle_buffer, seed=seed) if data.shuffle else examples
+        found = _counted(_first_marked(blocks(raw, seed)).repeat())
+    feed = Feed(found, names)
+    return Shuffled(feed, size=data.shuffle_buffer, seed=seed) if data.shuffle else feed
 
 
-def _whole(one: Present, *, seed: int) -> Dataset:
+def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
     """The training examples behind all steps of the task, trimmed, for ever.
 
     They are with `EPOCH` unless a preprocessor drops what it does not know, or the raw examples
@@ -322,7 +326,7 @@ def _whole(one: Present, *, seed: int) -> Dataset:
     # Steps of their own in the task's list would shift the seeds that seqio gives to the others.
     counted = copy.copy(task)
     counted.preprocess_precache, counted.preprocess_postcache = precache, postcache
-    return dataset_of(
+    examples = dataset_of(
         data,
         counted,
         split="train",
@@ -331,6 +335,10 @@ def _whole(one: Present, *, seed: int) -> Dataset:
         seed=seed,
         num_epochs=None,
     )
+    names = features_of(examples, recipe, one.member.task)
+    there: Any = examples.element_spec
+    scalars = (EPOCH,) if EPOCH in there else ()
+    return Feed(stages.in_blocks(examples, names, _AT_A_TIME, scalars=scalars), names)
 
 
 def _first_marked(dataset: Any) -> Any:

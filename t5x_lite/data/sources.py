@@ -22,7 +22,7 @@ import io
 import logging
 import math
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol, runtime_checkable
@@ -49,6 +49,10 @@ class Examples(Protocol):
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
         """The stored features, int32."""
+        ...
+
+    def longest(self) -> Int[np.ndarray, " n"] | None:
+        """Tokens of the longest text of each example, where they are known beside `counts`."""
         ...
 
 
@@ -79,7 +83,7 @@ class Held:
         return self._lengths[indices]
 
     def longest(self) -> None:
-        """No lengths of texts are known beside `counts`."""
+        """See `Examples.longest`."""
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
         """See `Examples.read`."""
@@ -111,6 +115,77 @@ class Feed(Protocol):
     def close(self) -> None:
         """Lets go of what is read ahead."""
         ...
+
+
+class Shuffled:
+    """A feed whose next example is drawn at random from so many that wait (a shuffle buffer)."""
+
+    def __init__(self, feed: Feed, *, size: int, seed: int):
+        """Reads nothing yet."""
+        self._feed, self._size, self._seed = feed, size, seed
+        self._waiting: list[tuple[list[np.ndarray], int]] = []
+        self._number, self._told = 0, True
+
+    def __next__(self) -> tuple[list[list[np.ndarray]], Int[np.ndarray, " n"] | None]:
+        """See `Feed`; a feed that ends leaves what waits."""
+        given: list[tuple[list[np.ndarray], int]] = []
+        while not given:
+            examples, epochs = next(self._feed)
+            self._told = epochs is not None
+            numbers = [0] * len(examples) if epochs is None else epochs.tolist()
+            draws = np.random.default_rng([self._seed, self._number])
+            places = draws.integers(0, self._size, len(examples)).tolist()
+            self._number += 1
+            for place, one in zip(places, zip(examples, numbers, strict=True), strict=True):
+                if len(self._waiting) < self._size:
+                    self._waiting.append(one)
+                else:
+                    given.append(self._waiting[place])
+                    self._waiting[place] = one
+        found = [example for example, _ in given]
+        return found, np.array([epoch for _, epoch in given]) if self._told else None
+
+    def state(self) -> bytes:
+        """See `Feed`."""
+        examples = [example for example, _ in self._waiting]
+        buffer = io.BytesIO()
+        np.savez(
+            buffer,
+            **_packed(examples),
+            epochs=np.array([epoch for _, epoch in self._waiting], np.int64),
+            number=np.array(self._number),
+            feed=np.frombuffer(self._feed.state(), np.uint8),
+        )
+        return buffer.getvalue()
+
+    def restore(self, state: bytes) -> None:
+        """See `Feed`."""
+        with np.load(io.BytesIO(state), allow_pickle=False) as saved:
+            examples = _unpacked(saved)
+            self._waiting = list(zip(examples, saved["epochs"].tolist(), strict=True))
+            self._number = int(saved["number"])
+            self._feed.restore(saved["feed"].tobytes())
+
+    def close(self) -> None:
+        """See `Feed`."""
+        self._feed.close()
+
+
+def _packed(examples: Sequence[Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
+    """Examples as arrays that NumPy saves."""
+    parts = [part for example in examples for part in example]
+    return {
+        "width": np.array(len(examples[0]) if examples else 1),
+        "lengths": np.array([len(part) for part in parts], np.int64),
+        "tokens": np.concatenate([np.zeros(0, np.int32), *parts]).astype(np.int32),
+    }
+
+
+def _unpacked(saved: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
+    """The examples of `_packed`."""
+    width, lengths = int(saved["width"]), saved["lengths"]
+    parts = np.split(saved["tokens"], lengths.cumsum()[:-1])
+    return [parts[first : first + width] for first in range(0, len(lengths), width)]
 
 
 class Running:
@@ -174,6 +249,9 @@ class Running:
         found = [self._kept[number] for number in indices.tolist()]
         return [dict(zip(self._features, parts, strict=True)) for parts in found]
 
+    def longest(self) -> None:
+        """See `Examples.longest`."""
+
     def forget(self, before: int, *, but: Collection[int] = ()) -> None:
         """Lets go of the examples before a number, of some not."""
         with self._lock:
@@ -186,14 +264,12 @@ class Running:
         """What `restore` needs: the kept examples, and the place behind them."""
         with self._lock:
             numbers = sorted(self._kept)
-            parts = [part for number in numbers for part in self._kept[number]]
             buffer = io.BytesIO()
             np.savez(
                 buffer,
                 numbers=np.array(numbers, np.int64),
                 epochs=np.array([self._epochs[number] for number in numbers], np.int64),
-                lengths=np.array([len(part) for part in parts], np.int64),
-                tokens=np.concatenate([np.zeros(0, np.int32), *parts]).astype(np.int32),
+                **_packed([self._kept[number] for number in numbers]),
                 passes=np.array(self._passes, np.float64),
                 read=np.array(self._read),
                 feed=np.frombuffer(self._feed.state(), np.uint8),
@@ -204,12 +280,7 @@ class Running:
         """Goes to where `state` was called."""
         with self._lock, np.load(io.BytesIO(state), allow_pickle=False) as saved:
             numbers = saved["numbers"].tolist()
-            parts = np.split(saved["tokens"], saved["lengths"].cumsum()[:-1])
-            width = len(self._features)
-            self._kept = {
-                number: parts[place * width : (place + 1) * width]
-                for place, number in enumerate(numbers)
-            }
+            self._kept = dict(zip(numbers, _unpacked(saved), strict=True))
             self._epochs = dict(zip(numbers, saved["epochs"].tolist(), strict=True))
             self._passes = [(int(first), epoch) for first, epoch in saved["passes"].tolist()]
             self._read, self._is_over = int(saved["read"]), False

@@ -500,9 +500,9 @@ def check_head(
     known = [name for name in _OBJECTIVES if name in heads]
     if not known:
         raise InputError(
-            f"{where} is answered by a head: the objective must be Classify, Spans, Choose or "
-            "TagTokens, or the checkpoint have such a head; the heads are "
-            f"{', '.join(heads) or 'none'}"
+            f"{where} is answered by a head called {' or '.join(_OBJECTIVES)}: the objective must "
+            "be Classify, Spans, Choose or TagTokens, or the checkpoint have such a head; the "
+            f"heads are {', '.join(heads) or 'none'}"
         )
     if form is not None and form not in heads:
         raise InputError(
@@ -518,9 +518,12 @@ def check_head(
 def _check_classes(head: Head, labels: Sequence[str] | None, *, where: str, remedy: str) -> None:
     wanted = 1 if labels is None else len(labels)
     if isinstance(head, ClassHead) and head.num_classes != wanted:
-        said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"
+        named = (
+            "no labels, so it is a score" if labels is None else f"the labels {', '.join(labels)}"
+        )
         raise InputError(
-            f"objective.num_classes {head.num_classes} (head {head.name}): {where} {said}: {remedy}"
+            f"objective.num_classes {head.num_classes} (head {head.name}): {where} has {named}: "
+            f"{remedy}"
         )
 
 

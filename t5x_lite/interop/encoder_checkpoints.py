@@ -58,7 +58,7 @@ from t5x_lite.interop.tokenizers import kept_files, read_encoder_tokenizer, toke
 from t5x_lite.layouts import Encoder
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig
-from t5x_lite.models.heads import HEADS, Classifier, ClassifierKind, Head, by_name
+from t5x_lite.models.heads import HEADS, Classifier, ClassifierKind, Head, by_name, is_custom
 from t5x_lite.models.pretraining_heads import Mlm
 from t5x_lite.models.vector_heads import Dense
 from t5x_lite.objectives.learner import heads_of, views_of
@@ -368,7 +368,7 @@ def exported_head(
 ) -> Head | None:
     """The head that is exported; None is the encoder alone."""
     heads = heads_of(experiment.objective, experiment.heads)
-    known = {key: head for key, head in heads.items() if family.heads(head)}
+    known = {key: head for key, head in heads.items() if family.heads(head) and not is_custom(head)}
     if name == "none":
         return None
     if name is not None:

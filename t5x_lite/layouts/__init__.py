@@ -1,4 +1,4 @@
-"""Layouts: how examples become the rows of a batch, packed or padded; one file each.
+"""Layouts: how examples become the rows of a batch, packed or padded.
 
 from t5x_lite import layouts
 

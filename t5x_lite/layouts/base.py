@@ -1,23 +1,20 @@
 """The base of layouts, and the packing and padding of rows.
 
-A layout is a frozen config, and the only place that knows what its rows are. tf.data, caches, plans
-and checks of configs call the same object:
+A layout makes the rows of a batch from the examples of a task. It is a frozen config, and the only
+place that knows what its rows are. tf.data, caches, plans and checks of configs call the same object:
 
     layout = Labelled()
     layout.check(task_features)                      # an InputError says which layout fits
     lengths = layout.lengths(inputs=512, targets=114)
     layout.lay_out(examples, rows, num_rows=8, lengths=lengths, pack=False, tokens=tokens)
 
-A new layout is a new file with a subclass; a config names it, `Data(layout=Mine())`, and nothing
-else changes. Features of a batch that hold token ids end in "_tokens": these are padded with the
-vocabulary's padding and counted. The others are padded with 0, or NaN where they are floats.
+A custom layout is a subclass in any module. A config names it, `Data(layout=Mine())`, and an
+objective admits it if it is a subclass of one of `Objective.layouts`. Features of a batch that hold
+token ids end in "_tokens": they are padded with the vocabulary's padding, and counted. The others
+are padded with 0, or with NaN if they are floats.
 
-Sequences of tokens in the rows of a batch, without TensorFlow: what layouts are made of.
-
-Rows are equal to those of seqio's feature converters, names, segments and positions included. Which
-examples share a row is decided before (`packing.first_fit`).
-
-Which examples share a row: first fit, from their lengths alone.
+`Rows` makes rows that equal those of seqio's feature converters, names, segments and positions
+included. `first_fit` decides which examples share a row, from their lengths alone:
 
     first_fit([[4, 3], [9, 2], [5, 2]], capacity=(10, 7))   -> [0, 1, 0]
 

@@ -7,25 +7,22 @@
 A head has a name, that of its parameters: those of "mlm" are at heads/mlm. A checkpoint keeps all
 heads that its run and the runs before it made; those that the loss does not read are frozen.
 
-The head of multiple choice: one number of each row, and the likeliest row of a question's.
+A custom head of any class trains by a custom objective. Evaluation, predict and serve answer by a
+`Classifier`, `Choice`, `Token` or `Span`. A custom head that shall answer is a subclass of one of
+these, keeps its name, and builds a module that is called in the same way.
 
-It is a classifier of one class that reads a question with each of its choices (transformers'
+`Choice` is a classifier of one class that reads a question with each of its choices (transformers'
 *ForMultipleChoice): the softmax is over the choices.
 
-Heads whose logits are those of classes: their names, and the order that a task has them in.
-
-The heads that classify a text by its [CLS] state: GLUE's, cross-encoders', multiple choice.
-
-What one is made of, by the model that it came with (transformers' *ForSequenceClassification):
+The layers of a `Classifier` are those of transformers' *ForSequenceClassification:
 
     bert      dense -> tanh -> dropout -> linear
     roberta   dropout -> dense -> tanh -> dropout -> linear
     electra   dropout -> dense -> gelu -> dropout -> linear
     deberta   dense -> gelu -> dropout -> linear
 
-The head that labels each token: names of things, parts of speech.
-
-The head that finds an answer in a text: where it begins and where it ends.
+`Token` labels each token: names of things, parts of speech. `Span` finds an answer in a text: where
+it begins and where it ends.
 """
 
 import dataclasses
@@ -91,6 +88,11 @@ class Head:
           InputError: it cannot read the states of such a model.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
+
+
+def is_custom(head: Head) -> bool:
+    """Return whether a class outside of this package builds the head and its parameters."""
+    return type(head).build.__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
 class HeadModules(nnx.Module):

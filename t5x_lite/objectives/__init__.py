@@ -1,1 +1,1 @@
-"""Training objectives: one paper, one file."""
+"""Training objectives: frozen configs and their loss modules. `base` defines both."""

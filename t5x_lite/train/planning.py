@@ -63,6 +63,7 @@ from t5x_lite.plan.sheet import Sheet, Sheets
 from t5x_lite.train import hosts, phases
 from t5x_lite.train.completion import with_classes, with_epochs
 from t5x_lite.train.step import TrainState, abstract_state, make_train_step, state_shardings
+from t5x_lite.train.training import completed
 from t5x_lite.train.workdir import WorkDirectory
 
 _logger = logging.getLogger(__name__)

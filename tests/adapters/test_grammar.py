@@ -1,5 +1,7 @@
 """Lines to configs and back, and one line for each thing that can be wrong."""
 
+from pathlib import Path
+
 import pytest
 
 from t5x_lite.adapters.bottleneck import Bottleneck, double_seq_bn, par_bn
@@ -32,6 +34,11 @@ def test_a_line_is_a_config_and_back(line):
     assert found == LINES[line]
     assert all(type(value) is type(vars(LINES[line])[name]) for name, value in vars(found).items())
     assert parse_module(write_module(found)) == found
+
+
+def test_every_method_is_in_the_reference():
+    page = (Path(__file__).parents[2] / "docs/reference/adapter_methods.md").read_text()
+    assert [method for method in METHODS if f"`{method}(" not in page] == []
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import pathlib
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from t5x_lite.adapters.bottleneck import par_bn
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.config.file import from_json
 from t5x_lite.core import renames
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.renames import current, current_fields, current_paths, hint
@@ -177,3 +179,10 @@ def test_a_failed_import_says_the_new_name():
     assert hint(caught.value) == ""
     assert hint(ImportError("x", name="numpy")) == ""
     assert hint(ValueError("x")) == ""
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "lm", "prefix_lm", "concat_lm", "encoder", "labelled"])
+def test_a_layout_by_name_is_that_of_today(name):
+    node = {"type": "t5x_lite.config:Data", "vocabulary": "v", "task": "a:b", "pack": False}
+    found = from_json(json.dumps({**node, "layout": name}), source="config.json")
+    assert found.layout.name == name

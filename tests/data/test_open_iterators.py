@@ -6,18 +6,18 @@ import pytest
 ENDING = """
 import time
 from t5x_lite.data.tasks import stages
-from t5x_lite.data.reading import Batches
-from t5x_lite.data.reading import as_numpy
+from t5x_lite.data.reading import Feed, as_numpy
 from t5x_lite.data.elements import tf
 
 def slow(example):
     time.sleep(0.3)
     return example
 
-numbers = tf.data.Dataset.range(1000).map(lambda number: {"number": number})
-dataset = stages.map_numpy(numbers, slow, {"number": tf.TensorSpec([], tf.int64)}).prefetch(4)
-batches, examples = Batches(dataset, identity={}), as_numpy(dataset)
-print(next(batches), next(examples))
+numbers = tf.data.Dataset.range(1000).map(lambda number: {"number": number[None]})
+dataset = stages.map_numpy(numbers, slow, {"number": tf.TensorSpec([None], tf.int64)}).prefetch(4)
+feed = Feed(stages.in_blocks(dataset, ("number",), 4), ("number",))
+examples = as_numpy(dataset)
+print("number", next(feed), next(examples))
 """
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from t5x_lite.data.sources import Held, Running
+from t5x_lite.data.sources import Held, Running, Shuffled
 
 EXAMPLES = [[[5, 6], [7]], [[8], []], [[], [9, 10, 11]]]
 
@@ -82,3 +82,25 @@ def test_the_end_and_passes_that_are_not_told():
     assert running.available(100) == 6
     assert np.isnan(running.epochs_before(6))
     assert running.epochs(np.array([5])).tolist() == [0]
+
+
+def test_a_shuffle_buffer_gives_each_example_once_and_goes_on():
+    def numbers(feed, count):
+        found = []
+        while len(found) < count:
+            examples, epochs = next(feed)
+            found += zip((int(one[0][0]) for one in examples), epochs.tolist(), strict=True)
+        return found[:count]
+
+    whole = numbers(Shuffled(Counting(), size=10, seed=3), 90)
+    assert len({*whole}) == 90
+    assert {*whole} <= {(number, number // 5) for number in range(100)}
+    assert whole != sorted(whole)
+    assert numbers(Shuffled(Counting(), size=10, seed=4), 90) != whole
+    first = Shuffled(Counting(), size=10, seed=3)
+    before = [next(first) for _ in range(7)]
+    count = sum(len(examples) for examples, _ in before)
+    again = Shuffled(Counting(), size=10, seed=3)
+    next(again)
+    again.restore(first.state())
+    assert numbers(again, 60) == whole[count : count + 60]

@@ -3,7 +3,8 @@
 Each entry of the archive does what it did, or is rejected by one line that names the command to
 run. Answers equal the records up to the rounding of another machine. Resumed outputs are compared
 on this machine, bit for bit: what a command adds to the part in the archive is what the same
-command writes there without that part.
+command writes there without that part. Runs without a cache (t5_live, custom, lora) begin their
+data anew, in the order of today: their losses were recorded again.
 """
 
 import contextlib

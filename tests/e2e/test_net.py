@@ -1,8 +1,8 @@
 """What commit ce7d4f4 wrote loads, answers and trains on as it did (scripts/net_goldens.py).
 
-The losses of runs whose data are read on the fly (t5_live, t5_sst2, lm, prefix_lm, contrastive,
-classify, spans) were recorded anew when the order on the fly became another one: such a run begins
-its data anew. Their answers are those of that commit.
+The losses of runs without a cache (t5_live, t5_sst2, lm, prefix_lm, contrastive, classify, spans)
+were recorded anew when their order became another one, those of text (t5_live, lm, prefix_lm)
+twice: such a run begins its data anew. Their answers are those of that commit.
 """
 
 import contextlib

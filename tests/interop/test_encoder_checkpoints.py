@@ -227,6 +227,16 @@ def test_one_of_several_heads():
     assert exported_head(alone, FAMILY, None, where="here") == Span()
 
 
+def test_a_custom_head_is_left_out(caplog):
+    class Mean(Classifier):
+        def build(self, model, *, rngs):
+            raise NotImplementedError
+
+    of = dataclasses.replace(experiment(NoLoss()), heads=(Mean(),))
+    assert exported_head(of, FAMILY, None, where="here") is None
+    assert caplog.messages == ["here: transformers has no such head, classifier; it is left out"]
+
+
 def params(of):
     rng = np.random.default_rng(0)
     found = {}

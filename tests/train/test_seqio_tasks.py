@@ -67,15 +67,16 @@ def test_each_task_has_its_own_metrics(experiment, whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_batches_are_those_of_seqio(experiment):
-    """The draws of the mixture's tasks are seqio's, of equal seeds."""
+@pytest.mark.parametrize("name", ["count_first", "count_length", "count_random"])
+def test_batches_are_those_of_seqio(experiment, name):
+    """Random steps of a task included, of equal seeds."""
     from t5x_lite.data.elements import seqio
 
-    data = dataclasses.replace(experiment.data, pack=False, shuffle=False)
+    data = dataclasses.replace(experiment.data, pack=False, shuffle=False, task=NAME + name)
     vocabulary = load_vocabulary(data.vocabulary)
     batches = data_batches.train_batches(data, vocabulary, seed=5)
     found = np.concatenate([next(batches)["encoder_input_tokens"] for _ in range(6)])
-    theirs = seqio.MixtureRegistry.get("count_all").get_dataset(
+    theirs = seqio.get_mixture_or_task(name).get_dataset(
         {"inputs": data.inputs_length, "targets": data.targets_length},
         "train",
         shuffle=False,

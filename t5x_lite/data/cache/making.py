@@ -565,14 +565,17 @@ def _run_block(block: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     """Tokens of all stored features of the examples of a block, and their lengths [n, F]."""
     from t5x_lite.data import elements
     from t5x_lite.data.elements import tf
+    from t5x_lite.data.tasks import stages
 
     columns: Any = dict(block)
     raw = tf.data.Dataset.from_tensor_slices(columns)
     dataset = _worker["task"].preprocess_precache(raw, seed=_worker["seed"])
     names = features_of(dataset, _worker["recipe"], _worker["name"])
+    blocks = stages.in_blocks(dataset, names, _READ_AT_A_TIME)
     found = [
-        [as_stored(example[name]) for name in names]
-        for example in elements.as_numpy(elements.deterministic(dataset))
+        example
+        for block in elements.as_numpy(elements.deterministic(blocks))
+        for example in examples_of_block(block, names)
     ]
     counts = np.array([[len(part) for part in parts] for parts in found], np.int64)
     parts = [part for parts in found for part in parts]

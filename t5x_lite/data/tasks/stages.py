@@ -112,11 +112,7 @@ def in_blocks(
             found |= {name: feature.flat_values, f"{name}/ends": feature.row_limits()}
         return found
 
-    @tf.autograph.experimental.do_not_convert
-    def chosen(example):
-        return {name: example[name] for name in (*names, *scalars)}
-
-    return dataset.map(chosen).ragged_batch(size).map(flat)
+    return dataset.ragged_batch(size).map(flat)
 
 
 # Preprocessors. seqio passes `output_features` and `sequence_length` to those that name them.
