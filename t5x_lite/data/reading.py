@@ -213,13 +213,13 @@ _AT_A_TIME = 64
 
 
 class Feed:
-    """What a task gives, some examples at a time; its place can be saved (`sources.Feed`)."""
+    """A feed of blocks of a task's examples; its position can be saved (`sources.Feed`)."""
 
     def __init__(self, blocks: Dataset, names: Sequence[str]):
         """Starts at the first example.
 
         Args:
-          blocks: of `stages.in_blocks`, perhaps with `EPOCH` of all examples, or of each.
+          blocks: blocks of `stages.in_blocks`, perhaps with `EPOCH` of all examples, or of each.
           names: the features that are taken.
         """
         there: Any = blocks.element_spec

@@ -51,13 +51,13 @@ PATTERNS = {
 
 TABLE = """
 opening: __init__ 19, adapters 188, c4 70, checkpoints 31, commands 12, config 5, core 21, data
-    482, decoding 3, evaluate 12, inference 13, interop 129, layouts 3, metrics 6, models 8, nn
+    481, decoding 3, evaluate 12, inference 13, interop 129, layouts 2, metrics 6, models 7, nn
     21, objectives 20, optim 2, plan 5, report 5, retrieval 12, serve 3, train 89
-clause: __init__ 1, adapters 11, c4 3, checkpoints 6, commands 5, config 6, core 13, data 43,
-    evaluate 3, inference 8, interop 30, layouts 4, metrics 1, models 2, nn 3, objectives 9, optim
+clause: __init__ 1, adapters 10, c4 3, checkpoints 6, commands 5, config 6, core 13, data 43,
+    evaluate 3, inference 8, interop 30, layouts 3, metrics 1, models 2, nn 3, objectives 9, optim
     2, report 1, serve 2, train 24
 of which: __init__ 1, adapters 48, c4 9, checkpoints 5, commands 13, config 6, core 14, data 95,
-    decoding 3, evaluate 9, inference 14, interop 40, layouts 6, metrics 7, models 8, nn 18,
+    decoding 3, evaluate 9, inference 14, interop 40, layouts 6, metrics 7, models 7, nn 18,
     objectives 37, optim 7, plan 4, report 2, retrieval 6, serve 5, train 21
 those of: __init__ 5, adapters 60, c4 9, checkpoints 9, commands 7, config 16, core 30, data 149,
     decoding 8, evaluate 9, inference 25, interop 41, layouts 12, metrics 7, models 25, nn 42,
