@@ -113,7 +113,7 @@ class Line:
     """Settings of one line.
 
     Attributes:
-      pattern: a task's name; * stands for any letters, ? for one.
+      pattern: task name; * matches any letters, ? one letter.
       values: the settings.
     """
 

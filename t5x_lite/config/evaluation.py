@@ -28,7 +28,7 @@ class Ways:
       names: names of the rankings.
       weights: weights of the dense, the lexical and the multi-vector score in "all".
       pair_weights: weights of the dense and the lexical score in "dense_lexical".
-      depth: documents of a ranking at most, and of each head's candidates.
+      depth: maximum documents of a ranking, and of each head's candidates.
       rerank: documents of the dense ranking that are scored again.
     """
 
@@ -59,11 +59,11 @@ class Retrieval:
       directory: directory in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" measures
         nothing.
       pooling: "cls" or "mean"; None is what the objective says, or else "mean".
-      normalize: whether vectors have length 1, so that a score is a cosine; None is what the
-        objective says, or else True.
-      query_length: tokens of a query at most; None is data.inputs_length.
-      document_length: tokens of a document at most; None is data.inputs_length, or with
-        data.layout Groups() data.targets_length.
+      normalize: True if vectors have length 1, so that a score is a cosine; if None, the
+        objective's choice, or else True.
+      query_length: maximum tokens of a query; None is data.inputs_length.
+      document_length: maximum tokens of a document; None is data.inputs_length, or with data.layout
+        Groups() data.targets_length.
       query_prefix: text before every query, as some models ask for; None is the checkpoint's
         prompt for queries, if it has one.
       document_prefix: text before every document; None is as for queries.
@@ -116,7 +116,7 @@ class Evaluation:
       task_metrics: True if to decode and to compute the task's own metrics.
       max_examples: examples of the task metrics; None is the whole split.
       batch_size: examples decoded at once; None is the data's batch size.
-      max_decode_length: tokens decoded at most.
+      max_decode_length: maximum decoded tokens.
       num_beams: width of the beam search that decodes; 1 is greedy.
       length_penalty: length penalty of that search, by T5X's rule; None is 0.6.
       rank: True if the likeliest of the task's labels is the answer, and nothing is decoded; for

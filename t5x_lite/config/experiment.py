@@ -71,9 +71,8 @@ class Checkpoints:
       best: the metric by which one more stays, such as "validation/loss", or a pattern by which one
         more stays for each metric that it matches: "validation/*/score" for each task of a mixture.
         None keeps no best one; a metric of a test split is rejected.
-      best_mode: whether the highest or the lowest value is best, max or min; None goes by the
-        metric's name: of losses, cross entropies, perplexities and errors the lowest, else the
-        highest.
+      best_mode: better direction: max or min; if None, min for losses, cross entropies,
+        perplexities and errors, else max.
       whole: True if a checkpoint holds what `init` gave and adapters or `train` freeze, too; else
         it names the checkpoint of `init` and digests of these arrays (`checkpoints.base`). A run
         that has begun to save all of it continues so.
@@ -178,7 +177,7 @@ class Experiment:
         expressions that match whole paths; () is all but heads that the loss does not read, and
         with adapters all but the model, too. The rest has no gradient, no decay and no optimizer
         state. `adapters.train` says the same by names.
-      init: the checkpoint whose weights the run begins with, and which of them.
+      init: checkpoint that the run begins with, and the choice of its weights.
       compute_dtype: dtype of the activations; parameters stay float32.
       matmul_precision: precision of float32 matrix products, in training and evaluation; products
         of bfloat16 numbers are the same with all. On a TPU "default" multiplies them in one pass of
@@ -187,8 +186,8 @@ class Experiment:
       checkpoints: when checkpoints are written and which ones stay.
       evaluation: measurements, and when they are made.
       mesh: layout of the devices.
-      microbatches: parts of a batch that are run one after the other, to save memory; the gradient
-        is that of the whole batch.
+      microbatches: number of sequential parts of a batch, to save memory; the gradient is the whole
+        batch's.
       tokens_per_part: the same by tokens that a device has in a part at most, padding included: as
         few parts as that allows, for each static shape of the batches. None goes by `microbatches`.
       microbatch_mode: mode of losses that compare each row with the whole batch: "cached"
@@ -197,7 +196,7 @@ class Experiment:
       hosts: the processes of a run on several hosts.
       profile: steps that are traced, into profile/ of the work directory.
       stop_early: when training ends before `steps`.
-      tracking: where metrics go in addition to the work directory's metrics.jsonl.
+      tracking: trackers of metrics in addition to the work directory's metrics.jsonl.
       xla: options of XLA's compiler for the train step, KEY=VALUE, several one behind the other:
         those of XLA_FLAGS, on a TPU those of LIBTPU_INIT_ARGS too, without dashes.
       compilation_cache: a directory that keeps compiled programs for the next start; "" is JAX's

@@ -55,7 +55,7 @@ def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
 
     Args:
       text: the JSON.
-      source: where the text is from, for the errors: a path.
+      source: path of the text, for errors.
       any_module: True if classes of all modules may be named, as by the config of a command.
 
     Raises:

@@ -45,10 +45,10 @@ class EarlyStopping:
     Attributes:
       metric: a metric of the evaluation, such as "validation/loss"; None never ends early, and one
         of a test split is rejected.
-      mode: whether the highest or the lowest value is best, max or min; None goes by the metric's
-        name: of losses, cross entropies, perplexities and errors the lowest, else the highest.
+      mode: better direction: max or min; if None, min for losses, cross entropies, perplexities and
+        errors, else max.
       patience: evaluations in a row without improvement that end training.
-      min_delta: a change of no more than this is no improvement.
+      min_delta: smallest change that counts as an improvement; it must be exceeded.
     """
 
     metric: str | None = None
@@ -132,7 +132,7 @@ class Capture:
         """Trace nothing yet.
 
         Args:
-          profile: which steps.
+          profile: steps to trace.
           directory: receives plugins/profile/DATE/HOST.xplane.pb; made if it is missing. It may
             be in a bucket (gs://): the trace is then copied there.
         """

@@ -71,11 +71,11 @@ def check_same(
     """Raise InputError, naming what differs, unless a place is of the same command.
 
     Args:
-      known: the identity that was stored; None if there is none that can be read.
+      known: the stored identity; None if none can be read.
       identity: identity of this command.
-      place: what was written.
-      content: what it holds, such as "lines".
-      output: what was asked for.
+      place: path of the written output.
+      content: content of the output, such as "lines".
+      output: requested output.
     """
     asked = json.loads(json.dumps(identity))
     if known == asked:
@@ -97,7 +97,7 @@ class Sink(Protocol):
     """The writer of a resumable file.
 
     Attributes:
-      done: entries that are written, those of an earlier process included.
+      done: written entries, including those of an earlier process.
       failed: True if the file could not be written, as on a full disk.
     """
 
@@ -116,8 +116,8 @@ class ResumableWriter:
     """Writes objects, one a line, behind those that are there.
 
     Attributes:
-      done: objects that are written, those of an earlier process included.
-      failed: whether the file could not be written, as on a full disk.
+      done: written objects, including those of an earlier process.
+      failed: True if the file could not be written, as on a full disk.
     """
 
     def __init__(self, file: BinaryIO, *, chunk: int, path: str):
@@ -145,9 +145,9 @@ class ResumableArray:
     """Writes rows of one shape behind those that are there, as a .npy file.
 
     Attributes:
-      done: rows that are written, those of an earlier process included.
-      failed: whether the file could not be written, as on a full disk.
-      shape: of a row; None before the first.
+      done: written rows, including those of an earlier process.
+      failed: True if the file could not be written, as on a full disk.
+      shape: shape of a row; None before the first.
     """
 
     def __init__(self, file: BinaryIO, *, chunk: int = 1, path: str):
@@ -258,7 +258,7 @@ def resumable_writer(
 
     Args:
       path: an ordinary file, or none yet.
-      identity: what makes two commands the same, as JSON.
+      identity: JSON that identifies the command.
       chunk: objects that are written at a time.
 
     Raises:
@@ -277,7 +277,7 @@ def resumable_array(
 
     Args:
       path: an ordinary file, or none yet.
-      identity: what makes two commands the same, as JSON.
+      identity: JSON that identifies the command.
       chunk: rows that are written at a time.
     """
     return _resumable_file(
@@ -376,8 +376,8 @@ def resumable_directory(
 
     Args:
       output: must not be there, or be an empty directory.
-      identity: what makes two commands the same, as JSON; the directory has it as identity.json.
-      content: what the directory holds, for errors.
+      identity: JSON that identifies the command; the directory stores it as identity.json.
+      content: content of the directory, for errors.
       scratch: True if the directory is removed at the end instead; the output may be there.
 
     Raises:
@@ -428,7 +428,7 @@ class AppendedFiles:
     """Files of a directory that grow together; a kill loses what came after the last `commit`.
 
     Args:
-      directory: of `resumable_directory`.
+      directory: directory of `resumable_directory`.
 
     Attributes:
       done: entries at the last commit, as progress.json has them.

@@ -417,7 +417,7 @@ class BucketPath:
     """The path of an object or a directory of a bucket, with those of pathlib's methods that read.
 
     Attributes:
-      url: of it, without a slash at its end.
+      url: URL of the directory, without a slash at its end.
     """
 
     def __init__(self, url: str):

@@ -114,9 +114,8 @@ class Modules:
     """Modules of a checkpoint.
 
     Attributes:
-      use: the names of those that are in use, with commas between; "" is the base alone. If not
-        given, all that the checkpoint has, or of evaluate those that its config's adapters.use
-        names.
+      use: names of adapters in use, separated by commas; "" is only the base. If not given, all
+        adapters of the checkpoint; for evaluate, those in the config's adapters.use.
     """
 
     use: OptionalText = None

@@ -128,8 +128,8 @@ class _Rule:
     Attributes:
       bounds: the bounds of numbers.
       whole: True if the numbers are int.
-      words: the values of a Literal, alone or next to numbers.
-      choices: the values that are valid; () where the annotation is no Literal.
+      words: values of a Literal, with or without numbers.
+      choices: valid values; () if the annotation is not a Literal.
     """
 
     bounds: tuple[AtLeast | Above | In, ...]

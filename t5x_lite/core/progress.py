@@ -184,10 +184,10 @@ class Lines:
     """A log line every 15 seconds.
 
     Args:
-      description: of the work.
-      unit: of what is counted; "" if nothing is, and then the line has the time alone.
-      total: how many there are; None if that is unknown.
-      done: how many an earlier process did.
+      description: description of the work.
+      unit: unit of the count; if "", the line has only the time.
+      total: total number; None if unknown.
+      done: number that an earlier process did.
       clock: gives seconds.
     """
 

@@ -43,7 +43,7 @@ class Opened:
     """The open project and checkpoints; it can be pickled, for worker processes.
 
     Attributes:
-      directories: where modules are looked for, first to last.
+      directories: directories that are searched for modules, first to last.
       named: top-level modules that a config names.
       code: top-level modules that are the project's: what they import is looked for, too.
       trusts_checkpoints: True if a checkpoint may name any module, as a config may.

@@ -102,8 +102,7 @@ class StoredObject(NamedTuple):
 
     Attributes:
       size: bytes.
-      crc32c: CRC-32C of its content, as Google Cloud Storage gives it (base64); None where the
-        store, or the package that reads it, gives none.
+      crc32c: CRC-32C of its content, as Google Cloud Storage gives it (base64); None if unknown.
     """
 
     size: int

@@ -247,7 +247,7 @@ def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
 
     Args:
       batch: NumPy arrays [rows, length] by name: part i of n, where i and n are `batch_part(mesh)`.
-      mesh: where they go.
+      mesh: mesh of the arrays.
 
     Raises:
       InputError: rows or columns do not divide over the mesh.
@@ -268,7 +268,7 @@ def put_whole(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
 
     Args:
       batch: NumPy arrays [B, length] by name, the same in all processes.
-      mesh: where they go.
+      mesh: mesh of the arrays.
 
     Raises:
       InputError: rows or columns do not divide over the mesh.
@@ -427,8 +427,8 @@ class Parts:
 
     Attributes:
       count: parts of it.
-      tokens: that a device has in one part at most; the parts are as few as that allows. None goes
-        by `count`.
+      tokens: maximum tokens per device and microbatch, with as few microbatches as possible; if
+        None, `count` decides.
       mode: mode of a loss in two stages: "cached" keeps the rows of all parts and runs each part
         again for its gradient, "recompute" differentiates through the loop and runs a part again
         when its gradient is asked for. The gradient is the same.
@@ -497,7 +497,7 @@ def check_microbatches(
       batch_size: rows of the global batch.
       microbatches: parts of it.
       mesh: the devices.
-      named: what the message calls it; None is data.batch_size.
+      named: name in the message; if None, data.batch_size.
     """
     devices = data_parallelism(mesh)
     if batch_size % (devices * microbatches):

@@ -31,7 +31,7 @@ class View(Protocol):
     """One statement about parameters; its methods take and give leaves by path.
 
     Attributes:
-      computes: whether reading makes new arrays, and does not only move those that there are.
+      computes: True if reading makes new arrays instead of only moving stored ones.
     """
 
     computes: ClassVar[bool]

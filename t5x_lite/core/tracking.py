@@ -56,10 +56,10 @@ class Tracking:
     """Destinations of metrics in addition to metrics.jsonl, which is always written.
 
     Attributes:
-      to: tensorboard, wandb, mlflow (extras of the same names), or "module:name" of a tracker of
-        your own (`config.run_options`); () is none.
+      to: tensorboard, wandb, mlflow (extras of the same names), or "module:name" of a custom
+        tracker (`config.run_options`); () disables tracking.
       project: the project of Weights & Biases, the experiment of MLflow; "" is their default.
-      name: the run's name there; "" is that of the work directory.
+      name: name of the run in the tracker; "" is the work directory's name.
     """
 
     to: tuple[str, ...] = (TENSORBOARD,)
@@ -80,12 +80,12 @@ class TrackedRun:
     """A run, as its trackers see it.
 
     Attributes:
-      directory: the work directory, or the directory of this machine that stands in for a bucket.
+      directory: the work directory, or this machine's directory instead of a bucket.
       name: name of the run.
       project: that it belongs to, "" for none.
       config: the experiment, as config.json has it.
       total_steps: the step at which it ends.
-      first_step: the first step of which metrics come; earlier records were sent before.
+      first_step: first step with metrics; earlier records were sent before.
       id: by which an earlier start of this run was known; None in a new run.
     """
 
@@ -103,7 +103,7 @@ class RunTracker(Protocol):
     """Receives the metrics of a run.
 
     Attributes:
-      id: a name by which a resumed run finds what was sent before; None where it needs none.
+      id: name by which a resumed run finds its earlier records, or None.
     """
 
     id: str | None

@@ -219,7 +219,7 @@ class Feed:
         """Starts at the first example.
 
         Args:
-          blocks: of `stages.in_blocks`, perhaps with `EPOCH` of all examples, or of each.
+          blocks: blocks of `stages.in_blocks`, perhaps with `EPOCH` of all examples, or of each.
           names: the features that are taken.
         """
         there: Any = blocks.element_spec

@@ -118,7 +118,7 @@ class Feed(Protocol):
 
 
 class Shuffled:
-    """A feed whose next example is drawn at random from so many that wait (a shuffle buffer)."""
+    """A shuffle buffer: the next example is sampled from a fixed number of waiting ones."""
 
     def __init__(self, feed: Feed, *, size: int, seed: int):
         """Reads nothing yet."""

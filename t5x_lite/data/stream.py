@@ -381,7 +381,7 @@ class Stream:
         return examples
 
     def epochs(self, position: Position) -> list[float]:
-        """Return the passes over each source before a position, to within a window; NaN if unknown."""
+        """The passes over each source before a position, to within a window; NaN if unknown."""
         counts = self._counts(position)
         return [s.epochs_before(count) for count, s in zip(counts, self.sources, strict=True)]
 

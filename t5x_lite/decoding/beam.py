@@ -36,7 +36,7 @@ class T5XRule:
 
     Attributes:
       penalty: its alpha.
-      max_length: new tokens at most.
+      max_length: maximum new tokens.
       nothing: the score of an empty place.
     """
 
@@ -62,8 +62,8 @@ class T5XRule:
         """Return the continuations that end, and those that may take a finished rank.
 
         Args:
-          eos: True for those that end with the EOS.
-          last: whether max_length is reached.
+          eos: True for continuations that end with the EOS.
+          last: True if max_length is reached.
         """
         return eos, eos
 
@@ -170,7 +170,7 @@ def beam_search(
     Args:
       model: to be searched.
       inputs: padded with 0 on the right.
-      prompt: the first tokens of the outputs, padded with 0 on the right; None is none.
+      prompt: first tokens of the outputs, right-padded with 0, or None.
       ended: True for rows that are only filling.
       decoding: the choices.
 

@@ -34,7 +34,7 @@ class Decoding:
     """Choices of a search; lengths count new tokens, those after the prompt.
 
     Attributes:
-      max_decode_length: tokens at most, the EOS included.
+      max_decode_length: maximum tokens, the EOS included.
       num_beams: 1 is greedy, or sampling with a temperature.
       length_rule: length rule of beam search, "t5x" or "hf" (see `t5x_lite.decoding.beam`).
       length_penalty: exponent of the rule; None is 0.6 for "t5x" and 1.0 for "hf".
@@ -45,7 +45,7 @@ class Decoding:
       temperature: 0 takes the best token, from 1e-6 on the logits are divided by it and sampled
         from.
       top_k: samples among the k likeliest tokens; 0 among all.
-      top_p: nucleus sampling: keeps the smallest set of tokens whose probability reaches this.
+      top_p: nucleus sampling: keeps the smallest set of tokens with this probability.
       min_p: samples among tokens at least this likely, relative to the likeliest.
       seed: random seed for sampling, in [0, 2**32).
       min_length: tokens at least, the EOS not counted.

@@ -55,7 +55,7 @@ def decode(
     Args:
       model: to be searched.
       inputs: padded with 0 on the right.
-      prompt: the first tokens of the outputs, padded with 0 on the right; None is none.
+      prompt: first tokens of the outputs, right-padded with 0, or None.
       keys: one for each input; for sampling.
       ended: True for rows that are only filling.
       decoding: the choices.

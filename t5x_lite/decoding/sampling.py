@@ -127,8 +127,8 @@ def request_keys(seed: int | UInt32[Array, " B"], numbers: UInt32[Array, " B"]) 
     """Return a key for each request.
 
     Args:
-      seed: of all of them, or of each; in [0, 2**32).
-      numbers: which request each row is, of those that share a seed.
+      seed: seed of all requests, or one of each; in [0, 2**32).
+      numbers: number of each row's request among those that share a seed.
     """
     seeds = jnp.broadcast_to(jnp.asarray(seed, jnp.uint32), numbers.shape)
     return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(

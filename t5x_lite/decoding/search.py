@@ -39,7 +39,7 @@ class Generative(Protocol):
 
         Args:
           inputs: int [B, S], padded with 0 on the right.
-          max_length: new tokens at most.
+          max_length: maximum new tokens.
           prompt: int [B, P], the decoder's first tokens, padded with 0 on the right.
 
         Returns:
@@ -89,9 +89,9 @@ def begin(
     Args:
       model: to be searched.
       inputs: padded with 0 on the right.
-      prompt: the first tokens of the outputs, padded with 0 on the right; None is none.
+      prompt: first tokens of the outputs, right-padded with 0, or None.
       num: rows of each input.
-      max_length: new tokens at most.
+      max_length: maximum new tokens.
     """
     logits, cache = model.prefill(inputs, max_length=max_length, prompt=prompt)
     given = jnp.zeros((inputs.shape[0], 0), jnp.int32) if prompt is None else prompt

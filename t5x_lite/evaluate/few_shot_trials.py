@@ -146,7 +146,7 @@ class FewShotEvaluator(TaskEvaluator):
     Attributes:
       examples: of the split, in order, without prompts.
       samples: every prediction of the last run, trial by trial.
-      prompts: what makes the prompts.
+      prompts: maker of the prompts.
 
     Args:
       generator: makes the predictions.
@@ -261,7 +261,7 @@ class Trials:
     """The trials of the tasks of a config.
 
     Attributes:
-      config: what was shown.
+      config: config of the prompts.
       tasks: the tasks that were measured by prompts, after their run, by name.
       is_mixture: True if they are tasks of a mixture.
       aside: tasks that do not count in the mean of the scores.
@@ -315,11 +315,11 @@ class ShownExamples:
     """Reads the examples that prompts show, once for each task.
 
     Attributes:
-      is_on: whether questions are asked by prompts.
+      is_on: True if questions are asked by prompts.
 
     Args:
       experiment: its data and evaluation.few_shot.
-      vocabulary: of the data.
+      vocabulary: vocabulary of the data.
 
     Raises:
       InputError: the layout does not show inputs and targets as text.

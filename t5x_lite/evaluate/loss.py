@@ -44,7 +44,7 @@ class LossEvaluator:
       loss_function: (params, batch) -> Loss.
       batches: called for a fresh pass over the split at each run; every process reads all rows of
         every batch, and its devices get their own.
-      mesh: where the batches go.
+      mesh: mesh of the batches.
     """
 
     def __init__(

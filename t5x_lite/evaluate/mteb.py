@@ -52,8 +52,8 @@ def encoder(
     Args:
       checkpoint: as for `inference.checkpoint.Checkpoint.load`, like the options that follow.
       step: step of a work directory.
-      pooling: of the vectors.
-      normalize: whether vectors have length 1.
+      pooling: pooling of the vectors.
+      normalize: True if vectors have length 1.
       inputs_length: maximum tokens of a text.
       batch_size: texts encoded at once.
       name: the model's name in MTEB's results, "organization/model"; None is "t5x_lite/DIRECTORY".

@@ -158,8 +158,8 @@ class Submissions:
     """Files that can be written for the tasks of a suite.
 
     Attributes:
-      names: the tasks whose test files can be read, or are not there.
-      faults: what is wrong with the others', by task.
+      names: tasks with readable or missing test files.
+      faults: error of each other task.
     """
 
     def __init__(self, suite: TaskSuite | None, settings: Evaluation):
@@ -255,7 +255,7 @@ class Outcome:
     """Results of an evaluation.
 
     Attributes:
-      suite: the tasks, after their run; None where there is none.
+      suite: tasks after their run, or None.
       settings: settings of the evaluation.
       metrics: named "<split>/<name>".
       chosen: the checkpoints with which tasks were answered.

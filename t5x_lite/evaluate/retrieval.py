@@ -84,8 +84,8 @@ class HeadCorpus:
     """Outputs of heads for documents: a `retrieval.fusion.Corpus` in memory.
 
     Args:
-      encode: what all heads that are needed make of rows.
-      chunks: of documents.
+      encode: function that returns the outputs of all needed heads for rows.
+      chunks: chunks of documents.
 
     Raises:
       InputError: a vector is not finite.

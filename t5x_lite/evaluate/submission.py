@@ -85,8 +85,8 @@ class Answer:
 
     Attributes:
       index: the example's own number or numbers.
-      text: what the model wrote.
-      value: what the task's postprocessor makes of it.
+      text: output of the model.
+      value: result of the task's postprocessor.
       example: the fields of the example, for a file that repeats some.
     """
 
@@ -106,7 +106,7 @@ class Format:
       rows: lines without the header that the official test set has; None where there is none.
       labels: T5's word of a label to the benchmark's; None where any text or number is an answer.
       values: the same from what the postprocessor gives, instead of the words.
-      kind: what a line holds.
+      kind: kind of the lines.
     """
 
     benchmark: str
@@ -148,7 +148,7 @@ class Kind:
     Attributes:
       dump: (index, label) of all rows in their order -> the file's text.
       load: the file's text -> (index, label) of its rows; ValueError says what is wrong with it.
-      free: what is written for an answer where any is allowed, and whether it was one.
+      free: writer of answers without a closed set, with True for valid ones.
     """
 
     dump: Callable[[Sequence[tuple[Index, Any]]], str]

@@ -67,7 +67,7 @@ class TaskSettings:
 
     Args:
       evaluation: the settings of all, and the lines of single tasks.
-      data: says which tasks there are.
+      data: config of the data, with the tasks.
 
     Raises:
       InputError: a line is about no task of a mixture, with the nearest name; or it gives inputs of
@@ -135,10 +135,10 @@ class Answerers:
 
     Args:
       experiment: its data, its heads and its objective.
-      vocabulary: of the data.
+      vocabulary: vocabulary of the data.
       bind: the model that answers.
-      mesh: where batches go.
-      learner: the model with its heads; None where there are none.
+      mesh: mesh of the batches.
+      learner: model with heads, or None.
     """
 
     def __init__(
@@ -291,10 +291,10 @@ class TaskSuite:
     """Tasks that are measured, by name.
 
     Attributes:
-      is_mixture: whether data.task is a mixture; a single task's metrics have no task's name.
-      sources: all tasks whose data are there.
-      evaluators: those of them that have metrics, and labels in the split.
-      unlabelled: those that have no labels in the split.
+      is_mixture: True if data.task is a mixture; a single task's metrics have no task name.
+      sources: tasks with data.
+      evaluators: tasks with metrics and with labels in the split.
+      unlabelled: tasks without labels in the split.
     """
 
     def __init__(

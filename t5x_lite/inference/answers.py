@@ -279,8 +279,8 @@ class Answerer:
     Args:
       head: config of the head.
       bind: puts together the learner.
-      params: of the learner.
-      vocabulary: of the model.
+      params: parameters of the learner.
+      vocabulary: vocabulary of the model.
       asked: options of the answers.
       length: maximum tokens of a row.
       batch_size: rows that go through the model at once.
@@ -502,7 +502,7 @@ class Answerer:
         Args:
           encoded: the record.
           logits: logits of each of its rows.
-          probabilities: whether the answer lists them; None is as the options say.
+          probabilities: True if the answer lists them; if None, as the options set.
         """
         listed = self.asked.probabilities if probabilities is None else probabilities
         if self.kind == "classifier":
@@ -571,7 +571,7 @@ def tagged_spans(
     Args:
       encoded: the text with the characters of its tokens.
       logits: logits of each window, float32 [tokens, classes].
-      labels: names of the classes; "O" is no span.
+      labels: names of the classes; "O" marks tokens outside of spans.
     """
     found = []
     for offsets, window in zip(encoded.offsets, logits, strict=True):

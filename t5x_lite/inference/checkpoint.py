@@ -85,7 +85,7 @@ class Checkpoint:
 
     Attributes:
       members: the checkpoints, one or more.
-      inputs_length: tokens of an input at most.
+      inputs_length: maximum tokens of an input.
       asked_length: the same where a caller gave it, else None.
       mesh: devices that hold the parameters; None is the first device.
     """
@@ -112,10 +112,9 @@ class Checkpoint:
           checkpoints: work directories or step directories.
           step: the step to take from work directories: its number, "best", or None for the newest.
           use: as for `load_using`; of several checkpoints, each uses its own modules.
-          mesh: where the parameters go; None is the first device.
-          inputs_length: tokens of an input at most; None is what the models were trained with, the
-            shortest where they differ.
-          compute_dtype: compute dtype of the activations; None is that of each checkpoint's run.
+          mesh: mesh of the parameters; if None, the first device.
+          inputs_length: maximum tokens of an input; if None, the models' shortest training length.
+          compute_dtype: dtype of the activations; if None, the dtype in each checkpoint's run.
 
         Raises:
           InputError: a checkpoint is wrong, they do not go together, or `inputs_length` is below 1.
@@ -255,7 +254,7 @@ class Checkpoint:
         """Return what scores passages for queries.
 
         Args:
-          heads: heads of a BGE-M3, whose weighted mean is the score; () is a cross-encoder.
+          heads: heads of a BGE-M3 for a weighted mean of scores; () for a cross-encoder.
           weights: weights of all three of these heads.
           batch_size: pairs scored at once; with heads texts.
           query_length: maximum tokens of a query; None is as it was trained.
@@ -284,7 +283,7 @@ class Checkpoint:
         Args:
           pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean", with a
             warning.
-          normalize: whether they have length 1; None is what the checkpoint says, or else True.
+          normalize: True if vectors have length 1; if None, the checkpoint's choice, or else True.
 
         Raises:
           InputError: this is an ensemble, or a model without an encoder.
@@ -318,8 +317,7 @@ class Checkpoint:
 
         Args:
           texts: any.
-          length: how many are wanted of each; of a longer text there may be only some more. None is
-            all.
+          length: requested number for each; longer texts may have a few more. If None, all.
         """
         if length is None:
             encoded = self.vocabulary.encode_batch(texts)
@@ -333,8 +331,8 @@ class Checkpoint:
         """int32 tokens of each text, without EOS; None where all are empty.
 
         Args:
-          texts: what the outputs begin with.
-          names: where each is from, for the error; None counts them.
+          texts: texts that the outputs begin with.
+          names: source of each, for the error; if None, a number.
 
         Raises:
           InputError: one is longer than `inputs_length`: a cut prompt would be another; or one

@@ -78,7 +78,7 @@ class Opened:
 
     Attributes:
       directory: directory of the step.
-      delta: what it changes.
+      delta: changes of the base.
       files: files of the checkpoint that `merge` makes, by name; none where the base's serve.
       base: reads the base: its directory, and its arrays by our paths.
     """

@@ -109,11 +109,11 @@ class Prediction:
     """One output of a model.
 
     Attributes:
-      text: what the vocabulary makes of the new tokens (those after the prompt).
+      text: decoded new tokens (those after the prompt).
       ids: the new tokens, the EOS included where there is one.
       score: see `t5x_lite.decoding.generate.decode`.
-      null_odds: null odds of a question that may have no answer, the score of none less that of the
-        best one.
+      null_odds: score of no answer less the score of the best answer, for a question that may have
+        none.
     """
 
     text: str
@@ -149,10 +149,10 @@ class Generator:
         parameters, on a mesh in each.
       vocabulary: decodes.
       batch_size: inputs decoded at once; on a mesh, rounded up to what its devices can share.
-      decoding: how.
+      decoding: decoding of the outputs.
       mesh: the inputs are split over it, and every process has all predictions; None runs where the
         parameters are.
-      preparation: of the same `bind`, where several generators share one; None makes one.
+      preparation: preparation of the same `bind`, shared by several generators; if None, a new one.
       position_bytes: keys and values of one position, in bytes, over all layers.
 
     Raises:
@@ -212,7 +212,7 @@ class Generator:
         Args:
           params: the model's own.
           inputs: int32 tokens of each input, EOS included.
-          prompts: int32 tokens that each output begins with, without EOS; None is none.
+          prompts: int32 tokens that each output begins with, without EOS, or None.
           seeds: seeds of the inputs that have one of their own, in [0, 2**32): what is sampled for
             such an input depends on it alone, and is what decoding.seed gives the first input. None
             is decoding.seed and the input's number.
@@ -301,12 +301,12 @@ class TaskEvaluator:
     answer for each example, the first of the tied.
 
     Attributes:
-      examples: of the split, in order.
+      examples: examples of the split, in order.
       samples: every prediction of the last run.
 
     Args:
       generator: makes the predictions.
-      examples: of the split, in order.
+      examples: examples of the split, in order.
       postprocess: (text, example=raw, is_target=False) -> what the metrics compare.
       metrics: functions (targets, predictions) -> dict.
     """
@@ -424,7 +424,7 @@ def as_text(text: str, found: Any) -> str:
 
     Args:
       text: the prediction.
-      found: what the postprocessor makes of it; it may be the "value" of a mapping.
+      found: result of the postprocessor; it may be the "value" of a mapping.
     """
     value = found.get("value") if isinstance(found, Mapping) else found
     return value if isinstance(value, str) else text
@@ -436,7 +436,7 @@ class Scorer:
     Args:
       bind: puts together a model that has `target_logits`.
       batch_size: rows scored at once.
-      mesh: whose devices share the rows; None is the first device.
+      mesh: mesh with the devices that share the rows; if None, the first device.
     """
 
     def __init__(self, bind: Bind, *, batch_size: int, mesh: Mesh | None = None):
@@ -455,7 +455,7 @@ class Scorer:
         Args:
           params: the model's own.
           inputs: int32 tokens of each input, EOS included.
-          targets: int32 tokens of each target, EOS included; an empty one is EOS alone.
+          targets: int32 tokens of each target, EOS included; an empty target is only EOS.
         """
         order = sorted(
             range(len(inputs)), key=lambda row: (padded_length(len(targets[row])), len(inputs[row]))

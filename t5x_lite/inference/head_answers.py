@@ -78,7 +78,7 @@ def best_answer(windows: Sequence[Window], *, stride: int, longest: int) -> Span
     Args:
       windows: windows of the context, in order; all but the last have the same number of tokens.
       stride: tokens from one window to the next; the tokens of a window, if these are fewer.
-      longest: tokens of a span at most.
+      longest: maximum tokens of a span.
 
     Returns:
       None where the context has no tokens.
@@ -122,7 +122,7 @@ def best_span(first: np.ndarray, last: np.ndarray, *, longest: int) -> Span:
     Args:
       first: logits of the first token, [n].
       last: logits of the last one, [n].
-      longest: tokens of a span at most.
+      longest: maximum tokens of a span.
 
     Returns:
       Its first and last place, and the sum; (0, 0, -inf) where there are no tokens.
@@ -173,7 +173,7 @@ class HeadAnswers(Generator):
       bind: puts together the learner, with its heads.
       head: the name of the one that answers.
       batch_size: rows at once; on a mesh, rounded up to what its devices can share.
-      longest: tokens of a row at most.
+      longest: maximum tokens of a row.
       pad_id: the token of padding.
       sep_id: ends each text of a row.
       mesh: the rows are split over it; None runs where the parameters are.
@@ -271,7 +271,7 @@ class ClassAnswers(HeadAnswers):
     """One of some labels; the score is the logarithm of its probability.
 
     Args:
-      bind: of the learner.
+      bind: `bind` of the learner.
       labels: the texts, in the order of the classes.
       **options: of `HeadAnswers`.
     """
@@ -297,7 +297,7 @@ class CandidateAnswers(ClassAnswers):
     The rows are judged one by one; the score is the logarithm of that probability.
 
     Args:
-      bind: of the learner.
+      bind: `bind` of the learner.
       labels: as of `ClassAnswers`.
       yes: the label of a row that is right.
       **options: of `HeadAnswers`.
@@ -334,8 +334,8 @@ class SpanAnswers(HeadAnswers):
     """The likeliest span of a context: the places of its ends, from the context's first token.
 
     Args:
-      bind: of the learner.
-      longest_answer: tokens of a span at most.
+      bind: `bind` of the learner.
+      longest_answer: maximum tokens of a span.
       doc_stride: tokens from one window of a context to the next, where inputs have several.
       null_threshold: the answer is "" where the score of no answer, less that of the best span, is
         above it; None always answers.
@@ -391,7 +391,7 @@ class ChoiceAnswers(HeadAnswers):
     """One of some labels, one for each text of an input: that of the likeliest text.
 
     Args:
-      bind: of the learner.
+      bind: `bind` of the learner.
       labels: the texts of the labels, in the order of the choices.
       **options: of `HeadAnswers`.
     """
@@ -429,7 +429,7 @@ class TokenAnswers(HeadAnswers):
     labels occurs equally often. Only the first prediction takes the first label of each token.
 
     Args:
-      bind: of the learner.
+      bind: `bind` of the learner.
       labels: the texts, in the order of the classes.
       **options: of `HeadAnswers`.
     """
@@ -486,8 +486,8 @@ def check_head(
 
     Args:
       heads: heads of the checkpoint, by name.
-      form: the one that the task's form asks for; None where it does not say.
-      labels: labels of the task; None where it has no closed set of them.
+      form: form of the task's head; None if the task does not set one.
+      labels: labels of the task; None without a closed set of labels.
       where: the task, for messages.
       task: its name.
 
@@ -543,11 +543,11 @@ def head_answers(
     Args:
       bind: bind of the learner.
       head: the one that answers.
-      labels: labels of the task; None where it has no closed set of them.
+      labels: labels of the task; None without a closed set of labels.
       where: the task, for messages.
       layout: layout of the task's examples.
       null_threshold: null threshold of a task of spans that may be missing, see `SpanAnswers`.
-      candidates: True if an input has a row for each candidate, of which one is the answer.
+      candidates: True if an input has a row for each candidate; one candidate is the answer.
       **options: of `HeadAnswers`.
     """
     options |= {"head": head.name}

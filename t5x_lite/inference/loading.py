@@ -100,8 +100,8 @@ class Measured:
     """The values by which the steps of a run are compared.
 
     Attributes:
-      metric: what they are values of.
-      mode: whether the highest or the lowest is best.
+      metric: metric of the values.
+      mode: "max" or "min", the better direction.
       is_configured: True if checkpoints.best names this metric, so that the best step stays.
       values: the value of each step up to the newest checkpoint; at least one is finite.
     """
@@ -280,7 +280,7 @@ def read_experiment(step_directory: AnyPath, files: Mapping[str, bytes]) -> Expe
 
     Args:
       step_directory: for the messages.
-      files: what `checkpoints.step_files` gives.
+      files: files, as `checkpoints.step_files` returns them.
 
     Raises:
       InputError: it is not UTF-8, no JSON, or describes something else.
@@ -338,7 +338,7 @@ class Loaded:
         Args:
           checkpoint: a work directory or a step directory.
           step: step of a work directory: its number, "best", or None for the newest.
-          mesh: where the parameters go; None is the first device.
+          mesh: mesh of the parameters; if None, the first device.
 
         Raises:
           InputError: there is no such checkpoint, or it is damaged.

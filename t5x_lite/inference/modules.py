@@ -45,7 +45,7 @@ class TrainedModule:
       adapter: its config, with the name that it has here.
       theirs: its name in the step.
       directory: the step.
-      base: what the step says of the base that it was trained with; None where it holds it.
+      base: the step's record of its base; None if it holds the base.
       towers: names of the encoders in addition to the model that it has parameters for.
     """
 
@@ -61,7 +61,7 @@ class TrainedModule:
 
         Args:
           name: that it has here.
-          directory: a work directory, whose newest step is read, or a step directory.
+          directory: a work directory (its newest checkpoint) or a checkpoint directory.
 
         Raises:
           InputError: there is no checkpoint, or no such module in it.
@@ -293,7 +293,7 @@ def load_using(
       step: step of a work directory: its number, "best", or None for the newest.
       use: names of modules, with commas between, or blocks of them; "" is the base alone, None what
         its own run used.
-      mesh: where the parameters go; None is the first device.
+      mesh: mesh of the parameters; if None, the first device.
 
     Raises:
       InputError: there is no such checkpoint or module; or as for `ModulesOf.using`.
@@ -439,7 +439,7 @@ def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> P
     """Return parameters with those of the modules that an experiment loads and uses.
 
     Args:
-      params: whose model is the base, in float32.
+      params: parameters of the base, in float32.
       experiment: that `with_loaded` gave.
       shapes: shapes of the parameters, with shardings.
 

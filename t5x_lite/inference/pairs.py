@@ -79,8 +79,8 @@ class CrossEncoder:
       loaded: the checkpoint.
       scorer: gives the logits of rows.
       tokens: the vocabulary's special ids.
-      length: tokens of a row at most.
-      query_length: tokens of a query at most, [CLS] and [SEP] included.
+      length: maximum tokens of a row.
+      query_length: maximum tokens of a query, [CLS] and [SEP] included.
     """
 
     loaded: Loaded
@@ -220,8 +220,8 @@ class HeadScorer:
       encoder: the checkpoint.
       embedder: for the heads.
       weights: by head.
-      length: tokens of a passage at most.
-      query_length: tokens of a query at most.
+      length: maximum tokens of a passage.
+      query_length: maximum tokens of a query.
     """
 
     encoder: TextEncoder
@@ -243,7 +243,7 @@ class HeadScorer:
         """Return the heads of an encoder.
 
         Args:
-          encoder: encoder of the checkpoint; its length is that of a passage.
+          encoder: encoder of the checkpoint; its length is the passage's.
           heads: some of `HEADS`.
           weights: weights of all three.
           batch_size: texts encoded at once.

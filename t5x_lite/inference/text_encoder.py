@@ -42,7 +42,7 @@ class Vectors:
     """Settings that turn a text into a vector.
 
     Attributes:
-      pooling: of the states.
+      pooling: pooling of the states.
       normalize: True if it has length 1.
     """
 
@@ -122,9 +122,9 @@ class TextEncoder:
 
     Attributes:
       loaded: the checkpoint.
-      vectors: how a text becomes a vector.
-      length: tokens of a text at most, with those that begin and end a row.
-      mesh: whose devices share the texts; None runs where the parameters are.
+      vectors: settings of the vectors.
+      length: maximum tokens of a text, including those that begin and end a row.
+      mesh: mesh with the devices that share the texts; if None, the parameters' devices.
     """
 
     loaded: Loaded
@@ -146,8 +146,8 @@ class TextEncoder:
 
         Args:
           loaded: the checkpoint.
-          mesh: whose devices share the texts; None is one device.
-          length: tokens of a text at most; None is what the model was trained with.
+          mesh: mesh with the devices that share the texts; if None, one device.
+          length: maximum tokens of a text; if None, the model's training length.
           pooling: "cls" or "mean"; None is what the checkpoint says.
           normalize: None is what the checkpoint says.
 
@@ -239,8 +239,8 @@ class TextEncoder:
         Args:
           batch_size: rows encoded at once.
           lengths: as for `Embedder`.
-          bag_top: number of DupMAE's entries of the bag of words that stand behind the pooled
-            state; 0 is no bag.
+          bag_top: number of DupMAE's bag-of-words entries after the pooled state; 0 disables the
+            bag.
 
         Raises:
           InputError: a bag is asked for of a checkpoint without a masked language model's head.
@@ -295,13 +295,13 @@ def head_embedder(
 
     Args:
       experiment: experiment of the learner.
-      learner: whose heads are asked.
+      learner: learner with the heads.
       vocabulary: vocabulary of the model.
       ways: names of the heads.
-      vectors: how the dense one is made.
+      vectors: settings of the dense vector.
       batch_size: rows encoded at once.
       mesh: as for `Embedder`.
-      where: what asks, for messages.
+      where: name of the caller, for messages.
 
     Raises:
       InputError: there is no such head, there are two encoders, or no [CLS].

@@ -57,17 +57,17 @@ class Embedder:
       bind: puts together a model that has `encode`.
       batch_size: rows encoded at once; on a mesh, rounded up to what its devices can share.
       pooling: "cls" or "mean"; `models.towers`.
-      normalize: whether vectors are divided by their lengths.
+      normalize: True if vectors are divided by their lengths.
       pad_id: the model's token of padding.
-      max_length: tokens that rows are padded to at most, such as a model's positions; None is no
-        limit. An input may not be longer.
+      max_length: maximum tokens of padded rows, such as a model's positions; if None, unlimited.
+        Longer inputs are rejected.
       lengths: that rows are padded to, ascending, where no other program may be compiled; None
         rounds.
-      mesh: whose devices share the rows; None runs where the parameters are.
+      mesh: mesh with the devices that share the rows; if None, the parameters' devices.
       whole: puts together the learner, where the role of a text matters: its encoders
         (`Bound.encoder`) and its head "dense" with a projection; `bind` is not used then.
-      bag: gives what stands behind the pooled states in a vector, of the parameters, the states and
-        what is no padding; None is nothing.
+      bag: function of parameters, states and padding mask that returns values to append to the
+        pooled state, or None.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Embedder:
         """Return the vector of each input, in order.
 
         Args:
-          params: what `bind` takes.
-          inputs: int32 tokens of each, with those that begin and end a row.
+          params: parameters for `bind`.
+          inputs: int32 tokens of each text, including those that begin and end a row.
           role: role of the texts, where it matters.
         """
         # Of no inputs a row of padding tells D.
@@ -213,8 +213,8 @@ class HeadEmbedder(Embedder):
       bind: puts together the learner, with its heads.
       ways: names of the heads.
       batch_size: rows encoded at once.
-      pooling: of the dense vector.
-      normalize: whether that has length 1.
+      pooling: pooling of the dense vector.
+      normalize: True if the dense vector has length 1.
       cls_id: the token [CLS].
       **options: of `Embedder`.
     """
@@ -270,9 +270,9 @@ class HeadEmbedder(Embedder):
         """Yield the heads' outputs for each input, in order.
 
         Args:
-          params: what `bind` takes.
-          inputs: int32 tokens of each, with those that begin and end a row.
-          mcls: True if rows may have several [CLS], whose states are averaged.
+          params: parameters for `bind`.
+          inputs: int32 tokens of each text, including those that begin and end a row.
+          mcls: True if rows may have several [CLS]; their states are averaged.
         """
         dense: dict[int, np.ndarray] = {}
         terms: dict[int, dict[int, float]] = {}

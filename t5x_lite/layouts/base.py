@@ -60,9 +60,9 @@ def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np
 
     Args:
       seed: the run's seed, taken modulo 2**64.
-      epoch: how often the data were repeated before, >= 0.
+      epoch: number of earlier repeats of the data, >= 0.
       index: the example's position in the unshuffled data, >= 0.
-      stream: what the numbers are for.
+      stream: purpose of the numbers.
 
     Returns:
       This thread's generator, good until the thread's next call.
@@ -97,11 +97,11 @@ class EncoderTokens:
     Attributes:
       cls_id: begins a row.
       sep_id: ends a text.
-      mask_id: stands where a piece is to be predicted.
+      mask_id: token of a masked position.
       pad_id: padding.
-      unk_id: what has no piece.
+      unk_id: token of text without a piece.
       kinds: kind of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
-      separators: how many [SEP] stand between two texts; RoBERTa and XLM-R have two.
+      separators: number of [SEP] between two texts; RoBERTa and XLM-R have two.
     """
 
     cls_id: int
@@ -139,18 +139,17 @@ class Layout:
     """The rule that turns examples into rows.
 
     Attributes:
-      name: what messages and saved positions call it.
+      name: name in messages and saved positions.
       features: the features of a task that it shows, in the order in which they are packed.
       optional: further ones that it shows of a task that has them.
-      joined: those of them that hold several texts, one behind the other, each of which begins with
-        [CLS]; they are not trimmed.
-      of_encoder: whether its rows are those of an encoder alone, which need the vocabulary's [CLS],
-        [SEP] and padding.
-      packs: whether several examples may share a row.
-      draws: whether its rows depend on `KEY`.
-      ends: whether a text that is read ends, with EOS or in words (`ending`).
-      grouped: the field of `Data` that says how long those texts are by which `shapes.Bucketed`
-        groups rows; "" where it cannot.
+      joined: features that hold several texts in a row, each beginning with [CLS]; they are not
+        trimmed.
+      of_encoder: True for rows of an encoder, which need the vocabulary's [CLS], [SEP] and padding.
+      packs: True if several examples may share a row.
+      draws: True if rows depend on `KEY`.
+      ends: True if a text ends with EOS or in words (`ending`).
+      grouped: field of `Data` with the maximum text length by which `shapes.Bucketed` groups rows,
+        or "".
       task: one that fits, for messages.
     """
 
@@ -189,7 +188,7 @@ class Layout:
 
         Args:
           vocabulary: vocabulary of the tokens.
-          length: tokens of inputs at most, these included; None is not known.
+          length: maximum tokens of inputs, these included; None if unknown.
 
         Raises:
           InputError: `length` leaves no room for a text next to words that stand in EOS's place.
@@ -261,8 +260,8 @@ class Layout:
           rows: the row of each, in [0, num_rows).
           num_rows: rows in all; those without an example are padding.
           lengths: see `lengths`.
-          pack: True if rows say which example and which position a token is of.
-          tokens: the vocabulary's, of a layout of an encoder; None where only shapes are asked for.
+          pack: True if rows have segment ids and positions.
+          tokens: special tokens of the vocabulary, for encoders; None if only shapes are needed.
 
         Returns:
           The batch's features.

@@ -86,7 +86,7 @@ class Groups(Layout):
 
     Attributes:
       negatives: passages of a row in addition to the one that answers.
-      negatives_top: how many of a query's first listed negatives are sampled from in each epoch.
+      negatives_top: number of a query's first negatives to sample from in each epoch.
       positives: "each" passage that answers makes its own example; "sample" draws one of them
         for a query in each epoch.
       teacher: True if rows have the scores of a teacher.

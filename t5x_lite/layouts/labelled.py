@@ -154,7 +154,7 @@ class Labelled(Layout):
     """A text or a pair of texts a row, and its label.
 
     Attributes:
-      scores: whether rows have scores; None is as the task has them.
+      scores: True if rows have scores; if None, the task decides.
     """
 
     scores: bool | None = None
@@ -229,7 +229,7 @@ class Choices(Layout):
     """A question a row, with its choices, and which one is right.
 
     Attributes:
-      num: choices of a question at most.
+      num: maximum choices of a question.
     """
 
     num: Annotated[int, AtLeast(2)] = 2
@@ -308,7 +308,7 @@ class Windows(Layout):
     Attributes:
       doc_stride: tokens from the beginning of one window to that of the next, as in BERT;
         transformers calls so the tokens that two windows share.
-      query_length: tokens of a question at most; BERT's max_query_length.
+      query_length: maximum tokens of a question; BERT's max_query_length.
     """
 
     doc_stride: Count = 128

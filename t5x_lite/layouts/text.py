@@ -335,7 +335,7 @@ class Spans(Layout):
 
         Args:
           example: int32 tokens "spans", one span behind the other, and `base.KEY`.
-          length: tokens of a span at most, [CLS] and [SEP] included; None leaves them as they are.
+          length: maximum tokens of a span, [CLS] and [SEP] included; if None, unlimited.
 
         Raises:
           InputError: the document has fewer than two spans.

@@ -143,7 +143,7 @@ class Benchmark:
 
     Attributes:
       name: as it calls itself.
-      rows: the rows of its table, and the tasks of which each is the mean.
+      rows: rows of its table, each the mean of its tasks.
     """
 
     name: str
@@ -253,7 +253,7 @@ def scored(
 
     Args:
       tasks: the metrics of each task, by its name.
-      aside: tasks that do not count in the mean, unless there are no others.
+      aside: tasks excluded from the mean, unless all are.
 
     Returns:
       Each task's metrics and its "<task>/score", and "score", the mean over the tasks.
@@ -273,7 +273,7 @@ def with_score(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics of a single task, and its "score"; a metric of that name stays as it is.
 
     Args:
-      metrics: none, where the task has no metrics of its own and thus no score.
+      metrics: metrics of the task; empty for a task without a score.
     """
     has_score = not metrics or SCORE in metrics
     return {**metrics, **({} if has_score else {SCORE: task_score(metrics)})}

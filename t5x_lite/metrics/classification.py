@@ -71,7 +71,7 @@ def mean_multiclass_f1(
 
     Args:
       targets: classes 0 .. num_classes - 1.
-      predictions: as many classes; anything else is no class.
+      predictions: as many classes; other values are wrong.
       num_classes: number of classes that the mean is over, seen or not (an unseen one counts 0).
     """
     check_lengths(targets, predictions)

@@ -44,9 +44,9 @@ def interval(
       metric: (targets, predictions) -> {name: value}.
       targets: targets of the examples.
       predictions: as many.
-      samples: how often examples are sampled.
+      samples: number of bootstrap samples.
       level: the fraction of the samples' values inside the interval.
-      seed: of the drawing.
+      seed: random seed.
 
     Raises:
       ValueError: there are no targets, not as many predictions, fewer than one sample, or a level
@@ -102,7 +102,7 @@ def randomisation_test(
       first: a value of each query by one system.
       second: that by the other, in the same order.
       draws: exchanges that are sampled where there are too many to try all.
-      seed: of the draws.
+      seed: random seed.
 
     Raises:
       ValueError: the two are not as many.

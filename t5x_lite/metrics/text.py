@@ -193,7 +193,7 @@ def best_threshold(
     Answers are taken one after the other, those with the least odds first; of equal odds the first.
 
     Args:
-      gains: what each answer adds to the sum of scores, if it is taken instead of none.
+      gains: gain in the sum of scores of each answer, compared with no answer.
       odds: odds of each answer.
       num_without: questions without an answer, which all count 1 while no answer is taken.
     """

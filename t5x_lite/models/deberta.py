@@ -55,8 +55,8 @@ class DebertaConfig(EncoderConfig):
       position_biased_input: adds the table of positions to the embeddings.
       enhanced_mask_decoder: as the module's docstring has it; the table of positions is its own
         unless the input has it too.
-      conv_kernel_size: positions that a convolution next to the first layer sees (3 in v2 xlarge);
-        0 is none.
+      conv_kernel_size: width of the convolution next to the first layer (3 in v2 xlarge); 0
+        disables it.
       conv_activation: after it; transformers takes tanh where a config does not say.
     """
 
@@ -154,7 +154,7 @@ class Convolution(nnx.Module):
     """LayerNorm(h1 + activation(convolution(h0))), h1 being what a layer makes of h0.
 
     Args:
-      config: of the model.
+      config: config of the model.
       rngs: the stream "params" is used.
 
     Source: microsoft/DeBERTa deberta/bert.py, ConvLayer.
@@ -181,8 +181,8 @@ class Convolution(nnx.Module):
         """Return the layer's output with the convolution of its input.
 
         Args:
-          before: what the layer got.
-          after: what it gave.
+          before: input of the layer.
+          after: output of the layer.
           segment_ids: segment ids of documents, which do not see each other; 0 is padding, which
             becomes 0.
           key: turns dropout on.
@@ -285,7 +285,7 @@ class Deberta(EncoderModel):
 
         Args:
           x: embeddings of d_model columns.
-          mask: which keys a token sees, from `visibility`.
+          mask: mask of each token's keys, from `visibility`.
           key: turns dropout on.
         """
         distances = self._distances(x.shape[1])

@@ -273,7 +273,7 @@ class Embeddings(nnx.Module):
     """The tables and the norm of their sum.
 
     Args:
-      config: of the model.
+      config: config of the model.
       rngs: the stream "params" is used.
     """
 
@@ -413,7 +413,7 @@ class EncoderModel(nnx.Module):
 
         Args:
           x: embeddings of d_model columns.
-          mask: which keys a token sees; `mask.dense(S)` is the array.
+          mask: mask of each token's keys; `mask.dense(S)` is the array.
           key: turns dropout on.
         """
         raise TypeError(f"{type(self).__name__} does not define apply_layers")
@@ -625,7 +625,7 @@ class Bert(EncoderModel):
 
         Args:
           x: embeddings of d_model columns, or the states before the part's first layer.
-          mask: which keys a token sees.
+          mask: mask of each token's keys.
           key: turns dropout on.
           part: the layers [first, last); None is all of them.
         """

@@ -100,7 +100,7 @@ class HeadModules(nnx.Module):
 
     Args:
       heads: name -> config.
-      model: of the states that they read.
+      model: model with the states that they read.
       rngs: the stream "params" is used.
     """
 
@@ -302,7 +302,7 @@ class ClassificationHead(nnx.Module):
       activation: after the first layer.
       dropout_rate: before the second layer.
       input_dropout_rate: before the first one.
-      stddev: of the kernels at the start.
+      stddev: standard deviation of the initial kernels.
       rngs: the stream "params" is used.
     """
 
@@ -401,7 +401,7 @@ class TokenHead(nnx.Module):
       d_model: size of the hidden states.
       num_classes: logits.
       dropout_rate: before the layer.
-      stddev: of the kernel at the start.
+      stddev: standard deviation of the initial kernel.
       rngs: the stream "params" is used.
     """
 
@@ -429,7 +429,7 @@ class Span(Head):
     """An answer's first and last token.
 
     Attributes:
-      longest: tokens of an answer at most, where one is looked for.
+      longest: maximum tokens of an answer.
     """
 
     name: str = "span"
@@ -446,7 +446,7 @@ class SpanHead(nnx.Module):
 
     Args:
       d_model: size of the hidden states.
-      stddev: of the kernel at the start.
+      stddev: standard deviation of the initial kernel.
       rngs: the stream "params" is used.
     """
 

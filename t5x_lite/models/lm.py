@@ -164,7 +164,7 @@ class LM(TokenModel):
 
         Args:
           inputs: padded with 0 on the right; rows may have different lengths, 0 among them.
-          max_length: tokens decoded after the prompt, at most.
+          max_length: maximum decoded tokens after the prompt.
           prompt: the targets' beginning, padded with 0 on the right; always causal.
 
         Returns:

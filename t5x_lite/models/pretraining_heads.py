@@ -50,8 +50,8 @@ class MaskedLMHead(nnx.Module):
       embedding_size: columns of the table.
       vocab_size: rows of the table.
       activation: after the dense layer.
-      norm_epsilon: of the norm.
-      stddev: of the kernel at the start.
+      norm_epsilon: epsilon of the norm.
+      stddev: standard deviation of the initial kernel.
       rngs: the stream "params" is used.
     """
 
@@ -136,7 +136,7 @@ class ElectraRtdHead(nnx.Module):
     Args:
       d_model: size of the hidden states.
       activation: after the first layer.
-      stddev: of the kernels at the start.
+      stddev: standard deviation of the initial kernels.
       rngs: the stream "params" is used.
     """
 
@@ -178,8 +178,8 @@ class DebertaRtdHead(nnx.Module):
     Args:
       d_model: size of the hidden states.
       activation: after the first layer.
-      norm_epsilon: of the norm.
-      stddev: of the kernels at the start.
+      norm_epsilon: epsilon of the norm.
+      stddev: standard deviation of the initial kernels.
       rngs: the stream "params" is used.
     """
 

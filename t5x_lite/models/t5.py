@@ -175,7 +175,7 @@ class StackConfig(ModelConfig):
 
         Args:
           length: length of the row.
-          across: length of the inputs that cross-attention reads; 0 where there is none.
+          across: length of the inputs that cross-attention reads, or 0.
         """
         d, joined = self.d_model, self.num_heads * self.d_kv
         feed_forward = (3 if FEED_FORWARDS[self.feed_forward][1] else 2) * d * self.d_ff
@@ -390,9 +390,8 @@ class T5(TokenModel):
 
         Args:
           inputs: padded with 0 on the right.
-          max_length: new tokens at most.
-          prompt: what the targets begin with, padded with 0 on the right; rows may differ in
-            length, and a row of zeros has none.
+          max_length: maximum new tokens.
+          prompt: beginning of the targets, right-padded with 0; a row of zeros has none.
 
         Returns:
           float32 logits of each row's first new token, and the cache.

@@ -91,7 +91,7 @@ class Towers(nnx.Module):
     """Models by their names.
 
     Args:
-      names: theirs; () is none, and then there is no parameter.
+      names: names of the towers; () disables them.
       model: config of each.
       rngs: the stream "params" is used.
     """
@@ -115,7 +115,7 @@ def pool(
 
     Args:
       hidden: an encoder's states.
-      mask: what is no padding: true, or above 0. A row of padding alone has the mean 0.
+      mask: mask of tokens that are not padding: true, or above 0.
       kind: "cls" or "mean".
 
     Raises:

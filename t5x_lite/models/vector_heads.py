@@ -79,9 +79,9 @@ class Dense(Head):
     Attributes:
       pooling: "cls" or "mean"; `models.towers`.
       normalize: True if vectors have length 1.
-      max_length: tokens of a text at most, [CLS] and [SEP] included; None is not known.
+      max_length: maximum tokens of a text, [CLS] and [SEP] included; None if unknown.
       prompts: that texts of some kinds begin with.
-      default_prompt: the name of the one that a text without a kind begins with; "" is none.
+      default_prompt: name of the prompt of texts without a kind, or "".
       projection: numbers of a vector, by a linear layer behind the pooling; None has no such layer.
       tied: True if queries and passages have the same.
       activation: activation of the projection's result, before the length is 1; LaBSE has "tanh".
@@ -130,7 +130,7 @@ class Dense(Head):
         """Return the text of the first existing prompt, which begins a text.
 
         Args:
-          names: of prompts; where there is none of them it is the default one, or "".
+          names: names of prompts; if none exists, the default prompt or "".
         """
         texts = {prompt.name: prompt.text for prompt in self.prompts}
         return next((texts[name] for name in (*names, self.default_prompt) if name in texts), "")
@@ -155,8 +155,8 @@ class DenseHead(nnx.Module):
     """Pooled states, or what a linear layer makes of them.
 
     Args:
-      config: of the head.
-      model: of the states; what it is matters to a projection alone.
+      config: config of the head.
+      model: model with the states; it matters only to a projection.
       rngs: the stream "params" is used.
     """
 
@@ -191,7 +191,7 @@ class DenseHead(nnx.Module):
 
         Args:
           hidden: the encoder's states.
-          mask: what is no padding: true, or above 0.
+          mask: mask of tokens that are not padding: true, or above 0.
           role: role of the texts.
         """
         vectors = self.project(pool(hidden, mask, self.config.pooling), role=role)
@@ -234,7 +234,8 @@ class Lexical(Head):
     """Weights of a text's tokens as terms.
 
     Attributes:
-      specials: tokens that are no terms: those that begin and end a text, padding, the unknown one.
+      specials: tokens that are not terms: those that begin and end a text, padding, the unknown
+        one.
     """
 
     name: str = "lexical"
@@ -249,7 +250,7 @@ class LexicalHead(nnx.Module):
     """linear -> relu, at each position.
 
     Args:
-      config: of the head.
+      config: config of the head.
       d_model: size of the states.
       rngs: the stream "params" is used.
     """
@@ -303,9 +304,9 @@ def term_weights(
     and has the gradient alone.
 
     Args:
-      weights: weights of all places, from 0 on.
+      weights: weights of all positions, from 0 on.
       tokens: ids.
-      is_term: what is no padding and no special token.
+      is_term: True for tokens that are neither padding nor special.
     """
     known = jnp.where(is_term, tokens, -1)
     order = jnp.lexsort((jax.lax.stop_gradient(weights), known), axis=1)
@@ -409,7 +410,7 @@ class MultiVectorHead(nnx.Module):
     """linear, then length 1, at each position but the first.
 
     Args:
-      config: of the head.
+      config: config of the head.
       d_model: size of the states.
       rngs: the stream "params" is used.
     """

@@ -251,7 +251,7 @@ def dot_product_attention(
       query: projected queries.
       key: projected keys.
       value: projected values.
-      pattern: which keys a query sees, and what is added to its logits.
+      pattern: keys that each query attends to, and the bias of its logits.
       dropout_rate: dropout rate of the attention weights.
       dropout_key: None is deterministic.
       share_dropout: True if all queries of a head drop the same keys, as in T5; else each query and
@@ -320,7 +320,7 @@ def of_rows(
       prefix: keys and values.
       num: B.
       rate: rate of the dropout of attention weights.
-      key: as the attention has it; None is no dropout.
+      key: random key, as for attention; if None, no dropout.
     """
     keys, values = (jnp.broadcast_to(x, (num, *x.shape[-3:])) for x in prefix)
     own = None if key is None else jax.random.fold_in(key, _PREFIX)
@@ -342,7 +342,7 @@ def dropped_values(
     Args:
       value: the projected values.
       rate: rate of the dropout.
-      key: None is no dropout.
+      key: random key; if None, no dropout.
       share: True if all queries of a head drop the same keys. Then a value is dropped or scaled as
         a whole, without a pass over [B, H, T, S]. If not, values are scaled alone.
     """
@@ -405,11 +405,11 @@ class Attention(nnx.Module):
       d_model: D of queries, keys, values and the output.
       num_heads: H.
       d_kv: K, the size of a head; H * K need not be D.
-      dropout_rate: of the attention weights.
-      bias: whether the projections have biases.
-      scaled: whether logits are multiplied by `scale`, which is 1 / sqrt(K) at first.
-      share_dropout: whether all queries of a head drop the same keys.
-      stddev: of the kernels at the start; None is T5's initializers.
+      dropout_rate: dropout rate of the attention weights.
+      bias: True if the projections have biases.
+      scaled: True if logits are multiplied by `scale`, initially 1 / sqrt(K).
+      share_dropout: True if all queries of a head drop the same keys.
+      stddev: standard deviation of the initial kernels; if None, T5's initializers.
       rngs: the stream "params" is used.
     """
 
@@ -461,7 +461,8 @@ class Attention(nnx.Module):
         """Make one product of query, key and value, for decoding; in place.
 
         Args:
-          crosses: True if keys and values have another source: then the query stands alone.
+          crosses: True if keys and values have another source; then only the query is projected
+            from x.
 
         Raises:
           ValueError: the projections have biases or a scale, for which a fused product has no

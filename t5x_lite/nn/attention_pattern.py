@@ -38,8 +38,8 @@ class Distances(NamedTuple):
     """The rows of a relative table for the distances between a row's positions.
 
     Attributes:
-      rows: [R, D], those that occur.
-      index: int32 [2 T - 1], which of them is that of the distance -(T - 1), ..., T - 1.
+      rows: occurring rows, [R, D].
+      index: int32 [2 T - 1], row of each distance -(T - 1), ..., T - 1.
     """
 
     rows: Float[Array, "R D"]

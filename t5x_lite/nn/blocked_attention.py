@@ -38,7 +38,7 @@ class Rules:
     Attributes:
       block: keys of a block.
       causal: flag of the `Visibility`.
-      bidirectional: how the table is read, like max_distance.
+      bidirectional: direction of the table's buckets, like max_distance.
       max_distance: largest relative distance of the table; None without one.
       dropout_rate: dropout rate of the weights, where there are draws.
     """
@@ -88,7 +88,8 @@ def blocked_attention(
       query: projected queries.
       key: projected keys.
       value: projected values.
-      visible: which keys a query sees, and how many make a block; S need not be a multiple of it.
+      visible: keys that each query attends to, and the number of keys in a block; S need not be a
+        multiple of it.
       bias: a relative bias; its table gets a gradient.
       draws: dropout of each query and key; the backward pass draws again. Values are scaled.
       prefix: keys and values that all queries see, without a bias: the block before the first.

@@ -45,7 +45,7 @@ class Cache:
     Attributes:
       own: keys and values of the self-attention: a pair ([B, N * H, K, b], [B, H, S, K]) for each
         layer where the decoder is laid out for decoding, else one pair with a leading N.
-      across: those of the cross-attention, with I in the place of S; None without it.
+      across: cache of the cross-attention, with I instead of S, or None.
       cross_mask: bool [B, 1, 1, I], or None.
       valid: bool [B, P], the prefix slots that are not padding.
       ancestors: int32 [R, L].
@@ -109,8 +109,7 @@ def start(
       across: the same of the inputs.
       cross_mask: as in `Cache`.
       valid: as in `Cache`.
-      max_length: new tokens at most; the last is not looked back at, and has no slot: L is one
-        less, but at least 1.
+      max_length: maximum new tokens; the last one needs no slot: L is one less, but at least 1.
 
     Raises:
       ValueError: max_length is less than 1.
@@ -144,7 +143,7 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
     Args:
       old: a pair as in `Cache`.
       new: W of one layer, the keys [B, H, K, W].
-      slot: the first of their slots; where there is no room for them, the last are overwritten.
+      slot: first of their slots; without room, the last slots are overwritten.
       *layer: which one, where the pair is that of all layers.
     """
     (keys, values), (new_keys, new_values) = old, new

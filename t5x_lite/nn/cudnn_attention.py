@@ -82,7 +82,7 @@ def cudnn_attention(
       query: projected queries, bfloat16 or float16.
       key: projected keys.
       value: projected values.
-      visible: which keys a query sees.
+      visible: keys that each query attends to.
       bias: a relative bias; its table gets a gradient.
       implementation: "xla" computes the same by plain operations, in float32 too; for tests.
 

@@ -137,7 +137,7 @@ class DisentangledAttention(Attention):
 
     Args:
       config: sizes of the layer.
-      relative: how distances are seen.
+      relative: settings of relative positions.
       rngs: the stream "params" is used.
     """
 
@@ -171,8 +171,8 @@ class DisentangledAttention(Attention):
         """Attends from x to the source, which is of the same length.
 
         Args:
-          x: what asks.
-          source: what keys and values are made of.
+          x: source of the queries.
+          source: source of keys and values.
           pattern: which positions a position sees; one that sees none gets zeros. Of a
             `Visibility` the segments count, and attention takes a block of queries at a time. Its
             bias is the distances: rows of the relative table, after its norm and before dropout.
@@ -221,7 +221,7 @@ class DisentangledLayer(PostNormLayer):
 
     Args:
       config: its sizes.
-      relative: how distances are seen.
+      relative: settings of relative positions.
       rngs: the stream "params" is used.
     """
 

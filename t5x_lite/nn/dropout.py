@@ -277,7 +277,7 @@ class LayerNorm(nnx.Module):
     """Layer normalization (Ba et al. 2016): statistics, scale and bias in float32, rounded last.
 
     Args:
-      size: of the last axis.
+      size: size of the last axis.
       epsilon: added to the variance.
     """
 

@@ -53,7 +53,7 @@ class Blocks:
     Attributes:
       token: the token in each slot; M, behind the last, in one that is empty.
       number: number of each block.
-      is_used: whether a block has tokens.
+      is_used: True if a block has tokens.
       total: M.
     """
 
@@ -79,7 +79,7 @@ def in_blocks(chosen: Int[Array, " M"], num: int) -> Blocks:
 
     Args:
       chosen: the number of each token; one below 0, or of `num` and more, is in no block.
-      num: how many numbers there are.
+      num: number of values.
     """
     total = len(chosen)
     size = min(_BLOCK, total)
@@ -234,8 +234,8 @@ class ExpertChanges(nnx.Module):
       num: E.
       d_model: D.
       d_ff: F.
-      gated: whether the block has a gate.
-      bias: whether it has biases.
+      gated: True if the block has a gate.
+      bias: True if it has biases.
     """
 
     def __init__(self, num: int, d_model: int, d_ff: int, *, gated: bool, bias: bool):

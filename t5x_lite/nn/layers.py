@@ -57,15 +57,15 @@ def residual(
     """x + dropout(y), and its norm where there is one.
 
     Args:
-      x: what went into the block.
-      y: what came out of it.
+      x: input of the block.
+      y: output of the block.
       rate: rate of the dropout.
       key: turns dropout on.
       over_length: True if the dropout's mask is one for all positions of a row, as in T5.
       norm: norm of a post-norm block.
       slot: makes the result of what is dropped out, x and the norm; None adds and normalizes.
-      source: what the block read, for the slot; None is x.
-      mask: which positions see each other, for the slot; None in a decoder.
+      source: input of the block, for the slot; if None, x.
+      mask: mask of the positions, for the slot; None in a decoder.
     """
     y = dropout(y, rate, key=key, broadcast_axes=(-2,) if over_length else ())
     if slot is not None:
@@ -189,7 +189,7 @@ class EncoderLayer(PreNormLayer):
 
         Args:
           x: hidden states.
-          pattern: which positions a position sees, with the bias of the stack's table.
+          pattern: positions that each position attends to, with the bias of the stack's table.
           key: turns dropout on.
         """
         keys = split_key(key, 4)
@@ -227,7 +227,7 @@ class DecoderLayer(PreNormLayer):
     Args:
       config: its sizes.
       cross_attention: False in a language model, which has nothing to look across to.
-      bidirectional: whether its own relative bias has buckets for keys to the right.
+      bidirectional: True if its relative bias has buckets for keys to the right.
       rngs: the stream "params" is used.
     """
 
@@ -310,8 +310,8 @@ class DecoderLayer(PreNormLayer):
         Args:
           x: hidden states.
           encoded: the encoder's output; None without cross-attention.
-          pattern: which positions a position sees, with the bias of the stack's table.
-          across: which inputs it sees.
+          pattern: positions that each position attends to, with the bias of the stack's table.
+          across: inputs that it attends to.
           key: turns dropout on.
 
         Returns:
@@ -352,7 +352,7 @@ class DecoderLayer(PreNormLayer):
             all of this layer's; both by head.
           inputs: keys and values of the cross-attention, shared by the rows of an input.
           pattern: the slots that each row sees, with the bias of the stack's table.
-          across: which inputs it sees.
+          across: inputs that it attends to.
         """
         if self.own_bias:
             pattern = pattern.biased(self.relative_bias, bidirectional=self.bidirectional)
@@ -459,10 +459,10 @@ class PostNormLayer(nnx.Module):
         """Apply the layer.
 
         Args:
-          x: what asks, and what the residual follows.
-          keys_from: what keys and values are made of; None is x.
-          pattern: which keys a query sees, and what is added to its scaled logits. A query that
-            sees none attends to all of them equally.
+          x: source of the queries, and of the residual.
+          keys_from: source of keys and values; if None, x.
+          pattern: keys that each query attends to, and the bias of its scaled logits. A query
+            without keys attends to all of them equally.
           key: turns dropout on.
         """
         attention_key, attended_key, mlp_key = split_key(key, 3)

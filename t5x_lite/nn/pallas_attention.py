@@ -98,7 +98,7 @@ def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsi
     Args:
       layout_of: gives the division with a block.
       block: keys and queries of a block.
-      kind: kind of the chip; of one whose VMEM is not known all fit.
+      kind: kind of the chip; for chips of unknown VMEM all fit.
       itemsize: bytes of a number.
     """
     asked = layout = layout_of(block)
@@ -216,8 +216,8 @@ def pallas_attention(
       query: projected queries, bfloat16 or float32.
       key: projected keys.
       value: projected values.
-      visible: which keys a query sees; block_size keys and queries make a block, rounded up to a
-        multiple of 128. The lengths need not be multiples of it.
+      visible: keys that each query attends to; block_size keys and queries make a block, rounded up
+        to a multiple of 128. The lengths need not be multiples of it.
       bias: a relative bias; its table gets a gradient.
       draws: dropout of each query and key; the backward pass draws again. Values are scaled.
       interpret: runs the kernels as plain operations on any device, in blocks of multiples of 8;

@@ -76,9 +76,9 @@ class Layout:
       skips: True if blocks above the diagonal may be skipped: nothing in them is seen, but by
         queries that see nothing at all and attend to all keys equally.
       buckets: rows of the bias table; None without one.
-      bidirectional: how it is read, like max_distance.
+      bidirectional: direction of the buckets, like max_distance.
       max_distance: distances from here on share a bucket.
-      dropout_rate: dropout rate of the weights, sampled for each query and key; 0 draws nothing.
+      dropout_rate: dropout rate of the weights, per query and key; 0 disables it.
     """
 
     num_queries: int
@@ -479,7 +479,7 @@ def forward_kernel(
     """Run the kernel on one device.
 
     Args:
-      layout: how the work is divided.
+      layout: division of the work.
       inputs: "query", "key", "value" [B, length, H * K], the lengths in whole blocks; "table"
         float32 [buckets, H] where there is a bias; of the ids of `blocks.seen` those that there
         are, int32, "queries" and "query_groups" [B, 1, T], "keys" and "key_groups" [B, S, 1].
@@ -525,7 +525,7 @@ def in_specs(layout: Layout, inputs: dict[str, Array], order: Any) -> dict[str, 
     """Return the block specs of the inputs, by name.
 
     Args:
-      layout: how the work is divided.
+      layout: division of the work.
       inputs: inputs of `forward_kernel`.
       order: the grid's indices -> group of heads, row, block of queries, block of keys.
     """
@@ -608,7 +608,7 @@ def backward_kernel(
     """Run the kernel on one device.
 
     Args:
-      layout: how the work is divided.
+      layout: division of the work.
       inputs: those of the forward kernel, and "cotangent" [B, T, H * K].
       statistics: float32 [B, groups, 3 * group, T]: what the forward kernel gives, and after it of
         each head the sum of cotangent times output.

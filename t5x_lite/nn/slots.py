@@ -46,7 +46,7 @@ class DenseSlot(Protocol):
         """Return the layer's result without its bias, in float32.
 
         Args:
-          x: what went into the layer.
+          x: input of the layer.
           y: its product, without the bias, in float32.
           kernel: kernel of the layer.
         """
@@ -81,7 +81,7 @@ class WholeSlot(Protocol):
         """Return the layer's result, in float32.
 
         Args:
-          x: what went into the layer.
+          x: input of the layer.
           y: its product, without the bias, in float32.
           kernel: kernel of the layer.
           bias: bias of the layer.
@@ -104,10 +104,10 @@ class GatedSlot(Protocol):
         """Return the layer's result without its bias, in float32.
 
         Args:
-          x: what went into the layer.
+          x: input of the layer.
           y: its product, without the bias, in float32.
           kernel: kernel of the layer.
-          seen: which positions of the row a position sees, as of `Around.mask`.
+          seen: mask of the row's positions, as in `Around.mask`.
         """
         ...
 
@@ -169,8 +169,8 @@ class GatedKeySlot(Protocol):
         """Keys and values of each row.
 
         Args:
-          x: what asks.
-          seen: which positions of the row a position sees, as of `Around.mask`.
+          x: source of the queries.
+          seen: mask of the row's positions, as in `Around.mask`.
         """
         ...
 
@@ -257,7 +257,7 @@ class BlockSlot(Protocol):
 
         Args:
           f: the block's output, after its dropout.
-          x: what went into the block, for the residual.
+          x: input of the block, for the residual.
           norm: norm of a post-norm block; None in a pre-norm one.
           around: the rest of what the layer knows.
         """
@@ -269,7 +269,7 @@ class Around:
     """Context of a block in addition to its states.
 
     Attributes:
-      source: what the block read: x, or in a pre-norm layer the norm of it.
+      source: input of the block: x, or in a pre-norm layer its norm.
       mask: which positions of the row a position sees: an array [B, 1, T, T], or what it is made
         of; None in a decoder, whose positions must not know of those behind them.
       key: turns dropout on.

@@ -326,7 +326,7 @@ class Encoder(nnx.Module):
     Args:
       config: sizes of a layer.
       num_layers: number of layers.
-      running: how they are run; the default is a plain scan.
+      running: settings of the run; the default is a plain scan.
       rngs: the stream "params" is used.
     """
 
@@ -382,9 +382,9 @@ class Decoder(nnx.Module):
     Args:
       config: as `Encoder`, like num_layers, running and rngs.
       num_layers: number of layers.
-      running: how they are run.
+      running: settings of the run.
       cross_attention: False for a language model.
-      bidirectional: whether the relative bias has buckets for keys to the right.
+      bidirectional: True if the relative bias has buckets for keys to the right.
       rngs: the stream "params" is used.
     """
 
@@ -483,7 +483,7 @@ class Decoder(nnx.Module):
           valid: False at the padding on the left.
           cross_mask: the inputs that may be seen; None without cross-attention.
           both_ways: positions that see each other whatever their order (a prefix LM's inputs).
-          max_length: new tokens at most.
+          max_length: maximum new tokens.
 
         Returns:
           The stack's output, and the cache with room for max_length new tokens.

@@ -86,7 +86,7 @@ class Roc(NamedTuple):
 
         Args:
           logits: larger where a positive is likelier.
-          labels: whether each is a positive.
+          labels: True for positives.
           weights: weights of each; 0 leaves it out. Counts below 2**24 in a bin are exact.
         """
         place = (logits.astype(jnp.float32) + LARGEST) * (BINS / (2 * LARGEST))
@@ -227,7 +227,7 @@ class Objective:
 
     Attributes:
       layouts: the types of data.layout whose rows it reads; none says nothing.
-      of_encoder: whether it trains an encoder alone.
+      of_encoder: True if it trains only an encoder.
     """
 
     layouts: ClassVar[tuple[type[Layout], ...]] = ()
@@ -349,7 +349,7 @@ class Objective:
         """Return the views of the learner's stored parameters, if they differ from those read.
 
         Args:
-          model: config of the architecture, whose parameters are below "model/".
+          model: config of the architecture; its parameters are below "model/".
           prefix: beginning of the objective's own paths.
         """
         return ()

@@ -47,8 +47,8 @@ class BiEncoder(Objective):
     """Base of the objectives that make a vector of each query and of each passage.
 
     Attributes:
-      normalize: whether vectors have length 1, so that a score is a cosine; None is as the
-        checkpoint says that the run begins from, and else True.
+      normalize: True if vectors have length 1, so that a score is a cosine; if None, the initial
+        checkpoint's choice, or else True.
       pooling: "cls" or "mean" (`models.towers`); None is as that checkpoint says, and else "cls".
       projection: numbers of a vector, by a linear layer behind the pooling; None is as that
         checkpoint says, and else no such layer.

@@ -156,7 +156,7 @@ class CondenserLoss(nnx.Module):
 
     Args:
       config: the objective.
-      model: of the encoder.
+      model: config of the encoder.
       rngs: the stream "params" is used.
     """
 

@@ -73,16 +73,15 @@ class Electra(Masks, Objective):
     """The generator's and the discriminator's losses; the fields of `Masks` and these.
 
     Attributes:
-      generator: config of the generator, of any size; its tables are those of the model's shape
-        where they are shared.
+      generator: config of the generator, of any size; shared embeddings have the model's shape.
       sharing: relation of the two embeddings: "es", "nes" or "gdes".
       share_embedding_norm: whether "es" shares the embeddings' layer norm and token types besides
         the tables; None is True with the head "electra", as in the original, and else False.
-      decoupled: whether generator and discriminator are updated one after the other, each by its
-        own loss, and not together by the sum of both; None is True but with "es".
+      decoupled: True if generator and discriminator are updated one after the other, each by its
+        own loss; False updates both by the sum. None is False for "es", else True.
       head: the discriminator's: "electra" or "deberta".
       discriminator_weight: lambda, the weight of L_D.
-      temperature: temperature of the draw.
+      temperature: temperature of sampling.
       discriminator_optimizer: optimizer of the decoupled discriminator; None is the experiment's.
       mask_fraction: fraction of the masked tokens that the generator reads as [MASK]; the rest
         stay.

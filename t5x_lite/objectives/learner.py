@@ -59,11 +59,11 @@ class Bound(nnx.Module):
     """A model, its heads and its objective as one module.
 
     Args:
-      model: config of the architecture.
+      model: config of the architecture; its parameters are below "model/".
       objective: config of the objective.
       heads: configs of heads that are kept in addition to the objective's own.
       adapters: configs of adapters; `Learner.bind` puts them into the model's slots.
-      use: how they are composed; () is each by itself.
+      use: composition of the adapters; () applies each separately.
       rngs: the stream "params" is used.
 
     Raises:
@@ -133,11 +133,12 @@ class Learner:
     """A `Bound` taken apart, and functions that put it together again.
 
     Attributes:
-      model: config of the architecture.
+      model: config of the architecture; its parameters are below "model/".
       objective: config of the objective.
       heads: configs of all heads by name, the objective's own first.
       adapters: configs of the adapters.
-      use: how they are composed (`t5x_lite.adapters.composition`); () is each by itself.
+      use: composition of the adapters (`t5x_lite.adapters.composition`); () applies each
+        separately.
       train: paths, or regular expressions that match them, of what is trained; () is all but the
         frozen heads, and with adapters but that part of the model, too, that none of them trains.
       optimizer: its phases may have others; None of a learner that is not trained.
@@ -146,7 +147,7 @@ class Learner:
       seen: shapes of the parameters that the module has.
       shapes: shapes of the parameters that are stored; a nested dict.
       axes: their logical axes.
-      views: what makes the module's parameters of the stored ones.
+      views: views that compute the module's parameters from stored ones.
     """
 
     model: ModelConfig

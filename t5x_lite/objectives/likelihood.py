@@ -197,7 +197,7 @@ def token_losses(
       hidden: the output layer's input.
       output: the output layer.
       targets: token of each position.
-      chunk: positions of a row at a time, at most; T need not be a multiple of it.
+      chunk: maximum positions of a row at a time; T need not be a multiple of it.
       bias: added to the logits, after the divisor.
       z_loss: as in `losses.cross_entropy`, like label_smoothing.
       label_smoothing: the probability given to the other tokens together.

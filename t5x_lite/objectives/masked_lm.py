@@ -118,7 +118,7 @@ def choose(
 
     Args:
       units: numbered from 1 in each row, at most S; 0 is not taken.
-      counts: tokens of each row to take, at most.
+      counts: maximum tokens to take from each row.
       key: key of the order.
     """
     length = units.shape[-1]

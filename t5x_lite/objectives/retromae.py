@@ -147,7 +147,7 @@ def largest(scores: Float[Array, "B V"], number: int) -> Float[Array, "B V"]:
 
     Args:
       scores: scores of the vocabulary.
-      number: how many stay; of equal ones at the end all.
+      number: number of kept scores; ties with the last are kept.
     """
     last = jax.lax.top_k(scores, min(number, scores.shape[1]))[0][:, -1:]
     return jnp.where((scores >= last) & (scores > _UNSEEN), scores, 0.0)
@@ -168,7 +168,7 @@ class RetroMAE(Masks, Objective):
       decoder_ratio: the same for the decoder's masks; None is 0.5 (enhanced) or 0.7 (basic).
       decoder_layers: layers of the basic decoder; the enhanced one has one.
       query: queries of the enhanced decoder: "raw" c + p, or "normalised" by the embeddings' norm.
-      mask_pool: masks sampled for each row, at most; each query takes one of them.
+      mask_pool: maximum masks sampled for each row; each query takes one of them.
       bag_of_words: weight of DupMAE's term; 0 leaves it out (the paper: 0.1).
       logits_chunk: positions of a row whose logits are made at a time; None is all at once.
     """
@@ -244,7 +244,7 @@ class RetroMAELoss(nnx.Module):
 
     Args:
       config: the objective.
-      model: of the encoder.
+      model: config of the encoder.
       rngs: the stream "params" is used.
     """
 

@@ -252,7 +252,7 @@ class Spans(Objective):
     """Cross-entropy of an answer's first and last token.
 
     Attributes:
-      longest: tokens of an answer at most, where one is looked for.
+      longest: maximum tokens of an answer.
     """
 
     longest: Count = 30
@@ -330,7 +330,7 @@ class TaskHeads(Objective):
       scales: scales of the terms in the loss; () is 1 for each.
       head: "bert", "roberta", "electra" or "deberta", of classes and scores.
       dropout_rate: dropout rate of those heads; None is the model's.
-      longest: tokens of an answer at most, where one is looked for.
+      longest: maximum tokens of an answer.
     """
 
     tasks: tuple[str, ...] = ()

@@ -83,7 +83,7 @@ class Optimizer(ABC):
         Args:
           axes: the parameters' logical axes.
           below: paths of the model's parameters below all layers, for `layer_decay`.
-          depth: layers of the highest stack, for it and for `unfreezing`; None is that of these
+          depth: layers of the highest stack, for it and for `unfreezing`; if None, from these
             parameters.
 
         Raises:

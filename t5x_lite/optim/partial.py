@@ -79,7 +79,7 @@ def decayed_by_layer(
       decay: the factor of a layer, in (0, 1].
       axes: the parameters' logical axes, by their paths from "model/" on.
       below: paths, within model/, of what is below all layers (`ModelConfig.below`).
-      depth: layers of the highest stack, of which not all may be trained; None is that of these.
+      depth: layers of the highest stack, trained or not; if None, from these parameters.
     """
     names = trees.flatten(axes)
 
@@ -129,7 +129,7 @@ class Gradual:
     """When layers begin to train.
 
     Attributes:
-      total_steps: steps over which all layers unfreeze, those of the run; 0 freezes none.
+      total_steps: steps of the run, over which all layers unfreeze; 0 freezes none.
       episodes: groups in which they do; None is one for each layer of the highest stack.
     """
 
@@ -201,7 +201,7 @@ def live(tree: Any, count: Array, starts: Starts) -> Any:
     Args:
       tree: the arrays.
       count: steps that are done.
-      starts: says when each begins.
+      starts: function that returns the first step of each parameter.
     """
     return jax.tree.map(
         lambda leaf, start: _chosen(count >= start, leaf, jnp.zeros_like(leaf)), tree, starts(tree)
@@ -216,7 +216,7 @@ def unfreezing(
     Args:
       inner: whose state is a nested dict, {"count": steps, KIND: {path: arrays}}; it is given the
         gradients of what has begun, and 0 for the rest.
-      starts: says when each parameter begins.
+      starts: function that returns the first step of each parameter.
       axes: their logical axes.
     """
 
@@ -260,8 +260,8 @@ class Update:
       optimizer: gives the change of the trained parameters.
       schedule: step -> learning rate, for the metrics.
       name: name of its part of the optimizer's state; "" where it is the only one.
-      trains: whether a path is trained; None trains all.
-      joint: the second stage of the loss, (rows, batch, step=) -> Loss; None where there is none.
+      trains: predicate of trained paths; None trains all.
+      joint: second stage of the loss, (rows, batch, step=) -> Loss, or None.
       live: (gradient, optimizer's state) -> the gradient with 0 for layers that are still frozen
         (`optim.partial`); None where there are none.
       scheduled: steps taken -> parameters by path that follow from them alone; they do not train.

@@ -87,7 +87,7 @@ class Traffic:
     """Bytes of the collectives of one kind, on one device in one run of the program.
 
     Attributes:
-      count: how often they run.
+      count: number of runs.
       bytes: the size of what is reduced, or of what is gathered: the larger of operand and result.
     """
 
@@ -100,14 +100,14 @@ class Collective:
     """A collective in one place of the program, on one device.
 
     Attributes:
-      kind: kind of `COLLECTIVES`; an all-reduce of which a device keeps its shard alone is a
+      kind: kind of `COLLECTIVES`; an all-reduce with only the device's shard kept is a
         reduce-scatter.
-      count: how often it runs.
+      count: number of runs.
       bytes: bytes of one run, as in `Traffic`.
-      devices: how many take part in it.
+      devices: number of participating devices.
       asynchronous: True if other work runs between its start and its end.
       looped: True if it is in the body of a loop.
-      gathered: of the bytes of an all-reduce, those of shards among zeros, which gathers them.
+      gathered: bytes of an all-reduce that gathers shards among zeros.
       source: JAX's name of it; "" where the compiler made it.
     """
 
@@ -126,7 +126,7 @@ class Kernel:
     """A kernel in one place of the program, on one device.
 
     Attributes:
-      count: how often it runs.
+      count: number of runs.
       flops: FLOPs of one run, as its code says; 0 where it says nothing.
       bytes: from and to HBM in one run; likewise.
     """
@@ -143,7 +143,7 @@ class Operation:
     Attributes:
       source: JAX's name of it, "jit(step)/jvp()/while/body/dot_general"; of a fusion that of its
         last operation, and the opcode where the compiler made it.
-      count: how often it runs.
+      count: number of runs.
       cycles: cycles of all its runs.
     """
 
@@ -158,11 +158,11 @@ class Reading:
 
     Attributes:
       collectives: kind -> what it moves; only kinds that there are.
-      cycles: the sum of the estimates; None where the program has none, as on CPU.
-      unknown_loops: loops whose number of runs is not found; they count once.
-      kernels: whose cycles are not estimated.
-      operations: what the cycles are of, the costliest first.
-      traffic: each collective alone.
+      cycles: sum of the estimates; None without estimates, as on CPU.
+      unknown_loops: loops without a known number of runs; they count once.
+      kernels: kernels; their cycles are not estimated.
+      operations: estimated operations, the costliest first.
+      traffic: traffic of each collective.
     """
 
     collectives: Mapping[str, Traffic]

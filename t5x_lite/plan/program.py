@@ -45,7 +45,7 @@ class Memory:
       optimizer: the optimizer's state and the step.
       batch: the features of a batch.
       temporaries: activations, gradients and all else that lives within a step only.
-      results: what a step returns in addition to the state, whose memory is reused.
+      results: results of a step without the state; their memory is reused.
       program: the compiled program.
       peak: all together.
     """
@@ -65,8 +65,8 @@ class Program:
 
     Attributes:
       memory: bytes on one device.
-      reading: what its text says; None where the compiler cannot print it.
-      flops: FLOPs of one device, as the compiler counts them; None where it does not say.
+      reading: facts of its text; None if the compiler cannot print it.
+      flops: FLOPs of one device, as the compiler counts them, or None.
       bytes_accessed: likewise.
       trace_seconds: to trace and lower it.
       compile_seconds: to compile it.
@@ -84,7 +84,7 @@ class OutOfMemory(Exception):
     """The compiler found that the step does not fit.
 
     Attributes:
-      needed: bytes that the program would take; None where the compiler does not say.
+      needed: bytes that the program would take; None if unknown.
       available: bytes that there are; None likewise.
       seconds: that the compiler took.
     """

@@ -24,7 +24,7 @@ class Estimate:
       seconds: the sum of the estimated cycles of all operations, loops as often as they run, over
         the clock, and of each kernel its FLOPs at the chip's peak or its bytes at its bandwidth,
         whichever takes longer. Operations without an estimate, such as collectives, count nothing.
-      mfu: model FLOPs utilisation at that time; None where peak or FLOPs are not known.
+      mfu: model FLOPs utilization at that time; None if peak or FLOPs are unknown.
     """
 
     seconds: float
@@ -41,24 +41,24 @@ class Sheet:
       compute_dtype: compute dtype of the activations.
       devices: kind of the devices, and the option that named them, such as "TPU v5 lite",
         "v5e:4x4".
-      num_devices: how many.
+      num_devices: number of devices.
       mesh: axis -> size.
       rows: rows of the global batch.
       steps: steps of the run; 0 is not known.
-      epochs: passes over the data that these steps are; None where the config counts steps.
+      epochs: passes over the data in these steps; None if the config counts steps.
       lengths: feature -> tokens of a row.
       microbatches: parts of a batch.
-      chip: what a device can do.
+      chip: peak rates and memory of a device.
       flops: FLOPs of a step, over all devices; None for a model that is not counted.
       memory: on one device; of a step that did not compile for want of memory None.
-      needed: bytes on one device; None where a step did not fit and the compiler does not say.
-      reading: of the program's text; None where there is none.
-      trace_seconds: None where the step did not compile.
+      needed: bytes on one device; None if a step did not fit and the compiler names no size.
+      reading: facts of the program's text, or None.
+      trace_seconds: seconds of tracing; None if the step did not compile.
       compile_seconds: until it was done, or had failed.
-      remedies: what to change where it does not fit.
-      operations: how many of the costliest are listed.
-      warnings: what makes the step slower than it has to be.
-      compiled_flops: FLOPs of one device, as the compiler counts them; None where it does not say.
+      remedies: changes to try if it does not fit.
+      operations: number of the costliest operations to list.
+      warnings: causes of a slower step.
+      compiled_flops: FLOPs of one device, as the compiler counts them, or None.
       compiled_bytes_accessed: likewise.
     """
 

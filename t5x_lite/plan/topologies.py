@@ -96,7 +96,7 @@ class Slice:
       kind: JAX's name of a device.
       num_devices: number of devices of all hosts.
       shape: chips along each side of a slice; () where the devices have no coordinates.
-      slices: how many slices there are.
+      slices: number of slices.
     """
 
     kind: str

@@ -37,7 +37,7 @@ class Series:
       name: its name in the legend.
       points: (step, value) by ascending step.
       colour: an index into the page's six colours; from 6 on they come again, and dashed.
-      band: (step, lowest, highest) by ascending step, drawn around the curve; () draws none.
+      band: (step, lowest, highest) by ascending step, around the curve; () hides it.
     """
 
     name: str

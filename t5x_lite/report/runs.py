@@ -92,7 +92,7 @@ class Run:
       restarts: (last step before, first step after) of every restart that repeated steps.
       partial: the last line was incomplete.
       config: the resolved experiment, {} if it is missing.
-      starts: how it was started, the newest last.
+      starts: starts of the run, the newest last.
       samples_step: the newest step that has samples.
       samples: samples of that step: {"inputs", "targets", "prediction"} each.
     """

@@ -79,7 +79,7 @@ class InvertedIndex(NamedTuple):
       ids: ids of the documents.
       terms: by number.
       sorted: the numbers of the terms in the order of their bytes.
-      ends: where the postings of a term end.
+      ends: end offsets of the terms' postings.
       documents: documents of all postings.
       frequencies: frequencies of all postings.
       lengths: lengths of the documents, in terms.
@@ -176,7 +176,7 @@ def build(
       directory: must not be there.
       texts: (id, text) of each document.
       analyzer: its name.
-      identity: what makes two builds the same, as JSON, for one that continues.
+      identity: JSON that identifies the build, for resuming.
 
     Raises:
       InputError: the directory is there, or cannot be written; what is there of a build is of
@@ -328,9 +328,9 @@ class BM25:
     """A first stage.
 
     Args:
-      index: of the corpus.
-      k1: how fast repetitions stop to count; 0 counts none.
-      b: how much long documents are discounted, from 0 to 1.
+      index: index of the corpus.
+      k1: saturation of term frequency; 0 ignores repetitions.
+      b: length normalization, from 0 to 1.
       lengths: "lucene" keeps the length of a document in one byte, as Lucene does.
     """
 

@@ -78,12 +78,12 @@ def better(
     """Return the best so far and of a chunk: descending scores, and the numbers of the documents.
 
     Args:
-      scores: scores of the best so far, falling; -inf where there are fewer.
+      scores: scores of the best so far, descending; -inf where there are fewer.
       rows: their numbers; -1 where there are fewer.
       product: product of queries and documents; it is changed.
       own: index in the chunk of each query's skipped document, or a negative number.
-      count: documents of the chunk; what is behind them is none.
-      first: the number of the first one.
+      count: number of documents in the chunk; later rows are padding.
+      first: number of the first document, if there is no `start`.
     """
     num = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parts = [part for part in np.array_split(np.arange(len(product)), num) if len(part)]
@@ -160,7 +160,7 @@ class Best(NamedTuple):
     """The best documents of queries: what a search can continue from.
 
     Attributes:
-      scores: falling; -inf where there are fewer documents.
+      scores: scores, descending; -inf where there are fewer documents.
       rows: their numbers, from 0 in the order in which they came; -1 where there are fewer.
       seen: documents that were searched.
     """
@@ -175,16 +175,16 @@ class ExactSearch:
 
     Args:
       queries: their vectors.
-      depth: documents of a query at most.
-      names: of the queries; a document of the query's own name is skipped. None, for a query or
-        for all, passes over nothing.
-      mesh: whose devices share the documents; None is the first device.
+      depth: maximum documents per query.
+      names: names of the queries; a document of the query's own name is skipped. None, for one
+        query or for all, skips no document.
+      mesh: mesh with the devices that share the documents; if None, the first device.
       start: the best of the documents that were searched before, in another process.
-      first: the number of the first document, where there is no `start`.
+      first: number of the first document, if there is no `start`.
       chunk: documents that a shorter chunk is filled up to, so that the last one has the shape of
         the others.
-      keeps_names: whether `results` is asked for, and not `best`: then all documents need names,
-        and those of `start` have none.
+      keeps_names: True if `results` is called instead of `best`: all documents need names, and
+        those of `start` have none.
     """
 
     def __init__(
@@ -233,8 +233,8 @@ class ExactSearch:
 
         Args:
           vectors: vectors of the documents.
-          documents: their names, all different over all calls; None where they are not kept, and
-            no query has its own document.
+          documents: names of the documents, distinct over all calls; None if names are not kept and
+            no query excludes its own document.
 
         Raises:
           InputError: a vector is not finite, or there are too many documents.
@@ -415,13 +415,13 @@ def search_shards(
     Args:
       shards: the corpus.
       queries: their vectors.
-      depth: documents of a query at most.
+      depth: maximum documents per query.
       names: names of the queries: the document of a query's own name is skipped; None, for one or
         for all, passes over nothing.
-      mesh: whose devices share the corpus.
-      part: part of the corpus, in whole blocks, which is searched alone.
+      mesh: mesh with the devices that share the corpus.
+      part: shard of the corpus, in complete blocks; only it is searched.
       state: the file that holds the best so far; None saves none. It stays at the end.
-      identity: what makes two searches the same, as JSON.
+      identity: JSON that identifies the search.
 
     Raises:
       InputError: vectors and queries have other sizes, a vector is not finite, or the state is of
@@ -483,7 +483,7 @@ def block_rows(size: int, *, queries: int) -> int:
 
     Args:
       size: D, numbers of a vector.
-      queries: how many there are.
+      queries: number of queries.
     """
     rows = min(_BLOCK_BYTES // (4 * size), _SCORE_BYTES // (4 * min(1024, max(1, queries))))
     return max(1024, rows // 1024 * 1024)

@@ -56,7 +56,7 @@ class Settings:
       train_vectors: vectors that centroids and codes are trained on; None is 64 of each list, at
         least 65,536, and at most all.
       ef_construction: candidates that a vector of a graph chooses its neighbours from.
-      seed: of the vectors for training.
+      seed: random seed for the sample of training vectors.
       threads: threads of faiss; more than one makes graphs that differ from run to run.
     """
 
@@ -80,7 +80,7 @@ def build(
       directory: must not be there.
       shards: the corpus.
       kind: as the factory of faiss names it.
-      settings: how it is made.
+      settings: settings of the index.
 
     Raises:
       InputError: faiss is missing, the kind is none, there are too few vectors for it, or the
@@ -207,7 +207,7 @@ class FaissIndex:
     """An index that was written by `build`.
 
     Attributes:
-      settings: of index.json.
+      settings: settings of index.json.
     """
 
     def __init__(self, index: Any, settings: dict[str, Any], ids: StringTable | None, path: Path):
@@ -274,7 +274,7 @@ class FaissIndex:
 
         Args:
           queries: their vectors.
-          depth: documents of a query at most.
+          depth: maximum documents per query.
           nprobe: lists of IVF that are searched; None is 1 in 64.
           ef_search: candidates of HNSW; None is 128, and never below depth.
           threads: threads of faiss.

@@ -78,11 +78,11 @@ def fuse(
 
     Args:
       runs: at least one.
-      method: how scores are added.
+      method: rule that adds scores.
       weights: weights of the runs; none is 1 for each.
       depth: documents of each ranking that count.
-      k: documents of a fused ranking at most.
-      rrf_k: what is added to a rank by "rrf".
+      k: maximum documents of a fused ranking.
+      rrf_k: constant added to a rank by "rrf".
 
     Raises:
       InputError: the weights are not as many as the runs, or there are some and runs are merged; a
@@ -213,7 +213,7 @@ class Finder:
 
     Args:
       corpus: its heads' files.
-      ways: how.
+      ways: rules of the rankings.
 
     Raises:
       InputError: the corpus lacks what a head made.
@@ -281,7 +281,7 @@ def reranked(ranking: Ranking, scores: Sequence[float]) -> Ranking:
     """Return a ranking of the same documents.
 
     Args:
-      ranking: of the first stage.
+      ranking: ranking of the first stage.
       scores: scores of its first documents, in its order; not more than it has.
     """
     names = [one.document for one in ranking.documents]

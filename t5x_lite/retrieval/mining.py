@@ -42,14 +42,14 @@ class Rules:
     Attributes:
       first: the first place of a ranking that is looked at, from 0.
       last: the place behind the last one.
-      negatives: negatives of a query at most.
+      negatives: maximum negatives per query.
       take: the first ones, or a sample of all.
       margin: negatives score so much less than the answer with the lowest score.
       relative_margin: the same as a fraction of that score.
       min_score: minimum score of a negative.
       max_score: maximum score of a negative.
       fill: random gives a query with too few passages that are not in its ranking.
-      seed: of samples.
+      seed: random seed of samples.
     """
 
     first: Natural = 10
@@ -87,7 +87,7 @@ class Candidate(NamedTuple):
 
     Attributes:
       number: number of the passage in the pool.
-      score: None where the ranking has none.
+      score: score, or None if the ranking has none.
     """
 
     number: int
@@ -116,10 +116,10 @@ class Chosen(NamedTuple):
     """The negatives of a query.
 
     Attributes:
-      numbers: numbers of the passages, in the order of the ranking, then those that fill it up.
+      numbers: numbers of the passages in ranking order, then of passages that fill up.
       scores: score of each; None has no score.
       dropped: candidates by the rule that dropped them.
-      filled: how many are not of the ranking.
+      filled: number of passages from outside of the ranking.
     """
 
     numbers: list[int]
@@ -134,11 +134,11 @@ def choose(
     """Return the negatives of a query.
 
     Args:
-      query: its id, which draws.
+      query: id of the query, which seeds sampling.
       ranking: passages, best first.
       known: known facts about the query.
       pool: the passages.
-      rules: which ones are taken.
+      rules: rules for negatives.
     """
     dropped: Counter[str] = Counter()
     kept: list[Candidate] = []

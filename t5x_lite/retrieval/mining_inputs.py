@@ -154,7 +154,7 @@ class Asked(NamedTuple):
         title or without it; None are not there.
       names: the ids of the answers, or else of the passages that they are; None are not known.
       texts: texts of the answers.
-      scores: those that the input had.
+      scores: scores of the input.
       record: the input's line.
     """
 
@@ -230,7 +230,7 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
 
     Args:
       path: path of either.
-      passages: files of passages; without them those of `path`.
+      passages: files of passages; by default those of `path`.
       split: split of a directory.
 
     Raises:

@@ -47,17 +47,17 @@ class PairReader:
       inputs: files, directories, patterns and data sets, as `t5x-lite pairs` takes them. All files
         may be compressed; `released_files.read_parallel` reads *.tsv.
       rule: a name in `pair_rules.RULES`.
-      languages: of two aligned files, or of the two texts of *.tsv; of all other inputs one, where
-        these do not say it.
-      template: what is the "text" of an object or a row, with columns in braces; "{text}" changes
-        none.
-      seed: of the sentences that the rule "ict" draws.
+      languages: languages of two aligned files, or of the two texts of *.tsv; one for other inputs
+        that do not name it.
+      template: template of the "text" of an object or a row, with columns in braces; "{text}" keeps
+        it.
+      seed: random seed of the sentences that the rule "ict" samples.
       min_score: the lowest score of a line of *.tsv that is kept; None keeps all.
 
     Attributes:
-      files: what is read: paths, sizes and times of the last change.
+      files: paths, sizes and modification times of the inputs.
       num: documents read.
-      empty: those of them in which the rule found nothing.
+      empty: inputs without a pair.
 
     Raises:
       InputError: a file cannot be read, or an option does not fit the files.

@@ -77,7 +77,7 @@ class Document(NamedTuple):
     Attributes:
       where: its place, "file:line".
       record: its fields.
-      seed: of what a rule draws.
+      seed: random seed of a rule.
     """
 
     where: str
@@ -276,7 +276,7 @@ class Filters:
       min_query_words: minimum query words of a query.
       max_query_words: maximum query words of a query.
       min_passage_words: minimum passage words of a passage.
-      max_queries: pairs of one passage at most.
+      max_queries: maximum pairs of one passage.
       bad_words: a file with an entry on each line; a pair with one is dropped.
       languages_by: langdetect or cld3 drops passages in another language than they say.
     """
@@ -301,7 +301,7 @@ class Sieve:
 
     Attributes:
       seen: pairs.
-      kept: those of them that passed.
+      kept: pairs that passed.
       dropped: the others, by the filter's name.
       samples: some of these.
     """

@@ -57,14 +57,14 @@ class QueryEncoder:
     Attributes:
       checkpoint: encodes queries that are texts.
       step: the step to take from a work directory, or best; the newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone.
+      base: directory of the base, for a checkpoint with only trained parts.
       adapters: the modules in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      normalize: whether vectors have length 1; if not given, what the checkpoint says.
-      prefix: what every query begins with; if not given, the checkpoint's prompt.
+      normalize: scales vectors to length 1; default: the checkpoint's choice.
+      prefix: beginning of every query; default: the checkpoint's prompt.
       prompt: the name of that; query, if the checkpoint has one of that name.
       batch_size: queries encoded at once.
-      inputs_length: tokens of a query at most; what the model was trained with if not given.
+      inputs_length: maximum tokens of a query; default: the model's training length.
       trust_project: as for embed.
     """
 
@@ -152,15 +152,15 @@ class PairEncoder:
 
     Attributes:
       step: the step to take from a work directory, or best; the newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone.
+      base: directory of the base, for a checkpoint with only trained parts.
       adapters: the modules in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      normalize: whether vectors have length 1; if not given, what the checkpoint says.
-      query_prefix: what every query begins with; if not given, the checkpoint's prompt.
-      passage_prefix: what every passage begins with; if not given, the checkpoint's prompt.
+      normalize: scales vectors to length 1; default: the checkpoint's choice.
+      query_prefix: beginning of every query; default: the checkpoint's prompt.
+      passage_prefix: beginning of every passage; default: the checkpoint's prompt.
       batch_size: texts encoded at once.
-      query_length: tokens of a query at most; what the model was trained with if not given.
-      passage_length: tokens of a passage at most; what the model was trained with if not given.
+      query_length: maximum tokens of a query; default: the model's training length.
+      passage_length: maximum tokens of a passage; default: the model's training length.
       trust_project: as for embed.
     """
 
@@ -198,9 +198,9 @@ class EncoderSearch:
     Args:
       checkpoint: a work directory or a step directory.
       inputs: queries and passages.
-      options: how it encodes them.
+      options: options of the encoding.
       vectors: files of the passages' vectors, in their order; () has the checkpoint make them.
-      folder: of this command alone.
+      folder: directory that only this command uses.
     """
 
     def __init__(

@@ -123,16 +123,16 @@ class CachedQueries:
     (`answered_by`): a sentence of it, or the text behind a prompt.
 
     Args:
-      examples: of a cache.
+      examples: examples of a cache.
       pool: the passages.
-      length: tokens of a passage at most, at which rows are truncated.
+      length: maximum tokens of a passage; longer rows are truncated.
 
     Attributes:
       rows: the tokens of each.
       of_examples: int64 [n], the query of each example.
-      answers: the numbers of the passages that answer each, and of those with the query's tokens.
+      answers: numbers of each query's positives, and of the positives of queries with equal tokens.
       num_answers: answers of all queries.
-      num_unknown: those of them that are not in the pool.
+      num_unknown: number of positives that are not in the pool.
     """
 
     def __init__(

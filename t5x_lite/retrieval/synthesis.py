@@ -58,8 +58,8 @@ class Excerpts:
     Attributes:
       min_words: minimum words of an article.
       max_words: maximum words of its excerpt, a run of whole paragraphs.
-      number: articles of each language at most, sampled by seed; all if not given.
-      seed: of all draws.
+      number: maximum articles of each language, sampled by seed; default: all.
+      seed: random seed of all samples.
     """
 
     min_words: Positive = 1000
@@ -126,7 +126,7 @@ def check(
     """Why an answer of the generator is no question; "" where it is one.
 
     Args:
-      question: what it wrote.
+      question: question that it wrote.
       text: the article.
       language: language of the article.
       min_words: minimum words of a question.

@@ -263,11 +263,12 @@ class Service:
     Args:
       endpoints: the table, by name: POST /NAME.
       batcher: started by whoever made it.
-      limits: of requests.
-      token: that requests must bring; None is none, and then only this machine is answered.
+      limits: limits of requests.
+      token: token that requests must bring; if None, only this machine is served.
       title: title of the page, such as the checkpoint's name; only admitted requests see it.
       absent: names of endpoints that this checkpoint has not, and why.
-      answers: says whether an endpoint has a program by now; if None, all have when it is ready.
+      answers: function that returns True for an endpoint with a program; if None, all have one when
+        ready.
       programs: gives how many programs are compiled, and how many there are.
     """
 

@@ -62,8 +62,8 @@ class Row(NamedTuple):
     """One text on its way.
 
     Attributes:
-      lengths: the static lengths that hold it, such as those of its input and its target.
-      payload: what the function takes.
+      lengths: static lengths that hold it, such as those for its input and its target.
+      payload: input of the function.
     """
 
     lengths: tuple[int, ...]
@@ -115,10 +115,10 @@ class Batcher:
     """A queue, and the thread that empties it.
 
     Args:
-      functions: of each kind, what answers a batch.
+      functions: function by kind that answers a batch.
       sizes: rows of a batch, ascending.
-      queue: rows that wait at most.
-      wait: seconds that a text waits for others at most, while nothing else is done.
+      queue: maximum waiting rows.
+      wait: maximum seconds that a text waits for others, while nothing else is done.
       observer: told of every batch.
     """
 

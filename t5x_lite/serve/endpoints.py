@@ -34,13 +34,13 @@ class Asked:
     """Options of a server's answers; one set for all requests, as each choice is a program.
 
     Attributes:
-      decoding: of predictions.
+      decoding: decoding of predictions.
       lengths: tokens that inputs are padded to, ascending; None is three powers of two or so.
-      targets_length: tokens of a target or a candidate at most, its end included.
-      long_inputs: whether longer inputs are cut, which the result says, or rejected.
-      max_rows: texts of a request at most.
-      pooling: of vectors; None is what the checkpoint says.
-      normalize: whether vectors have length 1; None is what the checkpoint says, or else True.
+      targets_length: maximum tokens of a target or a candidate, its end included.
+      long_inputs: "cut" truncates longer inputs and marks the result; "refuse" rejects them.
+      max_rows: maximum texts of a request.
+      pooling: pooling of vectors; if None, the checkpoint's.
+      normalize: True if vectors have length 1; if None, the checkpoint's choice, or else True.
       role: role of the texts that are embedded, for a retriever with two encoders or two
         projections.
       head: head of an encoder that predicts; None is the one that its objective trained.

@@ -25,7 +25,7 @@ class Refused(Exception):
 
     Attributes:
       status: the HTTP status.
-      headers: of the response, in addition to those of every response.
+      headers: additional headers of the response.
     """
 
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None):
@@ -39,11 +39,11 @@ class Limits:
     """Limits of one server.
 
     Attributes:
-      max_body: bytes of a request's body at most.
-      max_rows: texts of a request at most; of ranked candidates, texts times candidates.
-      queue: texts that wait at most; a request with which there would be more is rejected.
-      connections: open at the same time at most.
-      timeout: seconds from a request's headers to its answer at most.
+      max_body: maximum bytes of a request's body.
+      max_rows: maximum texts of a request; for ranked candidates, texts times candidates.
+      queue: maximum waiting texts; a request that exceeds it is rejected.
+      connections: maximum open connections.
+      timeout: maximum seconds from a request's headers to its answer.
       body_timeout: seconds that a request's headers, and then its body, may take to arrive.
     """
 

@@ -293,7 +293,7 @@ class Counts:
 
     Args:
       num_waiting: texts in the queue now.
-      is_ready: whether each endpoint has a program.
+      is_ready: True if each endpoint has a program.
     """
 
     def __init__(self, *, num_waiting: Callable[[], int], is_ready: Callable[[], bool]):

@@ -103,7 +103,7 @@ class _Answering:
     """The batches of a table of endpoints, and the compilation of their programs.
 
     Attributes:
-      failure: of the compilation.
+      failure: error of the compilation.
     """
 
     def __init__(self, table: Mapping[str, Any], *, batch_size: int, wait: float, limits: Limits):

@@ -138,7 +138,7 @@ def sizes_of(files: Sequence[Any]) -> str | None:
 
 
 def fit_in_memory(files: Sequence[Any]) -> bool:
-    """Return whether files have `IN_MEMORY_BYTES` at most; compressed ones and Parquet count eightfold.
+    """Return whether files fit into `IN_MEMORY_BYTES`; compressed ones and Parquet count eightfold.
 
     It is False where one of them cannot be looked at, as it is no file here.
     """
