@@ -1,7 +1,7 @@
 """The base of layouts, and the packing and padding of rows.
 
 A layout makes the rows of a batch from the examples of a task. It is a frozen config, and the only
-place that knows what its rows are. Batches, plans and checks of configs call the same object:
+place that defines its rows. Batches, plans and checks of configs call the same object:
 
     layout = Labelled()
     layout.check(task_features)                      # an InputError says which layout fits

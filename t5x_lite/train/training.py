@@ -363,7 +363,7 @@ def _trained_part(learner: Learner, base: Base | None) -> list[str]:
 
 
 def _is_owed(experiment: Experiment, step: int, history: Mapping[int, object]) -> bool:
-    """Return whether a signal ended the evaluation of a saved step, so that it is still to be made."""
+    """Return whether the evaluation of a saved step is still to be made: a signal ended it."""
     due = step >= experiment.steps or step % experiment.evaluation.period == 0
     return step > 0 and due and step not in history
 

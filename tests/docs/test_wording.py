@@ -51,8 +51,8 @@ PATTERNS = {
 
 TABLE = """
 opening: __init__ 19, adapters 188, c4 70, checkpoints 31, commands 12, config 5, core 21, data
-    481, decoding 3, evaluate 12, inference 13, interop 129, layouts 2, metrics 6, models 7, nn
-    21, objectives 20, optim 2, plan 5, report 5, retrieval 12, serve 3, train 89
+    451, decoding 3, evaluate 12, inference 13, interop 129, layouts 2, metrics 6, models 7, nn
+    21, objectives 20, optim 2, plan 5, report 5, retrieval 12, serve 3, train 87
 clause: __init__ 1, adapters 10, c4 3, checkpoints 6, commands 5, config 6, core 13, data 43,
     evaluate 3, inference 8, interop 30, layouts 3, metrics 1, models 2, nn 3, objectives 9, optim
     2, report 1, serve 2, train 24
@@ -89,10 +89,10 @@ share of: adapters 14, c4 1, commands 1, data 16, interop 1, report 1, train 3
 falling: data 1, optim 1, retrieval 2
 fresh: adapters 1, checkpoints 2, core 1, evaluate 1, models 7
 mends: core 1, data 3
-of own: __init__ 2, adapters 11, c4 2, commands 5, config 2, core 3, data 42, evaluate 1,
+of own: __init__ 2, adapters 11, c4 2, commands 5, config 2, core 3, data 41, evaluate 1,
     inference 3, interop 7, layouts 1, models 6, nn 5, objectives 6, optim 1, retrieval 1, serve
     1, train 9
-at most: __init__ 2, adapters 7, config 1, core 3, data 29, inference 3, interop 1, layouts 5,
+at most: __init__ 2, adapters 7, config 1, core 3, data 28, inference 3, interop 1, layouts 5,
     models 1, nn 1, objectives 2, retrieval 3, serve 1, train 3
 spelling: adapters 1, checkpoints 2, commands 1, core 2, data 25, evaluate 1, interop 4, metrics
     1, nn 2, objectives 1, retrieval 1, train 2
