@@ -218,7 +218,7 @@ def embed(
                 inputs_length=inputs_length,
                 compute_dtype=compute_dtype,
             ).encoder(pooling=pooling, normalize=normalize)
-            cut = Cutter(encoder, long_inputs, mcls=mcls)
+            cut, numbers = Cutter(encoder, long_inputs, mcls=mcls), ""
             left = records if first is None else itertools.chain([first], records)
             chunks = _chunks(left, cut, prefix=encoder.begins_with(prefix, prompt), size=size)
             ahead = stack.enter_context(contextlib.closing(Prefetch(chunks, depth=2)))
@@ -237,6 +237,7 @@ def embed(
                     vectors = vectors_of(chunk.rows)
                     _check_finite(vectors, chunk.records)
                     file.write([record.id for record in chunk.records], vectors)
+                    numbers = f" of {vectors.shape[1]} numbers"
                     advance(len(vectors))
             done = file.done
     cut.report()
@@ -244,9 +245,10 @@ def embed(
         _logger.info("%s: %d texts by the heads %s", output, done, ", ".join(heads))
         return Path(output)
     _logger.info(
-        "%s: %d vectors (pooling %s, %s)",
+        "%s: %d vectors%s (pooling %s, %s)",
         output,
         done,
+        numbers,
         encoder.vectors.pooling,
         "of length 1" if encoder.vectors.normalize else "not normalised",
     )

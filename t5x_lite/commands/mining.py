@@ -327,8 +327,10 @@ def refresh(
         vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
         pool = refresh_search.tokenized_passages(data, vocabulary, passages)
         (source,) = open_sources(data, vocabulary, split="train")
+        cache = source.cache
+        assert cache is not None
         length = text_lengths(data)["document"]
-        examples = refresh_search.examples_of(source.split)
+        examples = refresh_search.examples_of(cache.split("train"))
         queries = refresh_search.CachedQueries(examples, pool, length=length)
         queries.tell()
         for step in refresh_search.needed_steps(data.refresh, experiment.steps):
@@ -340,7 +342,7 @@ def refresh(
             numbers = refresh_search.search(
                 data.refresh, workdir, step, pool, queries, batch_size=batch_size
             )
-            top, digest = data.refresh.top, source.cache.digest
+            top, digest = data.refresh.top, cache.digest
             settings = {"top": top, "passages": len(pool), "cache": digest}
             refreshes.write(data.refresh.directory, step, numbers, settings=settings)
             _logger.info("step %d: searched in %.0f s", step, time.monotonic() - started)

@@ -25,7 +25,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -171,7 +171,7 @@ class Shuffled:
         self._feed.close()
 
 
-def _packed(examples: Sequence[Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
+def _packed(examples: Sequence[Sequence[np.ndarray]]) -> dict[str, Any]:
     """Examples as arrays that NumPy saves."""
     parts = [part for example in examples for part in example]
     return {

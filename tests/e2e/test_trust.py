@@ -93,7 +93,7 @@ def here(tmp_path, monkeypatch, tiny_run, tiny_experiment) -> Path:
             marks=pytest.mark.exhaustive,
         ),
         pytest.param("export hf work made", marks=pytest.mark.exhaustive),
-        "vocab --input in.jsonl --output made --size 21 --no-ascii",
+        "vocab --input in.jsonl --text inputs --output made --size 5 --no-ascii",
         pytest.param(
             "c4 --input crawl --output made --workers 2 --cleaning.languages",
             marks=pytest.mark.exhaustive,
