@@ -92,7 +92,7 @@ def held_out_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[
     chosen, rates = held_out_members(data, vocabulary, split=split)
     found = []
     for one, rate in zip(chosen, _fractions(chosen, rates), strict=True):
-        recipe, is_whole = _recipe(one, vocabulary)
+        recipe, is_whole = _recipe(one, vocabulary, split=split)
         examples = (
             dataset_of(one.data, one.task, split=split, shuffle=False)
             if is_whole
@@ -156,7 +156,7 @@ def _source(
 
 
 def _training_source(one: Present, vocabulary: Vocabulary, *, rate: Fraction, seed: int) -> Source:
-    recipe, is_whole = _recipe(one, vocabulary)
+    recipe, is_whole = _recipe(one, vocabulary, split="train")
     if not is_whole and (held := _held(one, recipe, seed=seed)) is not None:
         return _source(one, recipe, held, rate=rate, size=held.size)
     feed = _whole(one, recipe, seed=seed) if is_whole else _stored(one, recipe, seed=seed)
@@ -164,12 +164,12 @@ def _training_source(one: Present, vocabulary: Vocabulary, *, rate: Fraction, se
     return _source(one, recipe, running, rate=rate, size=None)
 
 
-def _recipe(one: Present, vocabulary: Vocabulary) -> tuple[Recipe, bool]:
+def _recipe(one: Present, vocabulary: Vocabulary, *, split: str) -> tuple[Recipe, bool]:
     """Return the recipe for the tokens, and whether all steps of the task run before it."""
     one.data.layout.of_task(tuple(one.task.output_features))  # whether it shows the task
     try:
         recipe = recipe_of(one.data, vocabulary, one.task, bake=False)
-        raw = one.task.source.get_dataset(one.task.splits[0], shuffle=False)
+        raw = one.task.source.get_dataset(split, shuffle=False)
         features_of(one.task.preprocess_precache(raw), recipe, one.member.task)
     except InputError:
         return recipe_of(one.data, vocabulary, one.task, bake=True), True
