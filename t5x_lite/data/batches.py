@@ -181,7 +181,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         self._go_to(position, number=saved.get("number", 0))
 
     def close(self) -> None:
-        """End the thread; after `restore`, a cache goes on, and a stream does not."""
+        """End the thread; after `restore`, a cache continues, and a stream does not."""
         self._ahead.close()
         for running in self._running:
             running.close()
