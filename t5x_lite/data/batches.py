@@ -203,14 +203,7 @@ def train_batches(
     """Training batches, repeated for ever."""
     share_of_batch(data, process_count)
     sources = training_sources(data, vocabulary, seed=seed, tells=process_index == 0)
-    stream = Stream(
-        data,
-        sources,
-        seed=seed,
-        shuffle=data.shuffle,
-        repeat=True,
-        tokens=tokens_for(data.layout, vocabulary),
-    )
+    stream = _training_stream(data, vocabulary, sources, seed=seed)
     batches = _global_batches(stream, data)
     if isinstance(data.batches, config.Scheduled):
         batches = Scheduled(stream, data, seed=seed, natural=_is_natural(data))
@@ -229,6 +222,13 @@ def train_batches(
         kind=FROM_CACHE if data.cache else ON_THE_FLY,
         refreshes=_refreshes(data, sources),
     )
+
+
+def _training_stream(
+    data: Data, vocabulary: Vocabulary, sources: list[Source], *, seed: int
+) -> Stream:
+    tokens = tokens_for(data.layout, vocabulary)
+    return Stream(data, sources, seed=seed, shuffle=data.shuffle, repeat=True, tokens=tokens)
 
 
 def training_sources(
@@ -426,14 +426,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
             "with `t5x-lite cache` and give --data.cache, or give --steps"
         )
     total = sum(size or 0 for size in sizes)
-    stream = Stream(
-        data,
-        sources,
-        seed=seed,
-        shuffle=data.shuffle,
-        repeat=True,
-        tokens=tokens_for(data.layout, vocabulary),
-    )
+    stream = _training_stream(data, vocabulary, sources, seed=seed)
     if isinstance(data.batches, config.Scheduled):
         groups = Scheduled(stream, data, seed=seed, natural=_is_natural(data)).groups
         return Epoch(total, float(sum(Fraction(group.full) * group.repeats for group in groups)))
