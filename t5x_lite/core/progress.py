@@ -130,11 +130,13 @@ def never_silent(description: str, *, seconds: float = _SILENT_SECONDS) -> Itera
             elif _has_bar.locked():
                 told()
 
-    threading.Thread(target=tell, daemon=True, name="progress").start()
+    thread = threading.Thread(target=tell, daemon=True, name="progress")
+    thread.start()
     try:
         yield
     finally:
         ended.set()
+        thread.join()  # no line comes after the block
 
 
 def take_bar() -> bool:
@@ -236,6 +238,7 @@ class Lines:
             yield
         finally:
             ended.set()
+            thread.join()  # no line comes after the block
 
 
 def _rate(number: float) -> str:

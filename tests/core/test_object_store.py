@@ -57,14 +57,14 @@ def test_one_that_hangs_is_left_behind():
     def request():
         if hangs:
             hangs.pop()
-            started.wait(5)
+            started.wait(60)
         return 7
 
     begin = time.monotonic()
     assert ask("gs://b/a", request) == 7
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 30
     with pytest.raises(BucketError, match=r"gs://b/a cannot be read.*no answer in 0\.2 seconds"):
-        ask("gs://b/a", lambda: started.wait(5))
+        ask("gs://b/a", lambda: started.wait(60))
     started.set()
 
 

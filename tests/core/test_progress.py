@@ -6,11 +6,19 @@ import json
 import logging
 import sys
 import time
+import types
 
 import pytest
 
 from t5x_lite.core import progress
 from t5x_lite.core.progress import Lines, as_table, counting, never_silent, print_result, step
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
 
 
 class Terminal(io.StringIO):
@@ -40,21 +48,25 @@ def test_a_line_without_a_total_and_one_without_a_count():
 def test_a_line_comes_also_while_nothing_is_counted(caplog):
     caplog.set_level(logging.INFO, logger="t5x_lite")
     with Lines("embedding", unit="texts", total=5).regularly(0.01):
-        time.sleep(0.2)
+        wait_until(lambda: caplog.messages)
     assert caplog.messages[0] == "embedding: 0 of 5 texts"
 
 
-def test_a_command_is_never_silent_for_long(caplog):
+def test_a_command_is_never_silent_for_long(caplog, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     caplog.set_level(logging.INFO, logger="t5x_lite")
     with never_silent("mine", seconds=0.02):
-        time.sleep(0.2)
-    assert caplog.messages[0] == "mine: 0:00:00 so far"
-    caplog.clear()
-    with never_silent("mine", seconds=0.5):
-        for _ in range(8):
-            time.sleep(0.1)
-            progress.told()
-    assert not caplog.messages
+        time.sleep(0.1)
+        assert not caplog.messages
+        now[0] = 0.015
+        progress.told()
+        now[0] = 0.03
+        time.sleep(0.1)
+        assert not caplog.messages
+        now[0] = 61.0
+        wait_until(lambda: caplog.messages)
+    assert caplog.messages == ["mine: 0:01:01 so far"]
 
 
 def test_steps_reach_the_count_around_them(monkeypatch):

@@ -20,6 +20,7 @@ from t5x_lite.data.scheduled import Scheduled
 from t5x_lite.data.sources import Source
 from t5x_lite.data.stream import Position, Stream
 from t5x_lite.data.vocabularies.loading import load_vocabulary
+from tests.tiny_checkpoint import flip
 
 RECIPE = Recipe(stored=("inputs",), outputs={"inputs": True}, eos="after_trim", eos_id=1)
 
@@ -253,7 +254,7 @@ def test_a_cache_without_lengths_is_read_through(pairs, monkeypatch):
 def test_a_damaged_file_of_lengths(pairs):
     data, _ = pairs
     path = Path(data.cache) / "train.longest"
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    flip(path)
     with pytest.raises(InputError, match=r"train\.longest does not fit its checksum"):
         Cache(data.cache).split("train").longest()
 

@@ -32,6 +32,7 @@ from t5x_lite.train import restoring
 from t5x_lite.train.completion import trained_steps
 from t5x_lite.train.step import TrainState
 from t5x_lite.train.workdir import WorkDirectory, holds_another
+from tests.tiny_checkpoint import flip
 
 
 @pytest.fixture
@@ -385,7 +386,7 @@ def test_a_t5x_checkpoint_that_is_not_there(tmp_path, tiny_vocabulary):
 def test_a_damaged_checkpoint_is_not_exported(tiny_run, tmp_path):
     step = shutil.copytree(tiny_run / "checkpoints" / "10", tmp_path / "10")
     path = next((step / "params" / "ocdbt.process_0" / "d").iterdir())
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    flip(path)
     with pytest.raises(
         InputError, match=r"is damaged \(params/ocdbt\.process_0/d/\w+: its SHA-256"
     ):

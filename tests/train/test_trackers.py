@@ -85,14 +85,14 @@ def test_training_does_not_wait_for_a_slow_tracker(tmp_path, caplog):
 
     class Slow(Recorder):
         def log(self, step, metrics):
-            release.wait(10)
+            release.wait(100)
 
     sink = background(tmp_path, lambda run: Slow(run, seen=[]), patience=0.05)
     start = time.monotonic()
     for step in range(20_000):
         sink.log(step, {"loss": 1.0})
     sink.close("finished")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 50
     release.set()
     assert [message.split(" is ")[0].split(" did ")[0] for message in caplog.messages] == [
         "tracker mine",

@@ -16,6 +16,7 @@ from t5x_lite.data.cache import refreshes
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Bucketed, Data, Refresh
 from t5x_lite.data.vocabularies.loading import load_vocabulary
+from tests.tiny_checkpoint import flip
 
 CLS, SEP, QUERIES, TOP, STEPS = 3, 4, 5, 4, 11
 NAMES = ("query", "positives", "negatives")
@@ -198,7 +199,7 @@ def test_searches_of_another_cache_and_damaged_ones(data):
     with pytest.raises(InputError, match="5 examples, and the cache has 6"):
         refreshes.read(data.refresh.directory, 2, num_examples=6)
     path = refreshes.Path(data.refresh.directory) / "2" / "negatives.npy"
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    flip(path)
     with pytest.raises(InputError, match="does not fit its checksum"):
         refreshes.read(data.refresh.directory, 2, num_examples=5)
 
