@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
@@ -34,6 +34,7 @@ from t5x_lite.core.option_types import (
     Text,
     Texts,
 )
+from t5x_lite.core.options import Formerly
 from t5x_lite.core.progress import counting
 from t5x_lite.core.project import trusting_checkpoints
 
@@ -83,7 +84,7 @@ def embed(
     heads: Texts = ("dense",),
     mcls: OptionalPositive = None,
     vector_numbers: Literal["float16", "int8", "float32"] = "float16",
-    part: OptionalText = None,
+    shard: Annotated[OptionalText, Formerly("part")] = None,
     compute_dtype: Literal["float32", "bfloat16"] | None = None,
     text: Text = "{text}",
     trust_project: bool = False,
@@ -92,6 +93,9 @@ def embed(
 
     All devices share a batch. The output appears when it is complete; a killed command continues,
     but with standard input or .parquet it begins again.
+
+    Example:
+        t5x-lite embed --checkpoint work/encoder --input corpus.jsonl --output corpus.npy
 
     Args:
       checkpoint: a work directory or a step directory.
@@ -127,7 +131,7 @@ def embed(
       mcls: adds a [CLS] before every N tokens of a text and averages their states (BGE-M3 for long
         texts: 256); default: one [CLS].
       vector_numbers: type of token vectors: float16, int8 with one scale each, or float32.
-      part: I/N, such as 2/8: embeds only shard I of N, for N hosts; pass the files of all shards,
+      shard: I/N, such as 2/8: embeds only shard I of N, for N hosts; pass the files of all shards,
         in order, to search as --vectors.
       compute_dtype: type of the encoder's activations; default: the type in the checkpoint's run.
       text: column of the text in JSON and tables, or columns in braces; "{text}" follows a title.
@@ -152,7 +156,7 @@ def embed(
     from t5x_lite.inference.json_answers import identity_of_step
     from t5x_lite.inference.loading import find_step
 
-    share = None if part is None else Share.of_text(part)
+    share = None if shard is None else Share.of_text(shard)
     several = tuple(heads) != ("dense",)
     _check_heads(heads, bag_top=bag_top, mcls=mcls, role=role)
     _check_files(input, output, is_directory=several)
@@ -166,7 +170,7 @@ def embed(
         size = CHUNK_BATCHES * batch_size
         if share is not None:
             if several or input == "-":
-                raise InputError("--part goes with a file of texts, and with one file of vectors")
+                raise InputError("--shard goes with a file of texts, and with one file of vectors")
             bounds = share.bounds(sum(1 for _ in read()), whole=size, what="texts")
             records, total = itertools.islice(records, *bounds), bounds[1] - bounds[0]
         identity = {
@@ -179,7 +183,7 @@ def embed(
             "text": text,
             "prefix": prefix,
             "prompt": prompt,
-            "part": part,
+            "part": shard,
             "inputs_length": inputs_length,
             "long_inputs": long_inputs,
             "pooling": pooling,

@@ -32,7 +32,7 @@ from t5x_lite.core.option_types import (
     Text,
     Texts,
 )
-from t5x_lite.core.options import AtLeast, In, OptionError
+from t5x_lite.core.options import AtLeast, Formerly, In, OptionError
 from t5x_lite.retrieval.queries import QueryEncoder
 
 if TYPE_CHECKING:
@@ -81,12 +81,16 @@ def search(
     same_ids: SameIds = "keep",
     format: RunFormat = None,
     tag: Text = "t5x_lite",
-    part: OptionalText = None,
+    shard: Annotated[OptionalText, Formerly("part")] = None,
 ) -> None:
-    """Find the nearest vectors of a corpus for queries, exactly.
+    r"""Find the nearest vectors of a corpus for queries, exactly.
 
     All devices share the corpus, which may be larger than memory. Of equal scores the document that
     stands first in the corpus is first. A killed command continues.
+
+    Example:
+        t5x-lite search --vectors corpus.npy --queries queries.jsonl --checkpoint work/encoder \
+            --output run.trec
 
     Args:
       vectors: corpus vectors: .npy or .parquet files of embed, in order.
@@ -101,7 +105,7 @@ def search(
       format: trec, marco (MS MARCO's three columns) or jsonl; if not given, what the name says:
         .tsv is marco, .jsonl jsonl, and others trec.
       tag: TREC's name of the run.
-      part: I/N, such as 2/8: searches only shard I of N, for N hosts; combine their runs by fuse
+      shard: I/N, such as 2/8: searches only shard I of N, for N hosts; combine their runs by fuse
         --method merge.
 
     Raises:
@@ -114,7 +118,7 @@ def search(
     from t5x_lite.data.formats.vectors import VectorShards, identity_of
     from t5x_lite.retrieval.exact import rankings_of, search_shards
 
-    share = None if part is None else Share.of_text(part)
+    share = None if shard is None else Share.of_text(shard)
     check_tag(tag)
     shards = VectorShards.open(vectors, ids=ids)
     asked = encoder.read(queries, ids=query_ids)
@@ -159,6 +163,9 @@ def index_build(
     """Index vectors for approximate search by faiss (extra index).
 
     The directory appears when it is complete.
+
+    Example:
+        t5x-lite index build --vectors corpus.npy --output corpus.hnsw --kind hnsw
 
     Args:
       vectors: corpus vectors: .npy or .parquet files of embed, in order.
@@ -205,6 +212,9 @@ def index_search(
     tag: Text = "faiss",
 ) -> None:
     """Find near vectors of an index for queries.
+
+    Example:
+        t5x-lite index search --index corpus.hnsw --queries queries.npy --output run.trec
 
     Args:
       index: the directory that index build wrote.
@@ -264,9 +274,13 @@ def index_bench(
     threads: Positive = 1,
     output: OptionalFile = None,
 ) -> list[dict[str, Any]]:
-    """Measure indexes next to exact search: recall, bytes, time to build, queries a second.
+    r"""Measure indexes next to exact search: recall, bytes, time to build, queries a second.
 
     Prints a JSON line of each index and setting; the first is exact search by JAX.
+
+    Example:
+        t5x-lite index bench --indexes corpus.hnsw corpus.ivf --vectors corpus.npy \
+            --queries queries.npy
 
     Args:
       indexes: directories that index build wrote, of the same vectors.
@@ -361,6 +375,9 @@ def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -
     Memory holds the terms and one block of postings. The directory appears when it is complete; a
     killed command continues.
 
+    Example:
+        t5x-lite bm25 build --input corpus.jsonl --output corpus.bm25 --analyzer english
+
     Args:
       input: files of passages: BEIR's corpus.jsonl, MS MARCO's collection.tsv, DPR's psgs_w100.tsv,
         or a text a line. Title and text are one field.
@@ -403,6 +420,9 @@ def bm25_search(
     """Find the best documents of an index for queries by BM25, with Lucene's formula.
 
     Documents of equal scores stand in the order of their ids. A killed command continues.
+
+    Example:
+        t5x-lite bm25 search --index corpus.bm25 --queries queries.jsonl --output bm25.trec
 
     Args:
       index: the directory that bm25 build wrote.
@@ -480,11 +500,14 @@ def fuse(
 ) -> None:
     """Make one run of several: reciprocal ranks, or a weighted sum of scores.
 
+    Example:
+        t5x-lite fuse --runs dense.trec bm25.trec --output fused.trec
+
     Args:
       runs: the runs.
       output: the fused run.
       method: rrf (1 / (60 + rank)), sum (scores as they are), min-max (scores from 0 to 1 in each
-        query), or merge (the runs are of parts of one corpus, in its order, as search --part makes
+        query), or merge (the runs are of parts of one corpus, in its order, as search --shard makes
         them: the documents of all by their scores).
       weights: weights of the runs, one each; default: 1.
       depth: documents of each ranking that count.
@@ -533,6 +556,9 @@ def evaluate_run(
 
     Prints the means as JSON, and for several runs the p-values of the differences from the first,
     by a paired randomisation test.
+
+    Example:
+        t5x-lite evaluate-run --runs dense.trec bm25.trec --qrels qrels/test.tsv
 
     Args:
       runs: TREC's, MS MARCO's or JSON runs.

@@ -97,6 +97,9 @@ def evaluate_suite(
     Prints the metrics of each set and their mean, and names the sets that are missing. A killed
     command continues with the next set.
 
+    Example:
+        t5x-lite evaluate-suite beir --directory BEIR --checkpoint work/encoder --output results
+
     Args:
       suite: suite that sets layout, metrics and rules; BEIR excludes documents with a query's own
         id.
@@ -348,6 +351,9 @@ def evaluate_sts(
     trust_project: bool = False,
 ) -> dict[str, dict[str, float | int]]:
     """Correlate the cosines of sentence pairs with people's scores: Spearman's and Pearson's.
+
+    Example:
+        t5x-lite evaluate-sts --input STS-B/dev.tsv --checkpoint work/encoder
 
     Args:
       input: tables with the columns sentence1, sentence2 and score in the first line, as GLUE's
