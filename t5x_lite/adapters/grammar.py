@@ -135,7 +135,8 @@ def write_module(adapter: Adapter) -> str:
         lines = [write_module(member).partition(" = ")[2] for member in adapter.members]
         return f"{adapter.name} = {' + '.join(lines)}"
     best: tuple[int, str] | None = None
-    for method, constructor in {**METHODS, **_custom(type(adapter))}.items():
+    methods: dict[str, Callable[..., Adapter]] = {**METHODS, **_custom(type(adapter))}
+    for method, constructor in methods.items():
         plain = constructor(name=adapter.name)
         if type(plain) is not type(adapter):
             continue

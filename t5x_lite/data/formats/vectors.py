@@ -131,7 +131,8 @@ class NpyWriter:
     """Vectors as one array of NumPy, in which a row's number is all that there is of an id."""
 
     def __init__(self, array: ResumableArray, precision: Precision = "float32"):
-        self._array, self._precision = array, precision
+        self._array = array
+        self._precision: Precision = precision
 
     @property
     def done(self) -> int:
