@@ -157,7 +157,7 @@ def write_module(adapter: Adapter) -> str:
 
 def options_of(method: str) -> dict[str, Any]:
     """A method's options and their types: its config's fields, and what its constructor adds."""
-    constructor = METHODS[method] if method in METHODS else _custom_class(method)
+    constructor: Callable[..., Adapter] = METHODS.get(method) or _custom_class(method)
     config = type(constructor(name="module"))
     added = {} if isinstance(constructor, type) else typing.get_type_hints(constructor)
     fields = {field.name for field in dataclasses.fields(config)}
@@ -171,7 +171,7 @@ def options_of(method: str) -> dict[str, Any]:
     }
 
 
-def _custom(adapter: type[Adapter]) -> dict[str, type[Adapter]]:
+def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
     """Return method -> class of an adapter that no line of `METHODS` makes, if it has a module."""
     known = {type(constructor(name="module")) for constructor in METHODS.values()}
     if adapter in known or getattr(sys.modules.get(adapter.__module__), adapter.__name__, 0) == 0:
