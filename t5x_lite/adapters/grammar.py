@@ -157,7 +157,7 @@ def write_module(adapter: Adapter) -> str:
 
 def options_of(method: str) -> dict[str, Any]:
     """A method's options and their types: its config's fields, and what its constructor adds."""
-    constructor: Callable[..., Adapter] = METHODS.get(method) or _custom_class(method)
+    constructor = _constructor(method)
     config = type(constructor(name="module"))
     added = {} if isinstance(constructor, type) else typing.get_type_hints(constructor)
     fields = {field.name for field in dataclasses.fields(config)}
@@ -181,12 +181,14 @@ def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
     return {f"{adapter.__module__}.{adapter.__name__}": adapter}
 
 
-def _custom_class(method: str) -> type[Adapter]:
-    """Return the class that module.Class names.
+def _constructor(method: str) -> Callable[..., Adapter]:
+    """Return what makes the config of a method, or of module.Class.
 
     Raises:
       InputError: the module is not trusted, cannot be imported, or has no such adapter.
     """
+    if method in METHODS:
+        return METHODS[method]
     module_name, _, class_name = method.rpartition(".")
     module = sys.modules.get(module_name)
     if module is None and not project.trusts(module_name):
@@ -271,14 +273,7 @@ class Source:
             self.refuse_others(node)
             self.refuse(node, "expected METHOD(OPTION=VALUE, ...)")
         method = ast.unparse(node.func)
-        if isinstance(node.func, ast.Attribute) and _DOTTED.fullmatch(method):
-            try:
-                constructor: Callable[..., Adapter] = _custom_class(method)
-            except InputError as error:
-                self.refuse(node, str(error))
-        elif method in METHODS:
-            constructor = METHODS[method]
-        else:
+        if method not in METHODS and not _DOTTED.fullmatch(method):
             self.refuse_others(node)
             method = shortened(method)
             self.refuse(
@@ -286,6 +281,10 @@ class Source:
                 f"no method is called {method}{did_you_mean(method, METHODS)}; "
                 f"the methods are {', '.join(METHODS)}, or module.Class of your own",
             )
+        try:
+            constructor = _constructor(method)
+        except InputError as error:
+            self.refuse(node, str(error))
         keywords = [*self._first(method, node.args), *node.keywords]
         options = dict(self._option(method, keyword) for keyword in keywords)
         if len(options) < len(keywords):
