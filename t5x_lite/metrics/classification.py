@@ -169,13 +169,13 @@ class ClassTable:
         known = (true >= 0) & (true < num)
         true, predicted = true[known], predicted[known]
         predicted = np.where((predicted >= 0) & (predicted < num), predicted, num)
-        counts = [np.bincount(side, minlength=num + 1)[:num] for side in (true, predicted)]
+        support, found = (np.bincount(x, minlength=num + 1)[:num] for x in (true, predicted))
         hits = np.bincount(true[true == predicted], minlength=num)
         confusion = None
         if num <= _CONFUSED:
             confusion = np.zeros((num, num + 1), np.int64)
             np.add.at(confusion, (true, predicted), 1)
-        return cls(tuple(labels), hits, *counts, confusion)
+        return cls(tuple(labels), hits, support, found, confusion)
 
     def scores(self) -> Float64[np.ndarray, "3 C"]:
         """Return precision, recall and F1 of each class."""
