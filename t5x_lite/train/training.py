@@ -139,6 +139,10 @@ def _train(
     hosts.check_agreement(experiment, **{"the steps saved in the work directory": saved})
     complete = completed(experiment, workdir)
     experiment, vocabulary = complete.experiment, complete.vocabulary
+    if experiment.find_batch_size:
+        from t5x_lite.train.planning import with_microbatches  # it imports this module
+
+        experiment = with_microbatches(experiment, earlier=workdir.earlier())
     kind = jax.devices()[0].device_kind
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
