@@ -282,8 +282,12 @@ class Objective:
         """
         return self
 
+    def with_weights(self, weights: tuple[float, ...]) -> "Objective":
+        """Return the same objective with weights of the classes, if it asks for some."""
+        return self
+
     def undecided(self) -> tuple[str, ...]:
-        """Return the settings that family and task decide, not the config: "head", "classes"."""
+        """Return the settings that family and data decide: "head", "classes", "weights"."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:

@@ -21,6 +21,12 @@ Classification and regression by a head on an encoder: GLUE as BERT does it (Dev
 
     Classify(num_classes=3)        # cross-entropy: MNLI
     Classify(num_classes=1)        # a score, by its squared error: STS-B
+    Classify(num_classes=2, class_weights=(0.5, 2.0), label_smoothing=0.1)
+
+Class weights w and label smoothing s follow torch.nn.functional.cross_entropy: a row of class
+y has the loss (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c) and the weight w_y, by which the
+sum over the global batch is divided. "balanced" weights are n / (k n_c) of n training examples, k
+classes that occur, and n_c examples of the class (scikit-learn, compute_class_weight).
 
 The head "classifier" reads the state of the first token, [CLS] (`models.heads`). Rows are those
 of data.layout Labelled().
@@ -50,6 +56,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
@@ -80,9 +87,62 @@ from t5x_lite.objectives.base import Loss, LossModule, NoLoss, Objective, Term
 from t5x_lite.objectives.likelihood import correct, cross_entropy
 from t5x_lite.objectives.masked_lm import MaskedLM, features
 
+BALANCED = "balanced"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Classify(Objective):
+class ClassObjective(Objective):
+    """Base of the objectives of one head with classes.
+
+    Attributes:
+      class_weights: weight of each class in the loss, in the order of the task's labels; "balanced"
+        computes them from the training data when the run begins, () is 1 for each.
+      label_smoothing: probability that the targets give to all classes alike.
+    """
+
+    class_weights: Annotated[tuple[float, ...] | Literal["balanced"], AtLeast(0)] = ()
+    label_smoothing: Rate = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        num, weights = vars(self)["num_classes"], self.class_weights
+        if num == 1 and (weights or self.label_smoothing):
+            raise InputError(
+                "objective.class_weights and objective.label_smoothing need classes: "
+                "objective.num_classes 1 is a score"
+            )
+        if weights in ((), BALANCED):
+            return
+        if num and len(weights) != num:
+            raise InputError(
+                f"objective.class_weights must have one weight for each of {num} classes: got "
+                f"{len(weights)}"
+            )
+        if not any(weights):
+            raise InputError("objective.class_weights must have a weight above 0")
+
+    def undecided(self) -> tuple[str, ...]:
+        """Return "weights" if the training data decide them."""
+        return ("weights",) * (self.class_weights == BALANCED)
+
+    def with_weights(self, weights: tuple[float, ...]) -> "ClassObjective":
+        """See `Objective.with_weights`."""
+        return dataclasses.replace(self, class_weights=weights) if self.undecided() else self
+
+    def loss_of_classes(self, logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Loss:
+        """Return the cross-entropy with the objective's weights and smoothing."""
+        if isinstance(self.class_weights, str):
+            raise InputError('objective.class_weights "balanced" are computed by `t5x-lite train`')
+        return loss_of_classes(
+            logits,
+            label,
+            class_weights=self.class_weights,
+            label_smoothing=self.label_smoothing,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classify(ClassObjective):
     """Cross-entropy of classes, or the squared error of a score.
 
     Attributes:
@@ -100,7 +160,8 @@ class Classify(Objective):
 
     def undecided(self) -> tuple[str, ...]:
         """See `Objective.undecided`."""
-        return ("head",) * (self.head == "auto") + ("classes",) * (not self.num_classes)
+        open_fields = ("head",) * (self.head == "auto") + ("classes",) * (not self.num_classes)
+        return open_fields + super().undecided()
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Classify":
         """See `Objective.with_classes`; what the config decides stays."""
@@ -143,24 +204,41 @@ class ClassifyLoss(LossModule):
         logits = heads["classifier"](hidden, key=head_key)
         if self.config.num_classes == 1:
             return squared_error(logits[:, 0], batch)
-        return loss_of_classes(logits, batch["labels"][:, 0])
+        return self.config.loss_of_classes(logits, batch["labels"][:, 0])
 
 
-def loss_of_classes(logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Loss:
+def loss_of_classes(
+    logits: Float[Array, "*B C"],
+    label: Int[Array, "*B"],
+    *,
+    class_weights: tuple[float, ...] = (),
+    label_smoothing: float = 0.0,
+) -> Loss:
     """Cross-entropy and accuracy of the rows, or the tokens, that have a label.
 
     Args:
       logits: logits of the classes.
       label: the class + 1; 0 is none.
+      class_weights: weight of each class; () is 1 for each. The accuracy has no weights.
+      label_smoothing: probability that the targets give to all classes alike.
     """
     weights = (label > 0).astype(jnp.float32)
-    weight = jnp.sum(weights)
     targets = jnp.maximum(label - 1, 0)
-    losses, _ = cross_entropy(logits, targets)
     right = correct(logits, jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0])
+    accuracy = (jnp.sum(right * weights), jnp.sum(weights))
+    if class_weights or label_smoothing:
+        classes = logits.shape[-1]
+        scales = jnp.asarray(class_weights or (1.0,) * classes, jnp.float32)
+        own = jax.nn.one_hot(targets, classes) * scales
+        mixed = (1.0 - label_smoothing) * own + label_smoothing / classes * scales
+        losses = -jnp.sum(mixed * jax.nn.log_softmax(logits.astype(jnp.float32)), axis=-1)
+        scaled = weights * scales[targets]
+    else:
+        losses, _ = cross_entropy(logits, targets)
+        scaled = weights
     return Loss(
-        terms={"cross_entropy": Term(jnp.sum(losses * weights), weight)},
-        metrics={"accuracy": (jnp.sum(right * weights), weight)},
+        terms={"cross_entropy": Term(jnp.sum(losses * weights), jnp.sum(scaled))},
+        metrics={"accuracy": accuracy},
     )
 
 
@@ -328,6 +406,7 @@ class TaskHeads(Objective):
       tasks: NAME=CLASSES, in the order of their numbers in `data.adapter_of`; one class is a score,
         and "span" the ends of an answer. The head is called NAME.
       scales: scales of the terms in the loss; () is 1 for each.
+      label_smoothing: probability that the targets give to all classes of a task alike.
       head: "bert", "roberta", "electra" or "deberta", of classes and scores.
       dropout_rate: dropout rate of those heads; None is the model's.
       longest: maximum tokens of an answer.
@@ -335,6 +414,7 @@ class TaskHeads(Objective):
 
     tasks: tuple[str, ...] = ()
     scales: tuple[float, ...] = ()
+    label_smoothing: Rate = 0.0
     head: ClassifierKind = "bert"
     dropout_rate: Rate | None = None
     longest: Count = 30
@@ -438,7 +518,8 @@ class TaskHeadsLoss(LossModule):
         logits = head(hidden, key=key)
         if kind == "1":
             return squared_error(logits[:, 0], rows)
-        return loss_of_classes(logits, rows["labels"][:, 0])
+        smoothing = self.config.label_smoothing
+        return loss_of_classes(logits, rows["labels"][:, 0], label_smoothing=smoothing)
 
 
 def _only(batch: Batch, mine: Array) -> Batch:
@@ -449,7 +530,7 @@ def _only(batch: Batch, mine: Array) -> Batch:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TagTokens(Objective):
+class TagTokens(ClassObjective):
     """Cross-entropy of the classes of words.
 
     Attributes:
@@ -494,7 +575,8 @@ class TagTokensLoss(LossModule):
             )
         model_key, head_key = split_key(key, 2)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
-        return loss_of_classes(heads["token"](hidden, key=head_key), batch["token_labels"])
+        logits = heads["token"](hidden, key=head_key)
+        return self.config.loss_of_classes(logits, batch["token_labels"])
 
 
 DOCUMENTS = "tasks.encoder:documents"

@@ -65,7 +65,7 @@ those of: __init__ 5, adapters 60, c4 9, checkpoints 9, commands 7, config 16, c
 is no: __init__ 4, adapters 40, c4 29, checkpoints 13, commands 14, config 5, core 8, data 133,
     evaluate 12, inference 27, interop 66, layouts 12, metrics 24, models 21, nn 17, objectives
     34, optim 9, plan 8, report 2, retrieval 23, serve 2, train 12
-goes on: c4 10, checkpoints 3, data 18, interop 1, metrics 1, retrieval 4, train 18
+goes on: c4 10, checkpoints 3, data 18, interop 1, metrics 1, retrieval 4, train 17
 anew: adapters 1, c4 1, checkpoints 9, data 7, train 6
 beside: __init__ 1, adapters 15, c4 3, checkpoints 4, commands 3, core 2, data 40, evaluate 1,
     inference 1, interop 35, models 1, nn 2, objectives 3, plan 1, train 3
