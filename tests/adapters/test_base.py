@@ -226,7 +226,7 @@ def test_what_trains_is_said_by_paths():
     assert {"model/layers/mlp_norm/scale", "model/embedding/norm/bias"} <= trained
     assert "model/layers/mlp/wi/kernel" not in trained
     assert "heads/classifier/out/kernel" not in trained
-    with pytest.raises(InputError, match=r"'head' means no parameter .* adapters, heads, mod"):
+    with pytest.raises(InputError, match=r"'head' matches no parameter .* adapters, heads, mod"):
         learner("bert", Lora(), train=("head",))
 
 
