@@ -552,7 +552,9 @@ def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str,
             continue
         where = path_of(above, f"{kinds[node].lower()} {node!r}")
         if above and not places[node]:
-            raise InputError(f"{where} has no site for a block to compose; name it outside")
+            raise InputError(
+                f"{where} has no site for a block to compose: name it outside of blocks"
+            )
         special = next((p for p in places[node] if p[1].endswith((_PREFIX, _INVERTIBLE))), None)
         for block in above:
             kind = type(block).__name__

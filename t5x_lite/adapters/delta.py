@@ -1,4 +1,4 @@
-"""Deltas: changes of a base, made by training, by an adapter or by an algebra of deltas.
+"""Deltas: changes of a base, from training, from adapters or from arithmetic of deltas.
 
     tau = Delta.of(tuned, base)                      # a task vector (Ilharco et al. 2022)
     params = (a + 0.5 * b - c).apply(base)           # arXiv:2212.04089
@@ -85,7 +85,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
-    """Return the bits of the K-th largest magnitude, and the number of entries equal to it."""
+    """Return the bits of the K-th largest magnitude, and the number of equal entries to select."""
     high = np.zeros(_HALF, np.int64)
     for make in arrays.values():
         high += np.bincount(_bits(make()) >> 16, minlength=_HALF)
@@ -167,7 +167,7 @@ class Identity:
             )
 
     def with_(self, other: "Identity | None") -> "Identity":
-        """Return the arrays that either of two identities lists.
+        """Return the identity with the arrays of both.
 
         Raises:
           InputError: if they identify different bases.

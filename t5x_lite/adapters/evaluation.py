@@ -371,7 +371,7 @@ class Evaluation:
         return query, skip
 
     def _is_here(self, tree: Tree) -> Any:
-        """Return True if a tree has a module in the layer; an array if the number decides."""
+        """Return True if a tree has a module in the layer; an array if the layer decides."""
         if tree is None:
             return False
         if isinstance(tree, str | Task):

@@ -280,7 +280,7 @@ class GatedPrefix(LayerPrefix):
     def gated(
         self, x: Float[Array, "B T D"], seen: Any
     ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-        """Return keys and values of each row; the gate is its first token's, which sees the row."""
+        """Return the keys and values of each row, times the gate of the row's first token."""
         gates = gates_of(self.gate, x, seen, self.kind_of_gate)[:, 0, :, None, None, None]
         keys, values = self()
         dtype = keys.dtype

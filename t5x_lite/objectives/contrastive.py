@@ -26,7 +26,7 @@ encoded with different dropout keys, like two views of a text (SimCSE).
 
 The candidates of a query are its own passage and the negatives.
 
-    queries a b, two passages each: a has 20, hard negative 30; b has 21, hard negative 20
+    two queries a, b: a has positive 20, hard negative 30; b has positive 21, hard negative 20
     batch      a: 20 30 21 .       b: 20 30 21 .        (of the two 20 the first counts for b)
     group      a: 20 30 . .        b: .  .  21 20
 
@@ -254,8 +254,8 @@ class Contrastive(BiEncoder):
       temperature: divisor of the scores, only in training.
       candidates: "batch", the passages of all rows; "group", the passages of the query's own row;
         or "block:N", the passages of N consecutive rows, independent of the devices.
-      symmetric: True to also classify each first passage's query among the queries; the loss is
-        the mean of both. For parallel texts.
+      symmetric: True to also compare each row's first passage with the queries; the loss is the
+        mean of both. For parallel texts.
     """
 
     temperature: Annotated[float, Above(0)] = 0.05
