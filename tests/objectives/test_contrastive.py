@@ -291,7 +291,7 @@ def test_rows_need_a_second_stage():
     made = Learner.of(MODEL, Contrastive())
     update = Update(made.loss, KEPT, lambda _: 1.0)
     loss = jax.eval_shape(made.loss, made.shapes, FOUR)
-    with pytest.raises(ValueError, match=r"has rows, \['passages', 'queries'\], and nothing joins"):
+    with pytest.raises(ValueError, match=r"has rows, \['passages', 'queries'\], but no"):
         update.complete(loss, FOUR, 0)
     with pytest.raises(TypeError, match="Objective gives rows and does not define joint"):
         Objective().joint({}, {}, step=None)
