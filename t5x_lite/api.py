@@ -62,7 +62,7 @@ class _Programs:
 
     model: Checkpoint
     generators: dict[Decoding, Generator] = dataclasses.field(default_factory=dict)
-    encoders: dict[tuple[Pooling | None, bool | None], tuple[TextEncoder, Embedder]] = (
+    encoders: dict[tuple[Pooling | None, bool | None, int | None], tuple[TextEncoder, Embedder]] = (
         dataclasses.field(default_factory=dict)
     )
     answerers: dict[tuple[str | None, Asked], Answerer] = dataclasses.field(default_factory=dict)
@@ -338,6 +338,7 @@ class Model:
         per_token: Literal[False] = False,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
         role: Role = "query",
     ) -> np.ndarray: ...
 
@@ -353,6 +354,7 @@ class Model:
         per_token: bool = False,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
         role: Role = "query",
     ) -> np.ndarray | list[np.ndarray]:
         """The encoder's output.
@@ -364,6 +366,7 @@ class Model:
             or "cls", the state of [CLS], which T5 has not. None is what the checkpoint says, such
             as that of a retriever, or else "mean".
           normalize: whether vectors have length 1; None is what the checkpoint says, or else False.
+          dimensions: number of leading dimensions that a vector keeps; None keeps all.
           role: what the texts are, for a retriever with two encoders or two projections.
 
         Returns:
@@ -376,10 +379,12 @@ class Model:
         _check_texts(texts)
         if dense_head(self._model.members[0].experiment) is None:
             pooling, normalize = pooling or "mean", bool(normalize)
-        how = (pooling, normalize)
+        how = (pooling, normalize, dimensions)
         encoders = self._programs.encoders
         if how not in encoders:
-            encoder = self._model.encoder(pooling=pooling, normalize=normalize)
+            encoder = self._model.encoder(
+                pooling=pooling, normalize=normalize, dimensions=dimensions
+            )
             encoders[how] = encoder, encoder.embedder(batch_size=self._batch_size)
         encoder, embedder = encoders[how]
         begins = encoder.begins_with(None, None)

@@ -11,8 +11,10 @@ import contextlib
 import io
 import logging
 import os
+import shutil
 import signal
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -32,9 +34,7 @@ Pretrain, fine-tune, evaluate, use and serve text-to-text models of the T5 famil
 
 {PROG} COMMAND --help describes a command. --debug anywhere shows the traceback of an error,
 --version alone the version. Exit codes: 0 success, 1 the run failed, 2 wrong usage or bad input,
-129, 130 and 143 on SIGHUP, SIGINT and SIGTERM (train: after saving).
-
-commands:"""
+129, 130 and 143 on SIGHUP, SIGINT and SIGTERM (train: after saving)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,11 +167,11 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
     name, rest = _command_name(args)
     command, prog = COMMANDS[name], f"{PROG} {name}"
     if not command.takes_overrides:
-        return parse(command, rest, prog=prog)
+        return parse(command, rest, prog=prog, arrange=command.help)
     end = rest.index("--") if "--" in rest else len(rest)
     rest, last = rest[:end], rest[end:]  # what follows -- is not for us to read
     if "config" not in command.__dataclass_fields__:
-        parsed, others = parse(command, rest, prog=prog, other_options=None)
+        parsed, others = parse(command, rest, prog=prog, other_options=None, arrange=command.help)
         return parsed, [*others, *last]
     asks_help = "--help" in rest or "-h" in rest
     config_first = bool(rest) and not rest[0].startswith("-")
@@ -179,7 +179,7 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
         raise OptionError(f"CONFIG comes first: {prog} CONFIG [--FIELD VALUE ...]")
     if name == "train" and config_first and asks_help:
         return command(config=rest[0]), [*rest[1:], *last]
-    parsed, others = parse(command, rest, prog=prog, other_options=None)
+    parsed, others = parse(command, rest, prog=prog, other_options=None, arrange=command.help)
     return parsed, [*others, *last]
 
 
@@ -211,9 +211,14 @@ def _print_help() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
     width = max(map(len, COMMANDS))
+    columns = shutil.get_terminal_size().columns
+    indent = " " * (width + 4)
     print(_HELP)
-    for name, summary in summaries().items():
-        print(f"  {name:{width}}  {summary}")
+    for title, commands in summaries().items():
+        print(f"\n{title}:")
+        for name, summary in commands.items():
+            start = f"  {name:{width}}  "
+            print(textwrap.fill(start + summary, columns, subsequent_indent=indent))
     raise SystemExit(0)
 
 

@@ -7,7 +7,8 @@ A line of `adapters.add` states a module's name, its method and its options.
 
 A line is read by Python's `ast` and never run. Names are identifiers; values are numbers, strings,
 True, False, None, and tuples of them. `METHODS` is the one place that knows the methods: a new one
-is a line there, and its options are the fields of the config that its constructor makes.
+is a line there, and its options are the fields of the config that its constructor makes. A custom
+method needs no line: `m = my_module.MyAdapter(rank=8)` names its class.
 
 A line of `adapters.use` states which modules are in use, and how they are composed.
 
@@ -21,6 +22,8 @@ Blocks and their options are those of `t5x_lite.adapters.composition`; None is t
 import ast
 import dataclasses
 import math
+import re
+import sys
 import types
 import typing
 import warnings
@@ -46,6 +49,7 @@ from t5x_lite.adapters.merging import Union
 from t5x_lite.adapters.prefix import Prefix, Prompt, mam, unipelt
 from t5x_lite.adapters.sparse import BitFit, Diff, Norms, Params, SparseTuning
 from t5x_lite.adapters.whole_arrays import Copy, Layers
+from t5x_lite.core import project
 from t5x_lite.core.errors import InputError, shortened, shown
 from t5x_lite.core.options import did_you_mean
 
@@ -89,6 +93,8 @@ SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
 """Method -> the option whose values may stand first in the brackets, without its name."""
 
+_DOTTED = re.compile(r"\w+(\.\w+)+")
+
 RESERVED = ("base", "fusion", "head", "norms", "router")
 """Names of parts in `adapters.train` that are no modules."""
 
@@ -129,7 +135,8 @@ def write_module(adapter: Adapter) -> str:
         lines = [write_module(member).partition(" = ")[2] for member in adapter.members]
         return f"{adapter.name} = {' + '.join(lines)}"
     best: tuple[int, str] | None = None
-    for method, constructor in METHODS.items():
+    methods: dict[str, Callable[..., Adapter]] = {**METHODS, **_custom(type(adapter))}
+    for method, constructor in methods.items():
         plain = constructor(name=adapter.name)
         if type(plain) is not type(adapter):
             continue
@@ -150,8 +157,9 @@ def write_module(adapter: Adapter) -> str:
 
 def options_of(method: str) -> dict[str, Any]:
     """A method's options and their types: its config's fields, and what its constructor adds."""
-    config = type(METHODS[method](name="module"))
-    added = {} if isinstance(METHODS[method], type) else typing.get_type_hints(METHODS[method])
+    constructor = _constructor(method)
+    config = type(constructor(name="module"))
+    added = {} if isinstance(constructor, type) else typing.get_type_hints(constructor)
     fields = {field.name for field in dataclasses.fields(config)}
     if config is Union:  # its own fields are its methods, which the constructor makes
         fields = set()
@@ -161,6 +169,47 @@ def options_of(method: str) -> dict[str, Any]:
         for name, hint in {**hints, **added}.items()
         if name not in ("name", "return", "changes")
     }
+
+
+def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
+    """Return method -> class of an adapter that no line of `METHODS` makes, if it has a module."""
+    known = {type(constructor(name="module")) for constructor in METHODS.values()}
+    if adapter in known or getattr(sys.modules.get(adapter.__module__), adapter.__name__, 0) == 0:
+        return {}
+    if adapter.__module__ == "__main__":
+        return {}
+    return {f"{adapter.__module__}.{adapter.__name__}": adapter}
+
+
+def _constructor(method: str) -> Callable[..., Adapter]:
+    """Return what makes the config of a method, or of module.Class.
+
+    Raises:
+      InputError: the module is not trusted, cannot be imported, or has no such adapter.
+    """
+    if method in METHODS:
+        return METHODS[method]
+    module_name, _, class_name = method.rpartition(".")
+    module = sys.modules.get(module_name)
+    if module is None and not project.trusts(module_name):
+        raise InputError(
+            f"{method} is not of t5x_lite: reading it would run the module {module_name}; if you "
+            "trust the checkpoint like a program, give --trust-project (in Python: "
+            "trust_project=True)"
+        )
+    try:
+        module = module or project.import_module(module_name)
+    except Exception as error:  # the module's own, too
+        raise InputError(
+            f"{module_name} cannot be imported ({error}); run in the project that holds it"
+        ) from error
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Adapter)):
+        classes = [n for n, v in vars(module).items() if isinstance(v, type) and n != "Adapter"]
+        raise InputError(
+            f"{module_name} has no adapter {class_name}{did_you_mean(class_name, classes)}"
+        )
+    return found
 
 
 def reserved(name: str) -> str:
@@ -223,21 +272,25 @@ class Source:
         if not isinstance(node, ast.Call):
             self.refuse_others(node)
             self.refuse(node, "expected METHOD(OPTION=VALUE, ...)")
-        if not isinstance(node.func, ast.Name) or node.func.id not in METHODS:
+        method = ast.unparse(node.func)
+        if method not in METHODS and not _DOTTED.fullmatch(method):
             self.refuse_others(node)
-            method = shortened(ast.unparse(node.func))
+            method = shortened(method)
             self.refuse(
                 node,
                 f"no method is called {method}{did_you_mean(method, METHODS)}; "
-                f"the methods are {', '.join(METHODS)}",
+                f"the methods are {', '.join(METHODS)}, or module.Class of your own",
             )
-        method = node.func.id
+        try:
+            constructor = _constructor(method)
+        except InputError as error:
+            self.refuse(node, str(error))
         keywords = [*self._first(method, node.args), *node.keywords]
         options = dict(self._option(method, keyword) for keyword in keywords)
         if len(options) < len(keywords):
             self.refuse(node, "an option is given twice")
         try:
-            return METHODS[method](name=name, **options)
+            return constructor(name=name, **options)
         except InputError as error:
             self.refuse(node, str(error))
 

@@ -33,7 +33,7 @@ from t5x_lite.config.evaluation import Evaluation
 from t5x_lite.config.file import encode, from_json, read_config, to_json
 from t5x_lite.config.run_options import EarlyStopping, Profile
 from t5x_lite.core import options as option_parser
-from t5x_lite.core import patterns, remote, renames
+from t5x_lite.core import patterns, project, remote, renames
 from t5x_lite.core.devices import compiler_options
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import write_atomically
@@ -365,9 +365,10 @@ def with_options(
         experiment = _with_model_of_init(experiment, options)
     experiment = _with_steps_of(experiment, options)
     try:
-        changed, _ = option_parser.parse(
-            Experiment, options, prog=prog, default=experiment, other_options=other_options
-        )
+        with project.trusting_names():
+            changed, _ = option_parser.parse(
+                Experiment, options, prog=prog, default=experiment, other_options=other_options
+            )
     except option_parser.OptionError as error:
         raise InputError(str(_cause(error) or error)) from error
     return changed

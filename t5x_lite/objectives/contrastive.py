@@ -64,7 +64,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int, UInt32
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Above
+from t5x_lite.core.options import Above, AtLeast
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts.base import OWN_NEGATIVES
@@ -315,6 +315,45 @@ class Contrastive(BiEncoder):
         back = jnp.where(asking(batch, self.candidates), scaled[:, ::num].T, NEVER)
         losses, _ = cross_entropy(back, rows)
         return (total + jnp.sum(losses * real)) / 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Matryoshka(Contrastive):
+    """Contrastive loss of whole vectors plus one of their first numbers, for each size.
+
+    The vectors can be shortened after training: `embed --dimensions N`. The losses are added, as in
+    sentence-transformers' MatryoshkaLoss; shortened vectors get length 1 if the whole ones have it.
+    Source: Kusupati et al. 2022, arXiv:2205.13147.
+
+    Attributes:
+      dimensions: sizes of the shortened vectors, each smaller than the whole.
+    """
+
+    dimensions: Annotated[tuple[int, ...], AtLeast(1)] = (64, 128, 256)
+
+    def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
+        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`.
+
+        Raises:
+          InputError: a size is not below the size of the vectors.
+        """
+        loss = super().joint(rows, batch, step=step)
+        real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
+        may, whole = candidates(batch, self.candidates), rows["queries"].shape[-1]
+        terms, metrics = dict(loss.terms), dict(loss.metrics)
+        for size in self.dimensions:
+            if size >= whole:
+                raise InputError(
+                    f"objective.dimensions must be below {whole}, the size of a vector: got {size}"
+                )
+            short = {name: vectors[..., :size] for name, vectors in rows.items()}
+            if self.normalize is not False:
+                short = {name: unit(vectors) for name, vectors in short.items()}
+            scores = self.scores(short)
+            own = Term(self.info_nce(scores, batch, real), jnp.sum(real))
+            terms[f"contrastive_{size}"] = own
+            metrics[f"accuracy_{size}"] = of_scores(scores, may, real)["accuracy"]
+        return Loss(terms=terms, metrics=metrics)
 
 
 def dpr(**fields: Any) -> Contrastive:

@@ -10,6 +10,7 @@ add nothing to it but the count.
 """
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,14 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Above, AtLeast, In, Rate, check_bounds
 from t5x_lite.core.trees import Array, Axes, Params
 from t5x_lite.optim import adafactor
-from t5x_lite.optim.partial import Gradual, Starts, decayed_by_layer, live, unfreezing
+from t5x_lite.optim.partial import (
+    Gradual,
+    Starts,
+    decayed_by_layer,
+    live,
+    scaled_by_path,
+    unfreezing,
+)
 from t5x_lite.optim.schedules import LearningRate, Schedule
 
 AUTO = "auto"
@@ -45,6 +53,9 @@ class Optimizer(ABC):
       clip_groups: regular expressions of whole paths; the parameters that one matches have a norm
         of their own for clip_norm, and so have those that none matches. Two networks that are
         trained by one loss: ("objective/generator.*",).
+      rates: factors of the learning rate for some parameters, PATTERN=FACTOR, with a regular
+        expression of complete paths; the first match counts. LoRA+ (Hayou et al. 2024,
+        arXiv:2402.12354): ("adapters/.*/b=16",); a faster head: ("heads/.*=10",).
       layer_decay: factor of the learning rate from one layer to the one below it, for fine-tuning:
         `optim.partial`. 1 is the same rate everywhere.
       unfreezing: layers that begin to train one after the other: `optim.partial`.
@@ -54,6 +65,7 @@ class Optimizer(ABC):
     schedule_offset: Annotated[int | Literal["auto"], AtLeast(0)] = 0
     clip_norm: Annotated[float | None, Above(0)] = None
     clip_groups: tuple[str, ...] = ()
+    rates: tuple[str, ...] = ()
     layer_decay: Annotated[float, In(0, 1, "(]")] = 1.0
     unfreezing: Gradual = field(default_factory=Gradual)
 
@@ -61,6 +73,25 @@ class Optimizer(ABC):
         check_bounds(self, prefix="optimizer.")
         for pattern in self.clip_groups:
             patterns.check("optimizer.clip_groups", pattern)
+        for pattern, _ in self._rates:
+            patterns.check("optimizer.rates", pattern)
+
+    @property
+    def _rates(self) -> list[tuple[str, float]]:
+        found = []
+        for line in self.rates:
+            pattern, _, factor = line.rpartition("=")
+            try:
+                number = float(factor)
+            except ValueError:
+                number = math.nan
+            if not pattern or not 0 <= number < math.inf:
+                raise InputError(
+                    "optimizer.rates are PATTERN=FACTOR with a factor of at least 0, such as "
+                    f"'adapters/.*/b=16': got {line!r}"
+                )
+            found.append((pattern, number))
+        return found
 
     @property
     def first_step(self) -> int:
@@ -99,6 +130,8 @@ class Optimizer(ABC):
                     "the model's config must say it (ModelConfig.below)"
                 )
             inner = decayed_by_layer(inner, self.layer_decay, axes, below, depth=depth)
+        if self.rates:
+            inner = scaled_by_path(inner, self._rates, axes)
         if self.clip_norm is not None:
             inner = _clipped(inner, _clipping(self.clip_norm, self.clip_groups, axes))
         return inner if starts is None else unfreezing(inner, starts, axes)

@@ -54,7 +54,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from t5x_lite.core import trees
+from t5x_lite.core import patterns, trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Count, Whole, check_bounds
 from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
@@ -116,6 +116,38 @@ def _factor(
     inside = f"{path[start.end() :]}/"
     is_below = any(inside.startswith(f"{part}/") for part in below)
     return decay ** (depth + 1) if is_below else 1.0
+
+
+def scaled_by_path(
+    inner: optax.GradientTransformation, rates: Sequence[tuple[str, float]], axes: Axes
+) -> optax.GradientTransformation:
+    """Return the transformation with the updates of some parameters scaled.
+
+    Args:
+      inner: gives the updates; its state stays as it is.
+      rates: regular expression of complete paths, and the factor; the first match counts.
+      axes: the parameters' logical axes, which have the paths.
+
+    Raises:
+      InputError: an expression matches no path that is left.
+    """
+    factors: dict[str, float] = {}
+    for pattern, factor in rates:
+        new = [
+            p for p in trees.flatten(axes) if p not in factors and patterns.fullmatch(pattern, p)
+        ]
+        if not new:
+            raise InputError(f"optimizer.rates: {pattern!r} matches no path that is left")
+        factors |= dict.fromkeys(new, factor)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        steps, state = inner.update(updates, state, params)
+        scaled = jax.tree_util.tree_map_with_path(
+            lambda keys, leaf: leaf * factors.get(_path(keys), 1.0), steps
+        )
+        return scaled, state
+
+    return optax.GradientTransformation(inner.init, update)
 
 
 Starts = Callable[[Params], Any]
