@@ -642,10 +642,7 @@ def _with_inverse(
     *,
     said: str,
 ) -> tuple[dict[str, Any], Tensors]:
-    """Return config and tensors of a bottleneck with an invertible adapter.
-
-    The library uses the activation of the bottleneck for both.
-    """
+    """Return config and tensors of a bottleneck and its invertible adapter, as one config."""
     if block.activation != "relu":
         raise InputError(
             f"{said}: the invertible adapter of `adapters` shares the bottleneck's activation, "

@@ -262,10 +262,7 @@ def with_kept(
 
 
 def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
-    """Return the T5 to export; layers that the stacks share are duplicated.
-
-    transformers has no T5 with shared layers.
-    """
+    """Return the T5 to export; shared layers are duplicated, as transformers cannot share them."""
     if isinstance(model, T5EncoderConfig):
         return model
     if not isinstance(model, T5Config):

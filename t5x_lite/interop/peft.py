@@ -59,10 +59,7 @@ MAGNITUDE, SCALE = "lora_magnitude_vector", "ia3_l"
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """An array of a LoRA in both layouts.
-
-    Ours is theirs transposed, times a factor (`scaled`), minus the norms of the base
-    (`less_norms`).
+    """An array of a LoRA; ours is theirs transposed, scaled, and relative to the base's norms.
 
     Attributes:
       ours: our name.

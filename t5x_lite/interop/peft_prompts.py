@@ -94,15 +94,7 @@ _PREFIX = "attention/prefix"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixFile:
-    """A PEFT directory with prefixes.
-
-    Attributes:
-      where: file of the tensors.
-      config_file: adapter_config.json.
-      config: content of adapter_config.json.
-      rows: [P, 2 N J]; float32.
-      head: name -> tensor of a trained head; float32.
-    """
+    """A PEFT directory with prefixes: `rows` [P, 2 N J], and `head`, tensors of a trained head."""
 
     where: Path
     config_file: Path
@@ -247,14 +239,7 @@ PROMPT_KIND = "PROMPT_TUNING"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptFile:
-    """A PEFT directory with a prompt.
-
-    Attributes:
-      where: file of the tensor.
-      config_file: adapter_config.json.
-      config: content of adapter_config.json.
-      rows: the first prompt [P, D]; float32.
-    """
+    """A PEFT directory with a prompt; `rows` is the first prompt, float32 [P, D]."""
 
     where: Path
     config_file: Path

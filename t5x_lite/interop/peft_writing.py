@@ -177,10 +177,7 @@ def _lora(
 def _ia3(
     leaves: Mapping[Site, Mapping[str, np.ndarray]], hosts: Hosts
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the fields and tensors of (IA)^3.
-
-    We can scale both the input and the output of a layer, PEFT only one of them.
-    """
+    """Return the fields and tensors of (IA)^3; PEFT scales either input or output of a layer."""
     tensors: dict[str, np.ndarray] = {}
     outputs, inputs = [], []
     for written, place in hosts.places.items():

@@ -124,10 +124,7 @@ class Piece:
 
 
 def check_layers(where: object, counts: Mapping[str, int], tensors: Mapping[str, Any]) -> None:
-    """Raise InputError if a config has more layers than the file has tensors.
-
-    Checking this first keeps a wrong config from expanding to a huge table.
-    """
+    """Raise InputError if there are more layers than tensors, before the table is expanded."""
     for name, count in counts.items():
         if count > len(tensors):
             raise InputError(f"{where}: {name} is {count}, but the file has {len(tensors)} tensors")

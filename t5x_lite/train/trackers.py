@@ -194,9 +194,6 @@ class Events:
 class TensorBoard:
     """Tracker for TensorBoard, with an event file in tensorboard/ of the work directory.
 
-    Args:
-      run: the tracked run.
-
     Raises:
       ImportError: if tensorboardX is not installed.
       OSError: if the file cannot be written.
@@ -228,11 +225,7 @@ _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 class MLflow:
-    """Tracker for MLflow.
-
-    Args:
-      run: the tracked run.
-    """
+    """Tracker for MLflow."""
 
     def __init__(self, run: TrackedRun):
         import mlflow  # pyright: ignore[reportMissingImports]
@@ -264,11 +257,7 @@ class MLflow:
 
 
 class WandB:
-    """Tracker for Weights & Biases.
-
-    Args:
-      run: the tracked run.
-    """
+    """Tracker for Weights & Biases."""
 
     def __init__(self, run: TrackedRun):
         import wandb  # pyright: ignore[reportMissingImports]

@@ -193,10 +193,7 @@ class WorkDirectory:
             _logger.warning("%s cannot be written (%s)", self.path / RUN_FILE, error)
 
     def _lock(self) -> None:
-        """Lock a local directory against other runs, until this one ends.
-
-        Nothing is done if the directory does not exist or its file system has no locks.
-        """
+        """Lock a local directory against other runs until this one ends, if locks are supported."""
         if self.locks or jax.process_index() or self.path != self.local or not self.path.is_dir():
             return
         descriptor = os.open(self.path, os.O_RDONLY)

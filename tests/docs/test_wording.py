@@ -50,7 +50,7 @@ PATTERNS = {
 }
 
 TABLE = """
-opening: __init__ 19, adapters 188, c4 70, commands 12, config 5, core 21, data 451, decoding 3,
+opening: __init__ 19, adapters 188, c4 70, commands 10, config 5, core 21, data 451, decoding 3,
     evaluate 12, layouts 2, metrics 6, models 7, nn 21, objectives 20, optim 2, plan 5, report 5,
     retrieval 12
 clause: __init__ 1, adapters 10, c4 3, commands 5, config 6, core 13, data 43, evaluate 3, interop
