@@ -138,7 +138,7 @@ def test_the_head_is_that_of_the_family_and_has_the_classes_of_the_task(experime
     assert other.objective.head == "deberta"
     earlier = dataclasses.replace(bert, objective=Classify(num_classes=5, head="electra"))
     assert with_classes(bert, earlier=earlier).objective == earlier.objective
-    with pytest.raises(InputError, match=r"Classify needs an encoder, and the model is a T5Config"):
+    with pytest.raises(InputError, match=r"Classify needs an encoder, but the model is a T5Config"):
         with_classes(dataclasses.replace(bert, model=experiment.model))
     given = dataclasses.replace(bert, objective=Classify(num_classes=3))
     assert with_classes(given) is given

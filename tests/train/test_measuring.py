@@ -178,12 +178,12 @@ def test_an_ensemble_has_the_task_s_metrics_alone(tiny_run, labelled, capsys, ca
     assert json.loads(capsys.readouterr().out) == {"step": [10, 5], **metrics}
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["step"] == [10, 5]
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 4
-    told = "an ensemble has no held-out loss: the task's metrics alone are measured"
+    told = "an ensemble has no held-out loss: computing only the task's metrics"
     assert caplog.messages[0] == told
 
 
 def test_an_ensemble_on_a_task_without_metrics_is_refused(tiny_run, tiny_experiment):
-    with pytest.raises(InputError, match="no metrics of its own, and an ensemble has no held-out"):
+    with pytest.raises(InputError, match="has no metrics, and an ensemble has no held-out"):
         evaluate(tiny_experiment, [str(tiny_run), str(tiny_run)])
 
 
@@ -230,8 +230,8 @@ def test_a_vocabulary_that_is_gone_is_that_of_the_checkpoint(tiny_run, tiny_expe
     )
     assert evaluate(elsewhere, [str(tiny_run)])["validation/loss"] > 4
     assert caplog.messages == [
-        "data.vocabulary work/vocabulary does not exist from here; using that of the checkpoint "
-        f"{tiny_run}/checkpoints/10"
+        "data.vocabulary work/vocabulary cannot be found from here; using the vocabulary of the "
+        f"checkpoint {tiny_run}/checkpoints/10"
     ]
 
 
@@ -245,7 +245,7 @@ def test_other_words_than_in_training_are_told(tiny_run, labelled, caplog):
     assert caplog.messages == []
     measuring._tell_other_words(trained, worded)
     ends, words = caplog.messages
-    assert ends.endswith("with PrefixLM(separator=' target:'): its inputs end otherwise")
+    assert ends.endswith("with PrefixLM(separator=' target:'): its inputs have another ending")
     assert words.endswith("data.template '' and data.prefix None, and is measured with '' and ''")
     measuring._tell_other_words(member, dataclasses.replace(labelled.data, prefix="x"))
     assert len(caplog.messages) == 2
@@ -253,7 +253,9 @@ def test_other_words_than_in_training_are_told(tiny_run, labelled, caplog):
 
 def test_another_vocabulary_is_refused(tiny_run, labelled, tmp_path):
     data = dataclasses.replace(labelled.data, extra_ids=90)
-    with pytest.raises(InputError, match=r"not that of the checkpoint .*; use --data\.v"):
+    with pytest.raises(
+        InputError, match=r"differs from the vocabulary of the checkpoint .*; use --data\.v"
+    ):
         evaluate(dataclasses.replace(labelled, data=data), [str(tiny_run)])
 
 
@@ -301,7 +303,7 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
     )
     assert made.names(loaded.learner.shapes) == list(metrics)
     nothing = config.load("configs/retrieve/beir.py")
-    with pytest.raises(InputError, match=r"nothing to measure: give .*retrieval\.directory DIR"):
+    with pytest.raises(InputError, match=r"nothing to evaluate: pass .*retrieval\.directory DIR"):
         evaluate(nothing, [str(checkpoint)])
 
 
