@@ -133,7 +133,7 @@ def make_sheets(
 
 
 def with_microbatches(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return the experiment with its microbatches doubled until the step fits on the attached devices.
+    """Return the experiment with microbatches doubled until the step fits on the devices.
 
     A run that resumes keeps its number.
 

@@ -88,13 +88,13 @@ def test_packed_rows_and_several_shapes_are_counted_in_memory_alone(
     steps = [with_epochs(one, options=["--epochs", "3"]).steps for one in (packed, grouped)]
     assert all(0 < number < 1000 for number in steps)
     monkeypatch.setattr(Source, "fits_in_memory", lambda source, split: False)
-    message = "data.pack True: a task that is streamed does not say how many rows it makes; write"
+    message = "data.pack True: a streamed task does not give its number of rows; write"
     with pytest.raises(InputError, match=message):
         with_epochs(packed, options=["--epochs", "3"])
     stays = with_epochs(packed)
     assert (stays.epochs, stays.steps) == (None, 1000)
     assert "(the config's 1,000 steps count)" in caplog.text
-    with pytest.raises(InputError, match="batches of several shapes: a task that is streamed"):
+    with pytest.raises(InputError, match="batches of several shapes: a streamed task"):
         with_epochs(grouped, options=["--epochs", "3"])
 
 
