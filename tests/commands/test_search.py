@@ -103,7 +103,7 @@ def test_queries_of_a_checkpoint_are_as_their_vectors(tmp_path, compile_once):
 
 
 def test_what_does_not_fit(files, tmp_path):
-    with pytest.raises(InputError, match=r"5 ids, and .* 2 vectors"):
+    with pytest.raises(InputError, match=r"5 ids, but .* 2 vectors"):
         run({**files, "query_ids": files["ids"]}, tmp_path / "run")
     twice = [texts(tmp_path / "twice.jsonl", "aa")]
     with pytest.raises(InputError, match="the id 'a' comes twice"):

@@ -97,7 +97,7 @@ def test_rows_are_taken_from_several_files(npy):
 
 @pytest.mark.parametrize(
     ("names", "message"),
-    [("abc", "3 ids, and .* has 7 vectors"), ("abcdefa", "the id 'a' comes twice")],
+    [("abc", "3 ids, but .* has 7 vectors"), ("abcdefa", "the id 'a' comes twice")],
 )
 def test_ids_that_do_not_fit(tmp_path, npy, names, message):
     with pytest.raises(InputError, match=message):
@@ -107,7 +107,7 @@ def test_ids_that_do_not_fit(tmp_path, npy, names, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.zeros((3, 4), np.float32), "vectors of 4 numbers"),
+        (np.zeros((3, 4), np.float32), "vectors have 4 dimensions"),
         (np.zeros(3, np.float32), "must be an array"),
         (np.zeros((3, 2), np.int32), "must be an array"),
     ],
@@ -124,7 +124,7 @@ def test_other_files_are_refused(tmp_path):
             VectorShards.open([str(tmp_path / name)])
     pytest.importorskip("pyarrow")
     (tmp_path / "a.parquet").write_bytes(b"text")
-    with pytest.raises(InputError, match="no file of Parquet"):
+    with pytest.raises(InputError, match="not a Parquet file"):
         VectorShards.open([str(tmp_path / "a.parquet")])
     with pytest.raises(InputError, match="No such file"):
         VectorShards.open([str(tmp_path / "b.parquet")])
@@ -170,5 +170,5 @@ def test_a_flipped_bit_in_parquet_is_refused(tmp_path):
     assert place > 0
     content[place + 1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"a\.parquet: no file of Parquet, or cut off"):
+    with pytest.raises(InputError, match=r"a\.parquet: not a Parquet file, or cut off"):
         VectorShards.open([str(path)]).rows(0, 7)
