@@ -32,7 +32,7 @@ import os
 import tempfile
 import weakref
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,9 +151,9 @@ class _File:
     def __init__(self, path: str | os.PathLike[str]):
         self.descriptor = os.open(path, os.O_RDONLY)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
+            close(self.descriptor)  # bound: at the end of the program the module may be empty
 
 
 def array_on_disk(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
