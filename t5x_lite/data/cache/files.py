@@ -212,6 +212,7 @@ class FlatExamples:
     ):
         self._shards, self._ends, self._checksums, self._dtype = shards, ends, checksums, dtype
         self._before = np.append(0, np.cumsum(counts)).astype(np.int64)
+        self._sizes = np.array(shards.sizes, np.int64)
         for name, size, first, behind in zip(
             shards.paths, shards.sizes, self._before[:-1], self._before[1:], strict=True
         ):
@@ -233,10 +234,12 @@ class FlatExamples:
         """Shards of examples, their first tokens in these, and the tokens of their features."""
         shards = np.searchsorted(self._before, indices, side="right") - 1
         ends = self._ends[indices].astype(np.int64)
-        is_first = self._before[shards] == indices
-        starts = np.where(is_first, 0, self._ends[indices - 1, -1].astype(np.int64))
-        counts = np.diff(ends, axis=1, prepend=starts[:, None])
-        if (counts < 0).any():
+        starts = self._ends[indices - 1, -1].astype(np.int64)
+        starts[self._before[shards] == indices] = 0
+        counts = ends.copy()
+        counts[:, 0] -= starts
+        counts[:, 1:] -= ends[:, :-1]
+        if counts.size and counts.min() < 0:
             raise ValueError("an example ends before it starts")
         return shards, starts, counts
 
@@ -250,7 +253,7 @@ class FlatExamples:
         shards, starts, counts = self._find(indices)
         size = self._dtype.itemsize
         first, last = starts * size, (starts + counts.sum(axis=1)) * size
-        if (last > np.array(self._shards.sizes)[shards]).any():
+        if (last > self._sizes[shards]).any():
             raise ValueError("an example ends behind its shard")
         contents = self._shards.read(shards.tolist(), first.tolist(), last.tolist())
         known = self._checksums[indices].tolist()
@@ -641,11 +644,8 @@ class Split:
             raise self._cache.unreadable(error) from error
         # One conversion of all tokens; one for each example would take longer than reading.
         tokens = np.frombuffer(b"".join(contents), self._dtype).astype(np.int32)
-        ends = counts.reshape(-1).cumsum()
-        parts = [
-            tokens[start:end]
-            for start, end in zip((ends - counts.reshape(-1)).tolist(), ends.tolist(), strict=True)
-        ]
+        ends = counts.ravel().cumsum().tolist()
+        parts = [tokens[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         step = len(self._features)
         return [
             dict(zip(self._features, parts[first : first + step], strict=True))
