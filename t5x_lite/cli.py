@@ -175,12 +175,17 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
         return parsed, [*others, *last]
     asks_help = "--help" in rest or "-h" in rest
     config_first = bool(rest) and not rest[0].startswith("-")
-    if rest and not config_first and not asks_help:
+    instead = any(arg.partition("=")[0] == _INSTEAD_OF_CONFIG.get(name) for arg in rest)
+    if rest and not (config_first or asks_help or instead):
         raise OptionError(f"CONFIG comes first: {prog} CONFIG [--FIELD VALUE ...]")
     if name == "train" and config_first and asks_help:
         return command(config=rest[0]), [*rest[1:], *last]
     parsed, others = parse(command, rest, prog=prog, other_options=None, arrange=command.help)
     return parsed, [*others, *last]
+
+
+_INSTEAD_OF_CONFIG = {"cache": "--convert"}
+"""Options that make a command run without CONFIG."""
 
 
 def _refuse_output_as_input(command: Any) -> None:
