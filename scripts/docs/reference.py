@@ -69,7 +69,8 @@ def command_page(name: str) -> str:
     )
     shown = f"```text\n{' '.join(usage)} [OPTIONS]{more}\n```\n{note}"
     table = _table(("Option", "Default", "Meaning"), rows)
-    return f"# {name}\n\n{_escape_text(about)}\n\n{shown}\n{table}"
+    example = f"Example:\n\n```bash\n{command.example}\n```\n\n"
+    return f"# {name}\n\n{_escape_text(about)}\n\n{shown}\n{example}{table}"
 
 
 def config_pages() -> dict[str, str]:

@@ -4,9 +4,9 @@ A command's module is imported when the command is asked for, and JAX when it ru
 costs what one command needs.
 
     COMMANDS["search"]           # the options of t5x_lite.commands.search.search, a dataclass
-    summaries()["train"]         # the first line of its docstring; nothing is imported
+    summaries()                  # group -> name -> first line of its docstring; nothing is imported
 
-A new command is a function and a line in `_PLACES` (docs/explanations/architecture.md).
+A new command is a function and a line in `_GROUPS` (docs/explanations/architecture.md).
 """
 
 import ast
@@ -20,54 +20,74 @@ __all__ = ["COMMANDS", "PROG", "summaries"]
 
 PROG = "t5x-lite"
 
-_PLACES = {
-    "init": "texts:init",
-    "train": "runs:train",
-    "finetune": "runs:finetune",
-    "glue": "runs:glue",
-    "evaluate": "runs:evaluate",
-    "predict": "answers:predict",
-    "score": "answers:score",
-    "embed": "embeddings:embed",
-    "serve": "serving:serve",
-    "info": "runs:info",
-    "report": "runs:report",
-    "search": "search:search",
-    "index build": "search:index_build",
-    "index search": "search:index_search",
-    "index bench": "search:index_bench",
-    "bm25 build": "search:bm25_build",
-    "bm25 search": "search:bm25_search",
-    "hybrid": "ranking:hybrid",
-    "fuse": "search:fuse",
-    "rerank": "ranking:rerank",
-    "score-pairs": "ranking:score_pairs",
-    "pairs": "pairs:pairs",
-    "synthesize requests": "pairs:synthesize_requests",
-    "synthesize collect": "pairs:synthesize_collect",
-    "mine": "mining:mine",
-    "refresh": "mining:refresh",
-    "evaluate-run": "search:evaluate_run",
-    "evaluate-suite": "suites:evaluate_suite",
-    "evaluate-sts": "suites:evaluate_sts",
-    "import hf": "weights:import_hf",
-    "import t5x": "weights:import_t5x",
-    "import adapter": "weights:import_adapter",
-    "export hf": "weights:export_hf",
-    "export adapter": "weights:export_adapter",
-    "push": "weights:push",
-    "compose": "deltas:compose",
-    "merge": "deltas:merge",
-    "fisher": "deltas:fisher",
-    "heads": "deltas:heads",
-    "extend": "deltas:extend",
-    "vocab": "texts:vocab",
-    "cache": "texts:cache",
-    "c4": "c4:c4",
-    "plan": "runs:plan",
-    "completion": "shell:completion",
+_GROUPS = {
+    "train and measure": {
+        "init": "texts:init",
+        "train": "runs:train",
+        "finetune": "runs:finetune",
+        "glue": "runs:glue",
+        "evaluate": "runs:evaluate",
+    },
+    "use and inspect a model": {
+        "predict": "answers:predict",
+        "score": "answers:score",
+        "embed": "embeddings:embed",
+        "serve": "serving:serve",
+        "info": "runs:info",
+        "report": "runs:report",
+    },
+    "search": {
+        "search": "search:search",
+        "index build": "search:index_build",
+        "index search": "search:index_search",
+        "index bench": "search:index_bench",
+        "bm25 build": "search:bm25_build",
+        "bm25 search": "search:bm25_search",
+        "hybrid": "ranking:hybrid",
+        "fuse": "search:fuse",
+        "rerank": "ranking:rerank",
+    },
+    "training data of retrievers": {
+        "score-pairs": "ranking:score_pairs",
+        "pairs": "pairs:pairs",
+        "synthesize requests": "pairs:synthesize_requests",
+        "synthesize collect": "pairs:synthesize_collect",
+        "mine": "mining:mine",
+        "refresh": "mining:refresh",
+    },
+    "measure retrievers": {
+        "evaluate-run": "search:evaluate_run",
+        "evaluate-suite": "suites:evaluate_suite",
+        "evaluate-sts": "suites:evaluate_sts",
+    },
+    "other libraries": {
+        "import hf": "weights:import_hf",
+        "import t5x": "weights:import_t5x",
+        "import adapter": "weights:import_adapter",
+        "export hf": "weights:export_hf",
+        "export adapter": "weights:export_adapter",
+        "push": "weights:push",
+    },
+    "weights and adapters": {
+        "compose": "deltas:compose",
+        "merge": "deltas:merge",
+        "fisher": "deltas:fisher",
+        "heads": "deltas:heads",
+        "extend": "deltas:extend",
+    },
+    "text, vocabularies, caches": {
+        "vocab": "texts:vocab",
+        "cache": "texts:cache",
+        "c4": "c4:c4",
+    },
+    "tools": {
+        "plan": "runs:plan",
+        "completion": "shell:completion",
+    },
 }
-"""Name -> module of this package, and function in it; in the order of the help."""
+"""Title in the help -> name -> module of this package, and function in it."""
+
+_PLACES = {name: place for group in _GROUPS.values() for name, place in group.items()}
 
 
 class _Commands(Mapping[str, Any]):
@@ -90,13 +110,17 @@ class _Commands(Mapping[str, Any]):
 COMMANDS: Mapping[str, Any] = _Commands()
 
 
-def summaries() -> dict[str, str]:
-    """Return the first line of each command's docstring, read from the sources."""
-    found = {}
-    for name, place in _PLACES.items():
-        module, _, command = place.partition(":")
-        found[name] = (_docstrings(module)[command] or "").partition("\n")[0]
-    return found
+def summaries() -> dict[str, dict[str, str]]:
+    """Return title -> command -> first line of its docstring, read from the sources."""
+    return {
+        title: {name: _summary(place) for name, place in group.items()}
+        for title, group in _GROUPS.items()
+    }
+
+
+def _summary(place: str) -> str:
+    module, _, command = place.partition(":")
+    return (_docstrings(module)[command] or "").partition("\n")[0]
 
 
 @functools.cache

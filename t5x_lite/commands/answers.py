@@ -73,6 +73,9 @@ def predict(
     an empty input as the end-of-sequence token alone. The same command resumes after a kill; an
     output that exists is replaced when the new one is complete.
 
+    Example:
+        t5x-lite predict --checkpoint work/reviews --input inputs.jsonl --output answers.jsonl
+
     Args:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
         their logits.
@@ -223,6 +226,9 @@ def score(
     The log-likelihood is a sum over the targets' tokens and their end; "num_tokens" counts them. An
     empty string is encoded as the end-of-sequence token alone. The same command resumes after a
     kill; an output that exists is replaced when the new one is complete.
+
+    Example:
+        t5x-lite score --checkpoint work/t5 --input pairs.jsonl --output scores.jsonl
 
     Args:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages

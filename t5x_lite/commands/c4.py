@@ -60,15 +60,17 @@ def c4(
     memory: Annotated[Number, In(0, 1 << 20, "()")] = 2.0,
     runner: Text = "local",
 ) -> dict[str, Any]:
-    """Build C4 from Common Crawl WET or WARC files: clean, deduplicate, and report.
+    r"""Build C4 from Common Crawl WET or WARC files: clean, deduplicate, and report.
 
     Kept pages go to OUTPUT in shards, with report.html and stats.json about what was dropped and
-    why, and manifest.json, written last. A run that is killed continues when it is given again. A
-    rule is changed by --cleaning.RULE VALUE, such as --cleaning.min-words 3; the guide of C4
-    lists them. What follows -- are options of Apache Beam, with any --runner but local:
+    why, and manifest.json, written last. A killed run continues when the same command is run
+    again. --cleaning.RULE VALUE changes a rule, such as --cleaning.min-words 3; the guide of C4
+    lists them. Options of Apache Beam follow "--", with each --runner except local.
 
-        t5x-lite c4 --input gs://B/wet.paths --output gs://B/c4 --runner DataflowRunner
-        -- --project=P --region=R --temp_location=gs://B/tmp
+    Example:
+        t5x-lite c4 --input crawl/*.warc.wet.gz --output c4 --bad-words en.txt
+        t5x-lite c4 --input gs://B/wet.paths --output gs://B/c4 --runner DataflowRunner \
+            -- --project=P --region=R --temp_location=gs://B/tmp
 
     Args:
       input: WET or WARC files, .gz or not; patterns, directories, gs:// and s3:// too; a file

@@ -6,6 +6,9 @@
     fuse(["a", "b"], output="c")      # from Python
     fuse.options                      # the frozen dataclass that tyro, completion and docs read
 
+`--help` shows the docstring's paragraphs, its section "Example:", and the options; if there are
+many, those in `GROUPS` follow below a title.
+
 Options that several commands share are a dataclass: a parameter that is annotated with it and
 `SHARED` has its fields among the command's own. A parameter `overrides: Overrides` gets what else
 stands on the command line: options that are fields of a config, and what follows "--".
@@ -22,17 +25,51 @@ import collections.abc
 import dataclasses
 import functools
 import inspect
+import re
+import shutil
+import textwrap
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar
 
+import tyro
+
 from t5x_lite.core.errors import shown
 from t5x_lite.core.option_types import OVERRIDES, SHARED
-from t5x_lite.core.options import OptionError, refusal, suggesting
+from t5x_lite.core.options import OptionError, former_names, refusal, suggesting
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+GROUPS = {
+    "checkpoint": "step base adapters.use head compute-dtype trust-project",
+    "encoding": (
+        "pooling normalize dimensions precision role prefix prompt query-prefix passage-prefix "
+        "document-prefix heads weights mcls bag-top vector-numbers"
+    ),
+    "batches and lengths": (
+        "batch-size lengths wait-ms inputs-length targets-length query-length passage-length "
+        "document-length long-inputs longest-line"
+    ),
+    "decoding": (
+        "max-decode-length num-beams length-rule length-penalty early-stopping num-return "
+        "temperature top-k top-p min-p min-length no-repeat-ngram"
+    ),
+    "answers of heads": "probabilities threshold doc-stride longest-answer impossible-answers",
+    "choice of negatives": (
+        "first last negatives take margin relative-margin min-score max-score fill rescore"
+    ),
+    "limits of the server": (
+        "queue max-texts max-body connections timeout body-timeout compilation-cache"
+    ),
+}
+"""Title -> the options below it, in the help of a command with more than `_MANY` options."""
+
+_MANY = 12
+
+_CONTINUED = re.compile(r"\n {8,}")
+"""A line break inside a description; tyro keeps those before signs such as "--"."""
 
 
 class Command(Generic[Parameters, Result]):
@@ -48,6 +85,9 @@ class Command(Generic[Parameters, Result]):
         Raises:
           OptionError: if an argument is unknown or outside of its bounds.
         """
+        for old, new in former_names(self.function).items():
+            if old in kwargs:
+                kwargs[new] = kwargs.pop(old)
         given = inspect.signature(self.function).bind_partial(*args).arguments | kwargs
         _check_bounds(given, self._hints)
         for name in self._shared.keys() & given:
@@ -79,7 +119,9 @@ class Command(Generic[Parameters, Result]):
     @functools.cached_property
     def options(self) -> type:
         """The dataclass of the options; its `run` calls the function."""
-        about, _, args = (self.function.__doc__ or "").partition("Args:\n")
+        text, _, args = (self.function.__doc__ or "").partition("Args:\n")
+        about, _, example = text.partition("Example:\n")
+        example = textwrap.dedent(example).strip()
         lines = [args.partition("\n\n")[0].rstrip()]
         fields: list[Any] = []
         for name, parameter in inspect.signature(self.function).parameters.items():
@@ -88,21 +130,24 @@ class Command(Generic[Parameters, Result]):
             group = self._shared.get(name)
             if group is not None:
                 hints = _hints_of(group)
-                fields += [(f.name, _for_tyro(hints[f.name]), f) for f in dataclasses.fields(group)]
+                for each in dataclasses.fields(group):
+                    fields.append((each.name, _for_tyro(hints[each.name], each.default), each))
                 lines.append((group.__doc__ or "").partition("Attributes:\n")[2].rstrip())
                 continue
             required = parameter.default is parameter.empty
             default = dataclasses.MISSING if required else parameter.default
-            field = dataclasses.field(default=default)
-            fields.append((name, _for_tyro(self._hints[name]), field))
+            hint = _for_tyro(self._hints[name], default)
+            fields.append((name, hint, dataclasses.field(default=default)))
         made: Any = dataclasses.make_dataclass(
             self.function.__name__,
             fields,
             namespace={
                 "run": lambda options, overrides: self._run(options, overrides),
                 "takes_overrides": self._overrides is not None,
+                "example": example,
+                "help": lambda text: arranged(text, example=example),
                 "__module__": self.function.__module__,
-                "__doc__": about + "Attributes:\n" + "\n".join(lines) + "\n",
+                "__doc__": about + "Attributes:\n" + _CONTINUED.sub(" ", "\n".join(lines)) + "\n",
             },
             frozen=True,
             kw_only=True,
@@ -117,6 +162,61 @@ class Command(Generic[Parameters, Result]):
         if self._overrides is not None:
             values[self._overrides] = overrides
         typing.cast(Any, self)(**values)
+
+
+def arranged(text: str, *, example: str) -> str:
+    """Return the help that tyro wrote with wrapped paragraphs, an example, and options in groups.
+
+    Args:
+      text: usage, paragraphs, and boxes of options.
+      example: lines to show after the paragraphs, or "".
+    """
+    columns = shutil.get_terminal_size().columns
+    at = re.search(r"^(╭| [\w.]+ (options|arguments) *$| options *$)", text, re.MULTILINE)
+    about, boxes = (text[: at.start()], text[at.start() :]) if at else (text, "")
+    about = "\n".join(textwrap.fill(line, columns) for line in about.splitlines()).rstrip()
+    about = re.sub(r"\n{3,}", "\n\n", about)
+    shown = f"\n\nexample:\n{textwrap.indent(example, '  ')}" if example else ""
+    return f"{about}{shown}\n\n{_grouped(boxes)}"
+
+
+def _grouped(boxes: str) -> str:
+    """Divide the box of the options by `GROUPS`, unless there are few of them."""
+    lines = boxes.splitlines()
+    entries = _entries(lines)
+    if len(entries) <= _MANY:
+        return boxes
+    title_of = {"--" + name: title for title, names in GROUPS.items() for name in names.split()}
+    found: dict[str, list[str]] = {"options": []} | {title: [] for title in GROUPS}
+    for entry in entries:
+        required = any("(required)" in line for line in entry)
+        name = re.split(r"[\s,]", entry[0][2:])[0]
+        found["options" if required else title_of.get(name, "options")] += entry
+    first = next(i for i, line in enumerate(lines) if re.match(r"(╭─)? options ", line))
+    drawn = lines[:first]
+    for title, rows in found.items():
+        if rows:
+            drawn += _box(title, rows, width=len(lines[0]), plain=not lines[0].startswith("╭"))
+    return "\n".join(drawn) + "\n"
+
+
+def _entries(lines: list[str]) -> list[list[str]]:
+    """Return the rows of each option."""
+    entries: list[list[str]] = []
+    for line in lines:
+        if re.match(r"(│ |  )--?\w", line):
+            entries.append([line])
+        elif re.match(r"(│  | {3})\s*\S", line) and entries:
+            entries[-1].append(line)
+    return entries
+
+
+def _box(title: str, rows: list[str], *, width: int, plain: bool) -> list[str]:
+    """Frame options as tyro does, by Unicode lines or plain ones."""
+    if plain:
+        return [f" {title}".ljust(width), " " + "-" * (width - 2) + " ", *rows, " " * width]
+    top = f"╭─ {title} ".ljust(width - 1, "─") + "╮"
+    return [top, *rows, "╰" + "─" * (width - 2) + "╯"]
 
 
 def command(function: Callable[Parameters, Result]) -> Command[Parameters, Result]:
@@ -140,8 +240,13 @@ def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
                 raise OptionError(f"{option} must be below 2^63, got {shown(each)}")
 
 
-def _for_tyro(hint: Any) -> Any:
-    """Return an annotation as tyro reads it: a sequence is a tuple, and a path is a string."""
+def _for_tyro(hint: Any, default: Any = dataclasses.MISSING) -> Any:
+    """Return an annotation as tyro reads it: a sequence is a tuple, and a path is a string.
+
+    An empty default is not shown; the option's description covers it.
+    """
+    if default is None or default in ("", ()):
+        return Annotated[_for_tyro(hint), tyro.conf.arg(help_behavior_hint="")]
     if typing.get_origin(hint) is Annotated:
         inner, *marks = typing.get_args(hint)
         return Annotated[_for_tyro(inner), *marks]

@@ -68,6 +68,9 @@ def compose(
     'ties(a, b, density=0.2) - 0.5 * c' is an expression; linear, average, svd, ties, dare, fisher,
     sparsify, factor, materialize and without_heads are its functions.
 
+    Example:
+        t5x-lite compose "0.7 * rte + 0.3 * mnli" work/both --delta rte=work/rte mnli=work/mnli
+
     Args:
       expression: arithmetic with names, numbers, + - * / and functions.
       destination: the directory to write, a delta; it must not exist yet.
@@ -189,6 +192,9 @@ def merge(
 
     predict, score, evaluate, train --init and export take what it writes.
 
+    Example:
+        t5x-lite merge work/rte work/merged
+
     Args:
       source: a delta, or a work directory or step of a run; with --base of any run.
       destination: the directory to write; it must not exist yet.
@@ -243,6 +249,9 @@ def fisher(
     """Measure how much each weight of a tuned model matters, for compose 'fisher(a, b)'.
 
     It is the mean of squared gradients over training examples, one at a time.
+
+    Example:
+        t5x-lite fisher work/rte work/rte_fisher --examples 1024
 
     Args:
       source: a work directory or a step directory.
@@ -324,6 +333,9 @@ def heads(
 
     Importance is the mean over training examples of the absolute gradient of a head's mask, divided
     by the length of its layer's importances. `t5x-lite merge` writes the pruned model.
+
+    Example:
+        t5x-lite heads work/sst2 work/sst2_half --keep 0.5 --examples 1024
 
     Args:
       source: a work directory or a step directory, without modules.
@@ -426,6 +438,9 @@ def extend(
     """Give an encoder more positions, so that it reads longer texts.
 
     The rows of its table stay, and texts of the old length have the states that they had.
+
+    Example:
+        t5x-lite extend work/xlmr work/xlmr_long --positions 8192
 
     Args:
       source: a work directory or a step directory.

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
@@ -34,6 +34,7 @@ from t5x_lite.core.option_types import (
     Text,
     Texts,
 )
+from t5x_lite.core.options import Formerly
 from t5x_lite.core.progress import counting
 from t5x_lite.core.project import trusting_checkpoints
 
@@ -72,6 +73,8 @@ def embed(
     format: Literal["auto", "text", "jsonl", "tsv"] = "auto",
     pooling: OptionalPooling = None,
     normalize: bool | None = None,
+    dimensions: OptionalPositive = None,
+    precision: Literal["float32", "float16", "binary"] = "float32",
     prefix: OptionalText = None,
     prompt: OptionalText = None,
     role: Literal["query", "passage"] = "query",
@@ -83,7 +86,7 @@ def embed(
     heads: Texts = ("dense",),
     mcls: OptionalPositive = None,
     vector_numbers: Literal["float16", "int8", "float32"] = "float16",
-    part: OptionalText = None,
+    shard: Annotated[OptionalText, Formerly("part")] = None,
     compute_dtype: Literal["float32", "bfloat16"] | None = None,
     text: Text = "{text}",
     trust_project: bool = False,
@@ -92,6 +95,9 @@ def embed(
 
     All devices share a batch. The output appears when it is complete; a killed command continues,
     but with standard input or .parquet it begins again.
+
+    Example:
+        t5x-lite embed --checkpoint work/encoder --input corpus.jsonl --output corpus.npy
 
     Args:
       checkpoint: a work directory or a step directory.
@@ -110,6 +116,10 @@ def embed(
       pooling: the state of [CLS], or the mean of all; if not given, the checkpoint's, or else mean,
         with a warning.
       normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
+      dimensions: number of leading dimensions that a dense vector keeps, such as one that objective
+        Matryoshka trained; default: all.
+      precision: numbers of a dense vector in a .npy file: float32, float16, or binary, the signs
+        (uint8 [N, D / 8]), which search reads, too, and --rescore makes up for.
       prefix: text put before every text, such as "query: "; if not given, the checkpoint's prompt.
       prompt: the name of the checkpoint's prompt, such as query or document; if not given, its
         default one, if it has one.
@@ -127,7 +137,7 @@ def embed(
       mcls: adds a [CLS] before every N tokens of a text and averages their states (BGE-M3 for long
         texts: 256); default: one [CLS].
       vector_numbers: type of token vectors: float16, int8 with one scale each, or float32.
-      part: I/N, such as 2/8: embeds only shard I of N, for N hosts; pass the files of all shards,
+      shard: I/N, such as 2/8: embeds only shard I of N, for N hosts; pass the files of all shards,
         in order, to search as --vectors.
       compute_dtype: type of the encoder's activations; default: the type in the checkpoint's run.
       text: column of the text in JSON and tables, or columns in braces; "{text}" follows a title.
@@ -152,8 +162,10 @@ def embed(
     from t5x_lite.inference.json_answers import identity_of_step
     from t5x_lite.inference.loading import find_step
 
-    share = None if part is None else Share.of_text(part)
+    share = None if shard is None else Share.of_text(shard)
     several = tuple(heads) != ("dense",)
+    if several and precision != "float32":
+        raise InputError("--precision is for dense vectors only, not for several --heads")
     _check_heads(heads, bag_top=bag_top, mcls=mcls, role=role)
     _check_files(input, output, is_directory=several)
     with trusting_checkpoints(trust_project), base_at(base):
@@ -166,7 +178,7 @@ def embed(
         size = CHUNK_BATCHES * batch_size
         if share is not None:
             if several or input == "-":
-                raise InputError("--part goes with a file of texts, and with one file of vectors")
+                raise InputError("--shard goes with a file of texts, and with one file of vectors")
             bounds = share.bounds(sum(1 for _ in read()), whole=size, what="texts")
             records, total = itertools.islice(records, *bounds), bounds[1] - bounds[0]
         identity = {
@@ -179,7 +191,7 @@ def embed(
             "text": text,
             "prefix": prefix,
             "prompt": prompt,
-            "part": part,
+            "part": shard,
             "inputs_length": inputs_length,
             "long_inputs": long_inputs,
             "pooling": pooling,
@@ -191,6 +203,8 @@ def embed(
             "vector_numbers": vector_numbers,
             "compute_dtype": compute_dtype,
             "batch_size": batch_size,
+            **({} if dimensions is None else {"dimensions": dimensions}),
+            **({} if precision == "float32" else {"precision": precision}),
         }
         known = None if input == "-" or Path(input).is_fifo() else identity
         with contextlib.ExitStack() as stack:
@@ -206,7 +220,9 @@ def embed(
                 )
                 total = _num_lines(input)
             else:
-                file = stack.enter_context(vector_writer(output, identity=known, chunk=size))
+                file = stack.enter_context(
+                    vector_writer(output, identity=known, chunk=size, precision=precision)
+                )
             records = itertools.islice(records, file.done, None)
             first = next(records, None)  # a wrong input is seen before a large model is loaded
             if first is None and not file.done:
@@ -217,7 +233,7 @@ def embed(
                 mesh=make_mesh(MeshConfig()),
                 inputs_length=inputs_length,
                 compute_dtype=compute_dtype,
-            ).encoder(pooling=pooling, normalize=normalize)
+            ).encoder(pooling=pooling, normalize=normalize, dimensions=dimensions)
             cut, numbers = Cutter(encoder, long_inputs, mcls=mcls), ""
             left = records if first is None else itertools.chain([first], records)
             chunks = _chunks(left, cut, prefix=encoder.begins_with(prefix, prompt), size=size)

@@ -79,10 +79,14 @@ def mine(
     rescore: bool = False,
     encoder: Annotated[PairEncoder, SHARED] = _ENCODER,
 ) -> None:
-    """Find hard negatives: passages that a search ranks high for a query and that do not answer it.
+    r"""Find hard negatives: passages ranked high for a query that do not answer it.
 
     Answers, by id and by their words, the query's own words and duplicates are never taken. The
     same files give the same negatives; a killed command continues.
+
+    Example:
+        t5x-lite mine --input pairs/train.jsonl --checkpoint work/encoder --passages corpus.jsonl \
+            --output mined/train.jsonl
 
     Args:
       input: JSON lines {"query", "pos"}, or a directory in BEIR's format.
@@ -299,6 +303,9 @@ def refresh(
 
     For runs with --data.refresh.period. Which negatives a step has does not depend on how fast this
     is: training waits for a search that is late. It ends when no search is needed any more.
+
+    Example:
+        t5x-lite refresh work/ance --passages corpus.jsonl
 
     Args:
       workdir: work directory of the run.

@@ -86,6 +86,9 @@ def pairs(
     OUTPUT.report.json says what each filter dropped. The same files give the same pairs; a killed
     command continues.
 
+    Example:
+        t5x-lite pairs --input corpus.jsonl --rule title_body --output pairs/train.jsonl
+
     Args:
       input: WET or WARC files, directories or lists (*.paths) of them; JSON lines, Parquet, Arrow;
         text files, whose documents blank lines divide; directories and patterns of these; hf://NAME
@@ -185,6 +188,9 @@ def synthesize_requests(
 ) -> None:
     """Write what a generator of yours is asked about long articles.
 
+    Example:
+        t5x-lite synthesize requests --articles articles.jsonl --output requests.jsonl
+
     Args:
       articles: JSON lines {"id", "text"}, perhaps with "title" and "lang".
       output: JSON lines {"id", "lang", "text", "prompt"}.
@@ -232,7 +238,11 @@ def synthesize_collect(
     max_words: Positive = 64,
     languages_by: Identifier = None,
 ) -> None:
-    """Make pairs of the questions that a generator wrote and the whole articles.
+    r"""Make pairs of the questions that a generator wrote and the whole articles.
+
+    Example:
+        t5x-lite synthesize collect --articles articles.jsonl --answers answers.jsonl \
+            --output long/train.jsonl
 
     Args:
       articles: the files that the requests were made of.

@@ -75,9 +75,13 @@ def rerank(
     query_length: OptionalPositive = None,
     trust_project: bool = False,
 ) -> None:
-    """Put the first places of a run in the order of a cross-encoder: a run in, a run out.
+    r"""Put the first places of a run in the order of a cross-encoder: a run in, a run out.
 
     The same command again continues where it was killed.
+
+    Example:
+        t5x-lite rerank --checkpoint work/ranker --input run.trec --beir BEIR/scifact \
+            --output reranked.trec
 
     Args:
       checkpoint: a work directory or a step directory of a cross-encoder.
@@ -249,6 +253,9 @@ def score_pairs(
     They are a cross-encoder's, or those of the heads of a BGE-M3. The same command again continues
     where it was killed.
 
+    Example:
+        t5x-lite score-pairs --checkpoint work/ranker --input mined.jsonl --output scored.jsonl
+
     Args:
       checkpoint: a work directory or a step directory of a cross-encoder, or with --heads of a
         BGE-M3.
@@ -375,6 +382,9 @@ def hybrid(
     Writes OUTPUT/WAY.trec for each way: dense and lexical over all documents; dense_lexical over
     the best of both; multi_vector and all, the weighted sum of three scores, over the best of
     dense. evaluate-run measures and compares the runs.
+
+    Example:
+        t5x-lite hybrid --corpus work/corpus --queries work/queries --output work/runs
 
     Args:
       corpus: the directory that embed --heads dense lexical multi_vector wrote of the documents.

@@ -53,6 +53,9 @@ def train(
     schedules. --model init takes the model's family and sizes from the checkpoint of --init; the
     config's dropout and kind of attention stay.
 
+    Example:
+        t5x-lite train configs/tiny_pretrain.py --steps 200 --workdir work/tiny
+
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
@@ -100,15 +103,16 @@ def finetune(
     dry_run: bool = False,
     overrides: Overrides = (),
 ) -> "Trained | None":
-    """Fine-tune a checkpoint, a T5 or an encoder, on a table of yours: no config is needed.
-
-        t5x-lite import hf google/flan-t5-small work/flan
-        t5x-lite finetune --init work/flan --table reviews.csv --inputs 'review: {text}'
-        --targets '{stars}' --workdir work/reviews
+    r"""Fine-tune a checkpoint, a T5 or an encoder, on a table of yours: no config is needed.
 
     Sizes and vocabulary are the checkpoint's; lengths, labels and steps come from the table, and
     are printed. --FIELD VALUE changes a field of the config, as for train: --adapters.add 'reviews
-    = lora(r=8)' trains a module instead of the model.
+    = lora(r=8)' trains an adapter instead of the model.
+
+    Example:
+        t5x-lite import hf google/flan-t5-small work/flan
+        t5x-lite finetune --init work/flan --table reviews.csv --inputs 'review: {text}' \
+            --targets '{stars}' --workdir work/reviews
 
     Args:
       init: checkpoint to start from: imported, a work directory or a checkpoint directory.
@@ -181,13 +185,14 @@ def glue(
 ) -> dict[str, Any]:
     """Fine-tune a checkpoint, an encoder or a T5, on all of GLUE or SuperGLUE, and measure it.
 
-        t5x-lite import hf bert-base-uncased work/bert
-        t5x-lite glue --init work/bert --directory GLUE --workdir work/glue
-
     Each task has a run in WORKDIR/TASK, and its classes, head and metrics follow from the task. The
     command prints each task's metrics and the average, and writes metrics.json and the submission.
     The same command resumes, and finished tasks are not repeated. --FIELD VALUE changes a field of
     the config of each run, as for train: --steps 300, --optimizer.schedule.peak 2e-5.
+
+    Example:
+        t5x-lite import hf bert-base-uncased work/bert
+        t5x-lite glue --init work/bert --directory GLUE --workdir work/glue
 
     Args:
       init: checkpoint to start from: imported, a work directory or a checkpoint directory.
@@ -255,6 +260,9 @@ def evaluate(
     --FIELD VALUE changes a field of the config, as for train. Several checkpoints are an ensemble
     that averages their logits; only the task's metrics are measured then.
 
+    Example:
+        t5x-lite evaluate configs/tiny_finetune.py --checkpoint work/run --step best
+
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       checkpoint: a work directory or a step directory; several are an ensemble.
@@ -301,6 +309,9 @@ def plan(
 
     Exit code 1 if the step does not fit.
 
+    Example:
+        t5x-lite plan configs/pretrain/t5_1_1_base.py --topology v5e:4x4
+
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       topology: a TPU slice, such as v5e:4x4.
@@ -340,10 +351,11 @@ def report(
 ) -> Path:
     """Write one HTML page about a work directory: the task's metric, curves, samples, options.
 
-    Of several work directories, a page that compares them: final metrics, the settings that differ,
-    and the curves of all on one chart. With --group seed, runs that differ in their seed only are a
-    group, and mean and standard deviation are printed, too:
+    For several work directories the page compares them: final metrics, the settings that differ,
+    and all curves in one chart. With --group seed, runs that differ only in their seed form a
+    group, and the command also prints mean and standard deviation.
 
+    Example:
         t5x-lite report work/a.0 work/a.1 work/b.0 work/b.1 --group seed
 
     Args:
@@ -399,6 +411,9 @@ def info(
     directory: SomeDirectory, *, json: bool = False, trust_project: bool = False
 ) -> dict[str, Any]:
     """Say what a directory holds: family, parameters, vocabulary, step, heads, adapters, metrics.
+
+    Example:
+        t5x-lite info work/run
 
     Args:
       directory: a work directory, a step directory, what import wrote, a delta or a cache.

@@ -32,7 +32,7 @@ from t5x_lite.core.option_types import (
     Text,
     Texts,
 )
-from t5x_lite.core.options import AtLeast, In, OptionError
+from t5x_lite.core.options import AtLeast, Formerly, In, OptionError
 from t5x_lite.retrieval.queries import QueryEncoder
 
 if TYPE_CHECKING:
@@ -78,15 +78,21 @@ def search(
     output: File,
     encoder: Encoder = _VECTORS,
     depth: Positive = 1000,
+    rescore: Files = (),
+    rescore_factor: Positive = 4,
     same_ids: SameIds = "keep",
     format: RunFormat = None,
     tag: Text = "t5x_lite",
-    part: OptionalText = None,
+    shard: Annotated[OptionalText, Formerly("part")] = None,
 ) -> None:
-    """Find the nearest vectors of a corpus for queries, exactly.
+    r"""Find the nearest vectors of a corpus for queries, exactly.
 
     All devices share the corpus, which may be larger than memory. Of equal scores the document that
     stands first in the corpus is first. A killed command continues.
+
+    Example:
+        t5x-lite search --vectors corpus.npy --queries queries.jsonl --checkpoint work/encoder \
+            --output run.trec
 
     Args:
       vectors: corpus vectors: .npy or .parquet files of embed, in order.
@@ -97,11 +103,14 @@ def search(
       output: the run.
       encoder: encoder of text queries.
       depth: maximum documents per query.
+      rescore: full vectors of the same corpus, in order, where --vectors are binary: the documents
+        found get the scores of these.
+      rescore_factor: documents found for each one that --rescore keeps.
       same_ids: keeps a document with the query's own id in its ranking; BEIR excludes it.
       format: trec, marco (MS MARCO's three columns) or jsonl; if not given, what the name says:
         .tsv is marco, .jsonl jsonl, and others trec.
       tag: TREC's name of the run.
-      part: I/N, such as 2/8: searches only shard I of N, for N hosts; combine their runs by fuse
+      shard: I/N, such as 2/8: searches only shard I of N, for N hosts; combine their runs by fuse
         --method merge.
 
     Raises:
@@ -112,19 +121,21 @@ def search(
     from t5x_lite.data.formats.passages import Share
     from t5x_lite.data.formats.rankings import check_tag, write_run
     from t5x_lite.data.formats.vectors import VectorShards, identity_of
-    from t5x_lite.retrieval.exact import rankings_of, search_shards
+    from t5x_lite.retrieval.exact import rankings_of, rescored, search_shards
 
-    share = None if part is None else Share.of_text(part)
+    share = None if shard is None else Share.of_text(shard)
     check_tag(tag)
     shards = VectorShards.open(vectors, ids=ids)
+    full = VectorShards.open(rescore) if rescore else None
     asked = encoder.read(queries, ids=query_ids)
     _logger.info("%d queries, %d documents", len(asked.ids), len(shards))
+    searched = depth if full is None else depth * rescore_factor
     names = asked.ids if same_ids == "drop" else None
     state = f"{output}.partial.npz" if is_resumable(output) else None
     best = search_shards(
         shards,
         asked.vectors,
-        depth=min(depth, len(shards)),
+        depth=min(searched, len(shards)),
         names=names,
         mesh=make_mesh(MeshConfig()),
         part=share,
@@ -132,13 +143,15 @@ def search(
         identity={
             **identity_of(vectors),
             "queries": hashlib.sha256(asked.vectors.tobytes()).hexdigest(),
-            "depth": depth,
+            "depth": searched,
             "same_ids": same_ids,
             **({"part": share} if share else {}),
             # Names decide what is in a ranking only where equal ones are dropped.
             **({"names": [asked.ids, [*map(os.path.abspath, ids)]]} if names else {}),
         },
     )
+    if full is not None:
+        best = rescored(best, asked.vectors, full, depth=min(depth, len(shards)))
     write_run(output, rankings_of(best, asked.ids, shards.name), format=format, tag=tag)
     if state is not None:
         Path(state).unlink(missing_ok=True)
@@ -159,6 +172,9 @@ def index_build(
     """Index vectors for approximate search by faiss (extra index).
 
     The directory appears when it is complete.
+
+    Example:
+        t5x-lite index build --vectors corpus.npy --output corpus.hnsw --kind HNSW32,Flat
 
     Args:
       vectors: corpus vectors: .npy or .parquet files of embed, in order.
@@ -197,6 +213,8 @@ def index_search(
     output: File,
     encoder: Encoder = _VECTORS,
     depth: Positive = 1000,
+    rescore: Files = (),
+    rescore_factor: Positive = 4,
     nprobe: OptionalPositive = None,
     ef_search: OptionalPositive = None,
     threads: Positive = 1,
@@ -206,6 +224,9 @@ def index_search(
 ) -> None:
     """Find near vectors of an index for queries.
 
+    Example:
+        t5x-lite index search --index corpus.hnsw --queries queries.npy --output run.trec
+
     Args:
       index: the directory that index build wrote.
       queries: a file of texts, with --checkpoint; else of vectors.
@@ -213,6 +234,9 @@ def index_search(
       output: the run.
       encoder: encoder of text queries.
       depth: maximum documents per query.
+      rescore: full vectors of the same corpus, in order, where the index has codes (SQ8, PQ): the
+        documents found get the scores of these.
+      rescore_factor: documents found for each one that --rescore keeps.
       nprobe: lists of IVF that are searched; 1 in 64 if not given.
       ef_search: candidates of HNSW; 128 if not given.
       threads: faiss threads.
@@ -224,16 +248,24 @@ def index_search(
       InputError: a file is wrong, or faiss is missing.
     """
     from t5x_lite.data.formats.rankings import check_tag, write_run
-    from t5x_lite.retrieval.exact import rankings_of
+    from t5x_lite.data.formats.vectors import VectorShards
+    from t5x_lite.retrieval.exact import rankings_of, rescored
     from t5x_lite.retrieval.faiss_index import FaissIndex
 
     check_tag(tag)
+    full = VectorShards.open(rescore) if rescore else None
     opened = FaissIndex.open(index)
     asked = encoder.read(queries, ids=query_ids)
     drops = same_ids == "drop"
     best = opened.search(
-        asked.vectors, depth=depth + drops, nprobe=nprobe, ef_search=ef_search, threads=threads
+        asked.vectors,
+        depth=(depth if full is None else depth * rescore_factor) + drops,
+        nprobe=nprobe,
+        ef_search=ef_search,
+        threads=threads,
     )
+    if full is not None:
+        best = rescored(best, asked.vectors, full, depth=depth + drops)
     if drops:
         best = _without_own(best, asked.ids, opened, depth=depth)
     write_run(output, rankings_of(best, asked.ids, opened.name), format=format, tag=tag)
@@ -264,9 +296,13 @@ def index_bench(
     threads: Positive = 1,
     output: OptionalFile = None,
 ) -> list[dict[str, Any]]:
-    """Measure indexes next to exact search: recall, bytes, time to build, queries a second.
+    r"""Measure indexes next to exact search: recall, bytes, time to build, queries a second.
 
     Prints a JSON line of each index and setting; the first is exact search by JAX.
+
+    Example:
+        t5x-lite index bench --indexes corpus.hnsw corpus.ivf --vectors corpus.npy \
+            --queries queries.npy
 
     Args:
       indexes: directories that index build wrote, of the same vectors.
@@ -361,6 +397,9 @@ def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -
     Memory holds the terms and one block of postings. The directory appears when it is complete; a
     killed command continues.
 
+    Example:
+        t5x-lite bm25 build --input corpus.jsonl --output corpus.bm25 --analyzer english
+
     Args:
       input: files of passages: BEIR's corpus.jsonl, MS MARCO's collection.tsv, DPR's psgs_w100.tsv,
         or a text a line. Title and text are one field.
@@ -403,6 +442,9 @@ def bm25_search(
     """Find the best documents of an index for queries by BM25, with Lucene's formula.
 
     Documents of equal scores stand in the order of their ids. A killed command continues.
+
+    Example:
+        t5x-lite bm25 search --index corpus.bm25 --queries queries.jsonl --output bm25.trec
 
     Args:
       index: the directory that bm25 build wrote.
@@ -480,11 +522,14 @@ def fuse(
 ) -> None:
     """Make one run of several: reciprocal ranks, or a weighted sum of scores.
 
+    Example:
+        t5x-lite fuse --runs dense.trec bm25.trec --output fused.trec
+
     Args:
       runs: the runs.
       output: the fused run.
       method: rrf (1 / (60 + rank)), sum (scores as they are), min-max (scores from 0 to 1 in each
-        query), or merge (the runs are of parts of one corpus, in its order, as search --part makes
+        query), or merge (the runs are of parts of one corpus, in its order, as search --shard makes
         them: the documents of all by their scores).
       weights: weights of the runs, one each; default: 1.
       depth: documents of each ranking that count.
@@ -533,6 +578,9 @@ def evaluate_run(
 
     Prints the means as JSON, and for several runs the p-values of the differences from the first,
     by a paired randomisation test.
+
+    Example:
+        t5x-lite evaluate-run --runs dense.trec bm25.trec --qrels qrels/test.tsv
 
     Args:
       runs: TREC's, MS MARCO's or JSON runs.

@@ -86,6 +86,9 @@ def serve(
     variable T5X_LITE_TOKEN or in --token-file. Ready when every program is compiled (GET /ready).
     SIGTERM and Ctrl-C let it answer what it accepted; it exits with 0.
 
+    Example:
+        t5x-lite serve --checkpoint work/reviews --port 8000
+
     Args:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
         their logits.

@@ -31,6 +31,7 @@ def completion(
 ) -> None:
     """Print the script by which a shell completes commands, options and their values.
 
+    Example:
         source <(t5x-lite completion bash)    # in ~/.bashrc; zsh: in ~/.zshrc, after compinit
         t5x-lite completion fish > ~/.config/fish/completions/t5x-lite.fish
 

@@ -48,6 +48,9 @@ def init(directory: SomeDirectory) -> Path:
 
     Nothing is downloaded: the text is the documentation that Python carries. Takes half a minute.
 
+    Example:
+        t5x-lite init my_project
+
     Args:
       directory: the project to write; it must not exist, or be empty.
 
@@ -128,12 +131,11 @@ def vocab(
 
     Digits, ASCII letters and punctuation always have a piece, since labels and numbers are written
     with them. There is no byte fallback, as in T5: --data.vocabulary bytes spells any text. With
-    weights the text is sampled from the files in these fractions of its bytes, and none is
-    repeated:
+    weights (FILE=WEIGHT) or --alpha the text is sampled from the files in these fractions of its
+    bytes, none is repeated, and the command prints the pieces per word of each file.
 
+    Example:
         t5x-lite vocab --input en.txt=10 'de/*.txt=1' --output work/vocabulary --size 32000
-
-    Of such files, and with --alpha, it says into how many pieces their words are cut.
 
     Args:
       input: text files, JSON lines, Parquet, Arrow, directories and patterns of them, hf://NAME or
@@ -270,21 +272,22 @@ def cache(
     bake: bool = False,
     runner: Text = "local",
 ) -> list[dict[str, Any]]:
-    """Run a config's task once and write its tokens, which train reads by --data.cache DIR.
+    r"""Run a config's task once and write its tokens, which train reads by --data.cache DIR.
 
-    Training from a cache needs no TensorFlow, and corrupts every epoch again. What follows -- are
-    options of Apache Beam, with any --runner but local:
+    Training from a cache needs no TensorFlow, and corrupts every epoch again. Options of Apache
+    Beam follow "--", with each --runner except local.
 
-        t5x-lite cache CONFIG --output /shared/cache --runner FlinkRunner
-        -- --flink_master=HOST:8081
-
-    A cache of version 0.1 is converted without CONFIG: --convert OLD --output NEW.
+    Example:
+        t5x-lite cache configs/tiny_pretrain.py --output work/cache
+        t5x-lite cache configs/tiny_pretrain.py --output /shared/cache --runner FlinkRunner \
+            -- --flink_master=HOST:8081
+        t5x-lite cache --convert OLD --output NEW
 
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       overrides: options that are fields of the config, and after "--" the options of Beam.
       output: the directory to write; it must not exist yet.
-      convert: a cache of version 0.1, written again in the format of this version.
+      convert: a cache of version 0.1 to write in the format of this version, without CONFIG.
       splits: the splits to write; all that have an example if not given.
       num_workers: processes that run the task. For the runner local.
       bake: writes whole examples, corrupted once and for all. For the runner local.

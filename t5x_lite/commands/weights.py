@@ -57,9 +57,10 @@ def import_hf(
     Any T5, mT5, umT5, Flan-T5, UL2 or ByT5; of encoders T5's (Sentence-T5, GTR), BERT, RoBERTa,
     XLM-R, ELECTRA and DeBERTa.
 
-        t5x-lite import hf google/flan-t5-small work/flan
-
     predict, score, evaluate, train --init and export take what it writes.
+
+    Example:
+        t5x-lite import hf google/flan-t5-small work/flan
 
     Args:
       source: the directory (config.json, weights and tokenizer), or ORG/NAME at the hub (extra
@@ -131,6 +132,9 @@ def import_t5x(
 
     predict, score, evaluate, train --init and export take what it writes.
 
+    Example:
+        t5x-lite import t5x t5x_checkpoint work/t5 --vocabulary spiece.model
+
     Args:
       source: a directory checkpoint_N, or the one above it.
       destination: the directory to write; it must not exist yet.
@@ -185,6 +189,9 @@ def import_adapter(
     train --adapters.load take it. The directories query/ and passage/ make a retriever of two
     encoders.
 
+    Example:
+        t5x-lite import adapter some_lora work/rte --base work/t5 --name rte
+
     Args:
       source: the directory (adapter_config.json and adapter_model.safetensors or .bin, of adapters
         adapter.safetensors or pytorch_adapter.bin; or pytorch_diff.bin), or ORG/NAME at the hub
@@ -233,6 +240,9 @@ def export_adapter(
     """Write a module of a checkpoint as another library loads it, on what export hf writes.
 
     Of a retriever with two encoders, it writes the directories query/ and passage/.
+
+    Example:
+        t5x-lite export adapter work/rte rte_for_peft --format peft
 
     Args:
       source: a work directory or a step directory; for sft also what compose wrote.
@@ -329,6 +339,9 @@ def export_hf(
     README.md there is a model card: task, base model, metrics, command, versions. The licence is
     left to you.
 
+    Example:
+        t5x-lite export hf work/run exported
+
     Args:
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
@@ -424,6 +437,9 @@ def push(
     """Upload what export wrote to the Hugging Face Hub.
 
     The hub's own tools log in: hf auth login, or HF_TOKEN.
+
+    Example:
+        t5x-lite push exported me/my-t5 --dry-run
 
     Args:
       source: the exported directory.

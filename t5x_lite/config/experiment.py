@@ -33,7 +33,7 @@ from t5x_lite.config.evaluation import Evaluation
 from t5x_lite.config.file import encode, from_json, read_config, to_json
 from t5x_lite.config.run_options import EarlyStopping, Profile
 from t5x_lite.core import options as option_parser
-from t5x_lite.core import patterns, remote, renames
+from t5x_lite.core import patterns, project, remote, renames
 from t5x_lite.core.devices import compiler_options
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import write_atomically
@@ -190,6 +190,8 @@ class Experiment:
         batch's.
       tokens_per_part: the same by tokens that a device has in a part at most, padding included: as
         few parts as that allows, for each static shape of the batches. None goes by `microbatches`.
+      find_batch_size: True to double `microbatches` when a run begins until the compiled step fits
+        in a device's memory; the batch and its gradient stay, and dropout samples other masks.
       microbatch_mode: mode of losses that compare each row with the whole batch: "cached"
         keeps their vectors and runs each part twice (gradient caching), "recompute" differentiates
         through the loop over the parts; the gradient is the same.
@@ -223,6 +225,7 @@ class Experiment:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     microbatches: Count = 1
     tokens_per_part: OptionalCount = None
+    find_batch_size: bool = False
     microbatch_mode: Mode = "cached"
     hosts: Hosts = dataclasses.field(default_factory=Hosts)
     profile: Profile = dataclasses.field(default_factory=Profile)
@@ -365,9 +368,10 @@ def with_options(
         experiment = _with_model_of_init(experiment, options)
     experiment = _with_steps_of(experiment, options)
     try:
-        changed, _ = option_parser.parse(
-            Experiment, options, prog=prog, default=experiment, other_options=other_options
-        )
+        with project.trusting_names():
+            changed, _ = option_parser.parse(
+                Experiment, options, prog=prog, default=experiment, other_options=other_options
+            )
     except option_parser.OptionError as error:
         raise InputError(str(_cause(error) or error)) from error
     return changed

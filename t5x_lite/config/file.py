@@ -211,7 +211,8 @@ def read_config(path: str | Path) -> Any:
         beside = file.resolve().parent if file.suffix == ".py" else None
         around = [project.root_above(file), beside]
     project.open_at(*filter(None, [Path.cwd(), *around]))
-    config = _from_json_file(file) if file.suffix == ".json" else _from_python_file(file)
+    with project.trusting_names():
+        config = _from_json_file(file) if file.suffix == ".json" else _from_python_file(file)
     project.name(modules_of(config))
     return config
 

@@ -118,7 +118,7 @@ class Modules:
         adapters of the checkpoint; for evaluate, those in the config's adapters.use.
     """
 
-    use: OptionalText = None
+    use: Annotated[OptionalText, tyro.conf.arg(help_behavior_hint="")] = None
 
 
 ALL_MODULES = Modules()

@@ -27,10 +27,11 @@ import io
 import itertools
 import math
 import re
+import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from t5x_lite.core.errors import InputError, shown
@@ -90,6 +91,27 @@ class In:
 
     def __str__(self) -> str:
         return f"in {self.ends[0]}{_plain(self.low)}, {_plain(self.high)}{self.ends[1]}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Formerly:
+    """The earlier name of an option, which is still accepted."""
+
+    name: str
+
+
+def former_names(target: Any) -> dict[str, str]:
+    """Return earlier name -> name, of the parameters of a function or the fields of a dataclass."""
+    if not isinstance(target, type):
+        hints = {name: p.annotation for name, p in inspect.signature(target).parameters.items()}
+    else:
+        hints = typing.get_type_hints(target, include_extras=True)
+    return {
+        mark.name: name
+        for name, hint in hints.items()
+        for mark in getattr(hint, "__metadata__", ())
+        if isinstance(mark, Formerly)
+    }
 
 
 def _plain(number: float | int) -> str:
@@ -318,22 +340,25 @@ def parse(
     prog: str,
     default: Config | None = None,
     other_options: Iterable[str] | None = (),
+    arrange: Callable[[str], str] = str,
 ) -> tuple[Config, list[str]]:
     """Build a dataclass from options; `--help` prints them and leaves by SystemExit(0).
 
-    A boolean takes a value like everything else: `--data.pack False`.
+    A boolean takes a value like everything else: `--data.pack False`. `arrange` gets the help that
+    tyro writes, and returns the one to print.
     """
     import tyro
 
+    args = _with_names_of_today(args, former_names(target))
     _refuse_repeated(args)
     if other_options is not None:
         known = option_names(target if default is None else default)
         _refuse_unknown(args, known=known, others=other_options, prog=prog)
-    told = io.StringIO()
+    told, helped = io.StringIO(), _Help()
     # A field of a config takes True or False; of a command, its name alone is True.
     flags = tyro.conf.FlagCreatePairsOff if default is None else tyro.conf.FlagConversionOff
     try:
-        with contextlib.redirect_stderr(told):
+        with contextlib.redirect_stderr(told), contextlib.redirect_stdout(helped):
             config, unknown = tyro.cli(
                 tyro.conf.AvoidSubcommands[target],
                 prog=prog,
@@ -344,12 +369,21 @@ def parse(
             )
     except SystemExit as stop:
         if not stop.code:
+            print(arrange(helped.getvalue()), end="")
             raise
         own_check = _option_error(stop)
         raise own_check or OptionError(_one_line(told.getvalue(), prog=prog)) from stop
     if unknown and other_options is not None:
         raise OptionError(f"unexpected argument {unknown[0]!r}; {prog} --help lists the options")
     return config, unknown
+
+
+class _Help(io.StringIO):
+    """A buffer with the encoding of standard output, by which tyro chooses its lines."""
+
+    @property
+    def encoding(self) -> str | None:
+        return sys.__stdout__.encoding if sys.__stdout__ else None
 
 
 def _refuse_unknown(
@@ -366,6 +400,12 @@ def _refuse_unknown(
         near = leaves[0] if leaves else nearest(name, candidates)
         remedy = f"did you mean {near}?" if near else f"{prog} --help lists the options"
         raise OptionError(f"unknown option {arg.partition('=')[0]}; {remedy}")
+
+
+def _with_names_of_today(args: Sequence[str], renamed: Mapping[str, str]) -> list[str]:
+    options = {f"--{old}": f"--{new}" for old, new in renamed.items()}
+    parts = [arg.partition("=") for arg in args]
+    return [options.get(name, name) + equals + value for name, equals, value in parts]
 
 
 def _refuse_repeated(args: Sequence[str]) -> None:

@@ -117,6 +117,17 @@ def trusting_checkpoints(trust: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def trusting_names() -> Iterator[None]:
+    """Within the block any class may be named: a config or a command line of the user is read."""
+    before = _opened.trusts_checkpoints
+    _change(trusts_checkpoints=True)
+    try:
+        yield
+    finally:
+        _change(trusts_checkpoints=before)
+
+
+@contextlib.contextmanager
 def safe_path() -> Iterator[None]:
     """Python processes that are started in the block do not look into the current directory.
 

@@ -276,7 +276,11 @@ class Checkpoint:
         return first
 
     def encoder(
-        self, *, pooling: Pooling | None = None, normalize: bool | None = None
+        self,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
     ) -> TextEncoder:
         """Return the encoder of texts into vectors.
 
@@ -284,13 +288,20 @@ class Checkpoint:
           pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean", with a
             warning.
           normalize: True if vectors have length 1; if None, the checkpoint's choice, or else True.
+          dimensions: number of leading dimensions that a vector keeps, such as one that
+            `Matryoshka` trained; None keeps all.
 
         Raises:
           InputError: this is an ensemble, or a model without an encoder.
         """
         first = self._only("has no common vectors; load one checkpoint")
         return TextEncoder.of(
-            first, mesh=self.mesh, length=self.asked_length, pooling=pooling, normalize=normalize
+            first,
+            mesh=self.mesh,
+            length=self.asked_length,
+            pooling=pooling,
+            normalize=normalize,
+            dimensions=dimensions,
         )
 
     def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:

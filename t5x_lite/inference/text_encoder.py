@@ -44,10 +44,12 @@ class Vectors:
     Attributes:
       pooling: pooling of the states.
       normalize: True if it has length 1.
+      dimensions: number of leading dimensions that it keeps; None keeps all.
     """
 
     pooling: Pooling
     normalize: bool
+    dimensions: int | None = None
 
     @classmethod
     def of(
@@ -56,6 +58,7 @@ class Vectors:
         *,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
     ) -> "Vectors":
         """Return the requested settings, completed by those of the head "dense".
 
@@ -72,7 +75,8 @@ class Vectors:
         kind = head.pooling if pooling is None else pooling
         check_pooling("pooling", kind)
         check_cls(kind, experiment.model)
-        return cls(pooling=kind, normalize=head.normalize if normalize is None else normalize)
+        unit = head.normalize if normalize is None else normalize
+        return cls(pooling=kind, normalize=unit, dimensions=dimensions)
 
 
 def dense_head(experiment: Experiment) -> Dense | None:
@@ -141,6 +145,7 @@ class TextEncoder:
         length: int | None = None,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
     ) -> "TextEncoder":
         """Return the encoder of a checkpoint that has been read.
 
@@ -150,6 +155,7 @@ class TextEncoder:
           length: maximum tokens of a text; if None, the model's training length.
           pooling: "cls" or "mean"; None is what the checkpoint says.
           normalize: None is what the checkpoint says.
+          dimensions: number of leading dimensions that a vector keeps; None keeps all.
 
         Raises:
           InputError: the checkpoint has no encoder, or cannot do what is asked for.
@@ -159,7 +165,9 @@ class TextEncoder:
         loaded.check_length(length, what="texts")
         return cls(
             loaded=loaded,
-            vectors=Vectors.of(experiment, pooling=pooling, normalize=normalize),
+            vectors=Vectors.of(
+                experiment, pooling=pooling, normalize=normalize, dimensions=dimensions
+            ),
             length=trained_length(experiment) if length is None else length,
             mesh=mesh,
         )
@@ -277,6 +285,7 @@ class TextEncoder:
             mesh=self.mesh,
             whole=whole_of(self.loaded.experiment, self.loaded.learner),
             bag=bag if bag_top else None,
+            dimensions=self.vectors.dimensions,
         )
 
 
@@ -324,4 +333,5 @@ def head_embedder(
         pad_id=vocabulary.pad_id,
         max_length=most_tokens(experiment),
         mesh=mesh,
+        dimensions=vectors.dimensions,
     )

@@ -38,6 +38,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import jit_rows, rounded_rows
 from t5x_lite.core.trees import Array, Params
 from t5x_lite.inference.generate import Bind, batched, padded_length
@@ -68,6 +69,7 @@ class Embedder:
         (`Bound.encoder`) and its head "dense" with a projection; `bind` is not used then.
       bag: function of parameters, states and padding mask that returns values to append to the
         pooled state, or None.
+      dimensions: number of leading dimensions that a vector keeps; None keeps all.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Embedder:
         mesh: Mesh | None = None,
         whole: Bind | None = None,
         bag: Callable[[Params, Array, Array], Array] | None = None,
+        dimensions: int | None = None,
     ):
         check_pooling("pooling", pooling)
 
@@ -101,6 +104,7 @@ class Embedder:
                 found = whole(params).heads["dense"].project(found, role=role)
             if bag is not None:
                 found = jnp.concatenate([found, bag(params, states, segment_ids)], axis=1)
+            found = shortened(found, dimensions)
             return unit_length(found) if normalize else found
 
         def states(params: Params, tokens: Array, lengths: Array, role: Role) -> Array:
@@ -172,6 +176,19 @@ class Embedder:
             tokens[place, : len(row)] = row
             lengths[place] = len(row)
         return tokens, lengths
+
+
+def shortened(vectors: Float[Array, "B D"], dimensions: int | None) -> Float[Array, "B E"]:
+    """Return the leading dimensions of vectors, or all of them if None.
+
+    Raises:
+      InputError: the vectors have fewer.
+    """
+    if dimensions is not None and dimensions > vectors.shape[1]:
+        raise InputError(
+            f"dimensions must be at most the {vectors.shape[1]} of a vector: got {dimensions}"
+        )
+    return vectors[:, :dimensions]
 
 
 def unit_length(vectors: Float[Array, "B D"]) -> Float[Array, "B D"]:
@@ -249,6 +266,7 @@ class HeadEmbedder(Embedder):
                     states, summaries if mcls else segment_ids, "mean" if mcls else pooling
                 )
                 pooled = bound.heads[DENSE].project(pooled)
+                pooled = shortened(pooled, options.get("dimensions"))
                 found[DENSE] = unit_length(pooled) if normalize else pooled
             if LEXICAL in ways:
                 found[LEXICAL] = bound.heads[LEXICAL].terms(hidden, tokens, segment_ids)

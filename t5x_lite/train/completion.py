@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from t5x_lite.checkpoints import manifest, reading
 from t5x_lite.config import Experiment
@@ -96,10 +97,13 @@ def with_classes(
         return experiment
     if earlier is not None and type(earlier.objective) is type(objective):
         known: Any = earlier.objective
-        kind, classes = known.head, known.num_classes
-        resolved = objective.with_classes(kind=kind, num_classes=classes)
+        kind = getattr(known, "head", "")
+        resolved = objective.with_classes(kind=kind, num_classes=known.num_classes)
+        resolved = resolved.with_weights(getattr(known, "class_weights", ()))
         return dataclasses.replace(experiment, objective=resolved)
-    kind, classes = "bert", 2
+    # A plan knows the classes by their weights, or takes two.
+    given = vars(objective).get("class_weights")
+    kind, classes = "bert", len(given) if isinstance(given, tuple) and given else 2
     if "head" in undecided:
         model = experiment.model
         if not encoders.is_encoder(model):
@@ -111,6 +115,10 @@ def with_classes(
     if "classes" in undecided and reads_task:
         classes = num_classes(experiment.data)
     resolved = objective.with_classes(kind=kind, num_classes=classes)
+    if "weights" in undecided:
+        number = vars(resolved)["num_classes"]
+        weights = balanced_weights(experiment.data, number) if reads_task else ()
+        resolved = resolved.with_weights(weights)
     return dataclasses.replace(experiment, objective=resolved)
 
 
@@ -137,6 +145,37 @@ def num_classes(data: Data) -> int:
     vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
     labels = task_labels(load_task(data, vocabulary))
     return 1 if labels is None else len(labels)
+
+
+_AT_A_TIME = 4096
+
+
+def balanced_weights(data: Data, num: int) -> tuple[float, ...]:
+    """The weights n / (k n_c) of the classes of the training data; 1 for a class that is absent."""
+    words = "token_labels" in data.layout.features
+    vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
+    counts = np.zeros(num + 1, np.int64)
+    for source in data_batches.training_sources(data, vocabulary, seed=0):
+        if source.size is None:
+            raise InputError(
+                "objective.class_weights balanced needs data that can be counted, and the task is "
+                "streamed; write a cache with `t5x-lite cache` and give --data.cache, or give the "
+                "weights"
+            )
+        for first in range(0, source.size, _AT_A_TIME):
+            numbers = np.arange(first, min(first + _AT_A_TIME, source.size))
+            for example in source.split.read(numbers):
+                given = example["token_labels"] if words else example["labels"][:1]
+                counts += np.bincount(given, minlength=num + 1)[: num + 1]
+    counts = counts[1:]
+    if not counts.any():
+        raise InputError("objective.class_weights balanced: no training example has a label")
+    weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    weights = tuple(np.where(counts > 0, weights, 1.0).tolist())
+    if jax.process_index() == 0:
+        listed = ", ".join(f"{weight:.4g}" for weight in weights)
+        _logger.info("objective.class_weights balanced: %s", listed)
+    return weights
 
 
 def with_schedule_offset(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:

@@ -183,7 +183,7 @@ def fit(
         "num_parameters"), the last is always measured and saved.
       evaluate: gives the metrics of a step.
       save: writes a checkpoint.
-      tracker: the record.
+      tracker: the record; its callbacks may end training early.
       stop: already entered, where signals are watched since before; None watches them here.
       save_clock: says when time alone is a reason to save; None looks at no clock.
       flops: gives the floating-point operations of a step, for "mfu".
@@ -226,8 +226,8 @@ def fit(
             tracker.log(start, measured)
             patience.add(measured)
             window.restart()
-        if patience.exhausted:
-            tracker.message(f"stopped early at step {start}: {patience}")
+        if ended := patience.reason or tracker.stop():
+            tracker.message(f"stopped early at step {start}: {ended}")
             return state
         for step in range(start + 1, periods.total + 1):
             try:
@@ -257,11 +257,12 @@ def fit(
             evaluates = step % periods.evaluation == 0 or step == periods.total
             noticed, timed = stop.save_asked(), save_clock.due(step, mesh)
             saves = noticed or timed or step % periods.checkpoint == 0 or last
-            if not (evaluates or saves):
+            logs = step == start + 1 or step % periods.log == 0 or last
+            if not (evaluates or saves or (logs and tracker.has_callbacks)):
                 ahead.draw()  # before the host waits for this step, and no later save needs it
             if step == start + 1:
                 tracker.log(step, {**window.flush(), **shares(), "num_parameters": num_parameters})
-            elif step % periods.log == 0 or last:
+            elif logs:
                 tracker.log(
                     step, {**window.flush(), **_epoch(ahead), **shares(), **stop.slowest_host()}
                 )
@@ -279,15 +280,16 @@ def fit(
                 window.restart()
 
             best_of = measured is not None and periods.save_measured
-            if saves or unmeasured or patience.exhausted or best_of:
+            ended = (patience.reason or tracker.stop()) if logs or evaluates else ""
+            if saves or unmeasured or ended or best_of:
                 window.check()
                 with spent.on("checkpoint"):
                     save(state, ahead.state(), measured, hurried=stopping is not None)
                 save_clock.restart()
             if stopping is not None and (unmeasured or step < periods.total):
                 raise Interrupted(stopping, step)
-            if patience.exhausted and step < periods.total:
-                tracker.message(f"stopped early at step {step}: {patience}")
+            if ended and step < periods.total:
+                tracker.message(f"stopped early at step {step}: {ended}")
                 break
     return state
 

@@ -29,7 +29,15 @@ from t5x_lite.data.vocabularies.byte_level import NAMES as BYTES_NAMES
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 from t5x_lite.evaluate.loss import LossEvaluator
-from t5x_lite.evaluate.results import BestParams, Outcome, SameParams, Submissions, check_output
+from t5x_lite.evaluate.results import (
+    CLASSES_FILE,
+    BestParams,
+    Outcome,
+    SameParams,
+    Submissions,
+    check_output,
+    class_lines,
+)
 from t5x_lite.evaluate.retrieval import RetrievalEvaluator, retrieval_evaluator
 from t5x_lite.evaluate.task_suite import TaskSuite
 from t5x_lite.inference.checkpoint import Checkpoint
@@ -51,7 +59,8 @@ class Measurement:
       learner: whose parameters are measured.
       vocabulary: of the data.
       mesh: where batches go.
-      workdir: samples are appended to its samples.jsonl, by process 0; None writes none.
+      workdir: samples are appended to its samples.jsonl, and scores of classes to its
+        classes.jsonl, by process 0; None writes none.
       ensemble: what answers in place of the learner's own model; it has no held-out loss.
     """
 
@@ -175,9 +184,16 @@ class Measurement:
             for named in [{"task": name} if self.suite.is_mixture else {}]
             for s in evaluator.samples[:number]
         ]
-        # In one system call: a run that is killed leaves no torn line for the next one to go on in.
-        with (self._workdir / "samples.jsonl").open("ab", buffering=0) as file:
-            file.write("".join(lines).encode())
+        files = {
+            "samples.jsonl": "".join(lines).encode(),
+            CLASSES_FILE: class_lines(self.suite, lambda name: step),
+        }
+        for name, content in files.items():
+            if not content and name == CLASSES_FILE:
+                continue
+            # In one system call: a run that is killed leaves no torn line for the next one.
+            with (self._workdir / name).open("ab", buffering=0) as file:
+                file.write(content)
 
 
 def until_stopped(measurement: Measurement, stop: StopSignals, *, mesh: Mesh) -> Evaluate:

@@ -40,8 +40,14 @@ from t5x_lite.config.batches import (
 )
 from t5x_lite.core import accelerators, remote, sharding, trees
 from t5x_lite.core.accelerators import GIB
-from t5x_lite.core.devices import check_compiler_options, compiler_options, matmul_precision
+from t5x_lite.core.devices import (
+    check_compiler_options,
+    compiler_options,
+    matmul_precision,
+    of_device,
+)
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import first_told
 from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import rows_named, shapes_of
 from t5x_lite.data.vocabularies.loading import Vocabulary
@@ -124,6 +130,39 @@ def make_sheets(
         found.append(dataclasses.replace(sheet, operations=operations))
     lengths = tuple(length for length, _ in data.batches.buckets())
     return Sheets(sheets=tuple(found), lengths=lengths)
+
+
+def with_microbatches(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
+    """The experiment with its microbatches doubled until the step fits on the attached devices.
+
+    A run that resumes keeps its number.
+
+    Raises:
+      InputError: the step does not fit with one row per device and microbatch.
+    """
+    if earlier is not None and earlier.find_batch_size:
+        return dataclasses.replace(experiment, microbatches=earlier.microbatches)
+    if experiment.tokens_per_part is not None:
+        raise InputError("find_batch_size sets microbatches: unset tokens_per_part")
+    found, local = jax.devices(), jax.local_devices()
+    memory = of_device(local[0])
+    if memory is not None and local[0].platform == "cpu":
+        memory //= len(local)
+    while True:
+        hbm = None if memory is None else memory / GIB
+        sheets = make_sheets(experiment, found, asked="attached", hbm=hbm)
+        fits = sheets.largest.fits is not False
+        # Processes may have different memory; the least decides.
+        if not first_told("" if fits else "larger"):
+            break
+        number = 2 * experiment.microbatches
+        rows = [shape.batch_size for shape in shapes_of(experiment.data)]
+        shared = sharding.data_parallelism(sharding.make_mesh(experiment.mesh))
+        if any(size % (shared * number) for size in rows):
+            raise InputError(f"find_batch_size: {sheets.verdict()}")
+        experiment = dataclasses.replace(experiment, microbatches=number)
+    _logger.info("find_batch_size: microbatches %d", experiment.microbatches)
+    return experiment
 
 
 def make_sheet(

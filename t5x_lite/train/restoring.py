@@ -313,8 +313,9 @@ def saver(
     workdir: WorkDirectory,
     *,
     base: Base | None = None,
+    saved: Callable[[int, str], None] | None = None,
 ) -> Callable[..., None]:
-    """What `fit` saves by."""
+    """What `fit` saves by; `saved` is called with each step and its directory, once complete."""
     constant = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
         **{
@@ -341,5 +342,8 @@ def saver(
             metrics=metrics,
             hurried=hurried,
         )
+        if saved is not None:
+            checkpoints.wait()
+            saved(int(state.step), str(checkpoints.directory(int(state.step))))
 
     return save

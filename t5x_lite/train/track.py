@@ -61,8 +61,9 @@ from t5x_lite.core.tracking import (
     TrackedRun,
     Tracking,
     find_trackers,
+    is_callback,
 )
-from t5x_lite.train.trackers import Background
+from t5x_lite.train.trackers import Background, Callback
 
 _logger = logging.getLogger(__name__)
 
@@ -358,7 +359,13 @@ _RESERVED = ("step", "time")
 
 
 class Tracker:
-    """Writes a run's metrics to its work directory and shows them; a context manager."""
+    """Writes a run's metrics to its work directory and shows them; a context manager.
+
+    Attributes:
+      has_callbacks: True if a tracker is a callback; the same on all processes.
+    """
+
+    has_callbacks = False
 
     def __init__(
         self,
@@ -376,17 +383,25 @@ class Tracker:
         """
         self._enabled = enabled
         self._closed = False
+        self._callbacks: list[Callback] = []
+        trackers = find_trackers(Tracking()) if trackers is None else trackers
+        self.has_callbacks = any(map(is_callback, trackers.values()))
         if not enabled:
             return
         self._directory = Path(workdir)
         self._total_steps = total_steps
         self._first: tuple[int, float] | None = None
-        trackers = find_trackers(Tracking()) if trackers is None else trackers
         run = run or TrackedRun(
             directory=str(workdir), name=Path(workdir).name, total_steps=total_steps
         )
         ids = ids or KnownIds(Path(workdir))
-        self._trackers = [Background(n, make, run, ids=ids) for n, make in trackers.items()]
+        self._trackers: list[Background | Callback] = []
+        for name, make in trackers.items():
+            if is_callback(make):
+                self._callbacks.append(Callback(name, make, run, ids=ids))
+            else:
+                self._trackers.append(Background(name, make, run, ids=ids))
+        self._trackers += self._callbacks
         self._record = Record(workdir)
         self._display = open_display(total_steps)
         self._messages = Messages(self._display)
@@ -417,6 +432,19 @@ class Tracker:
             self._display.training(step, training, self._seconds_left(step, training))
         if measured:
             self._display.show(evaluation(step, self._total_steps, measured))
+
+    def saved(self, step: int, directory: str) -> None:
+        """Tells the callbacks that a checkpoint is complete."""
+        for callback in self._callbacks:
+            callback.saved(step, directory)
+
+    def stop(self) -> str:
+        """The reason to end the run that a callback gives; all processes ask, and get the same."""
+        if not self.has_callbacks:
+            return ""
+        from t5x_lite.core.sharding import first_told  # it imports JAX
+
+        return first_told(next(filter(None, (one.stop() for one in self._callbacks)), ""))
 
     def message(self, text: str) -> None:
         """Tells the reader something that is not a number, through logging at level INFO.

@@ -37,7 +37,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from t5x_lite.core.tracking import KnownIds, MakeTracker, Outcome, RunTracker, TrackedRun, flat
@@ -146,6 +146,59 @@ class Background:
                 self._name,
                 error.strerror,
             )
+
+
+class Callback:
+    """Makes a callback at once and calls it in the thread of training.
+
+    A callback that raises is named in one warning and is not called again.
+
+    Args:
+      name: name of the callback in messages and trackers.json.
+      make: gives the callback.
+      run: the run; its id is filled in.
+      ids: ids of earlier starts.
+    """
+
+    def __init__(self, name: str, make: MakeTracker, run: TrackedRun, *, ids: KnownIds):
+        self._name = name
+        self._callback: Any = None
+        self._callback = self._call(make, dataclasses.replace(run, id=ids.get(name)))
+        if self._callback is not None and (own := self._call(lambda: self._callback.id)):
+            ids.set(name, own)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Calls it with the metrics of a step."""
+        if self._callback is not None:
+            self._call(self._callback.log, step, dict(metrics))
+
+    def saved(self, step: int, directory: str) -> None:
+        """Calls it with a checkpoint, if it has the method."""
+        if hasattr(self._callback, "saved"):
+            self._call(self._callback.saved, step, directory)
+
+    def stop(self) -> str:
+        """The callback's name and its reason to end the run, or ""."""
+        reason = self._call(lambda: getattr(self._callback, "stop", None))
+        return f"{self._name}: {reason}" if reason else ""
+
+    def close(self, outcome: Outcome) -> None:
+        """Calls it with the end of the run."""
+        if self._callback is not None:
+            self._call(self._callback.close, outcome)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except (Exception, SystemExit) as error:
+            self._callback = None
+            _logger.warning(
+                "callback %s failed and is not called again (%s: %s)",
+                self._name,
+                type(error).__name__,
+                " ".join(str(error).split())[:300],
+            )
+            return None
 
 
 _FLUSH_SECONDS = 30

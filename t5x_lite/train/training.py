@@ -139,6 +139,10 @@ def _train(
     hosts.check_agreement(experiment, **{"the steps saved in the work directory": saved})
     complete = completed(experiment, workdir)
     experiment, vocabulary = complete.experiment, complete.vocabulary
+    if experiment.find_batch_size:
+        from t5x_lite.train.planning import with_microbatches  # it imports this module
+
+        experiment = with_microbatches(experiment, earlier=workdir.earlier())
     kind = jax.devices()[0].device_kind
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
@@ -185,7 +189,7 @@ def _train(
             if start is not None:
                 state = restoring.with_arrays(state, start())
         workdir.write(experiment, vocabulary)
-        with _tracker(workdir, experiment, trackers) as tracker:
+        with _tracker(workdir, experiment, trackers, step=int(state.step)) as tracker:
             if going_on:
                 tracker.message(going_on)
             history = evaluated_steps(workdir.local, until=int(state.step))
@@ -221,7 +225,11 @@ def _train(
                     mesh=mesh,
                     periods=_periods(experiment),
                     evaluate=until_stopped(measurement, stop, mesh=mesh),
-                    save=restoring.saver(checkpoints, experiment, vocabulary, workdir, base=base),
+                    save=restoring.saver(
+                        *(checkpoints, experiment, vocabulary, workdir),
+                        base=base,
+                        saved=tracker.saved if tracker.has_callbacks else None,
+                    ),
                     tracker=tracker,
                     stop=stop,
                     save_clock=SaveClock(experiment.checkpoints.minutes),
@@ -313,7 +321,11 @@ def check_memory(experiment: Experiment, learner: Learner, state: TrainState, me
 
 
 def _tracker(
-    workdir: WorkDirectory, experiment: Experiment, trackers: Mapping[str, MakeTracker]
+    workdir: WorkDirectory,
+    experiment: Experiment,
+    trackers: Mapping[str, MakeTracker],
+    *,
+    step: int,
 ) -> Tracker:
     """The record of a run, which its trackers know by the settings of `tracking`."""
     settings = experiment.tracking
@@ -323,6 +335,8 @@ def _tracker(
         project=settings.project,
         config=json.loads(to_json(experiment)),
         total_steps=experiment.steps,
+        first_step=step + 1,
+        history=evaluated_steps(workdir.local, until=step, training=True),
     )
     return Tracker(
         workdir.local,

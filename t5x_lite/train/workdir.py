@@ -3,8 +3,9 @@
     config.json  run.json  vocabulary/  checkpoints/  metrics.jsonl  samples.jsonl  tensorboard/
 
 A bucket (gs://bucket/run) holds whole objects: nothing can be appended to one. There, what is
-appended to (metrics.jsonl, samples.jsonl, TensorBoard's events) is written to a directory of this
-machine that goes when the run ends, and copied to the bucket at every checkpoint and at the end.
+appended to (metrics.jsonl, samples.jsonl, classes.jsonl, TensorBoard's events) is written to a
+directory of this machine that goes when the run ends, and copied to the bucket at every checkpoint
+and at the end.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ _logger = logging.getLogger(__name__)
 PHASES = "phases"
 """The work directories of phases before the last (`train.phases`)."""
 
-_APPENDED = ("metrics.jsonl", "samples.jsonl")
+_APPENDED = ("metrics.jsonl", "samples.jsonl", "classes.jsonl")
 _VOCABULARY_FILES = (
     MODEL_NAME,
     BYTES_NAME,

@@ -1,5 +1,6 @@
 """Lines to configs and back, and one line for each thing that can be wrong."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from t5x_lite.adapters.bottleneck import Bottleneck, double_seq_bn, par_bn
 from t5x_lite.adapters.grammar import METHODS, parse_module, write_module
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.merging import Union
+from t5x_lite.core import project
 from t5x_lite.core.errors import InputError
 
 LINES = {
@@ -57,15 +59,15 @@ def test_every_method_is_written_in_few_words(method):
         ("a = b = lora()", "expected NAME = METHOD"),
         ("a = lora(); b = lora()", "column 13 of .*: expected NAME = METHOD"),
         ("rte = lorra(r=8)", "column 7 .*: no method is called lorra; did you mean lora"),
-        ("rte = os.system('x')", "no method is called os.system; the methods are seq_bn"),
-        ("rte = lora", r"options stand in brackets: lora\(\)"),
+        ("rte = os.system('x')", "os has no adapter system"),
+        ("rte = lora", r"a method needs brackets: lora\(\)"),
         ("rte = 3", r"column 7 of .*: expected METHOD\(OPTION=VALUE"),
         ("rte = lora(8)", "column 12 of .*: options of lora have names"),
         ("a = copy('model', 3)", "column 10 of .*: of must be a tuple of a string: got"),
         ("a = copy('model', of='model')", "an option is given twice"),
         (
             "a = copy(of='model', sites='mlp')",
-            "column 5 .*: it has no sites: of says what is copied",
+            "column 5 .*: sites cannot be set here: of selects what is copied",
         ),
         ("a = layers(last=0)", "column 5 of .*: last must be at least 1: got 0"),
         ("rte = lora(**{})", "options of lora have names"),
@@ -74,7 +76,7 @@ def test_every_method_is_written_in_few_words(method):
         ("b = seq_bn(name='x')", "seq_bn has no option name"),
         ("rte = lora(r='8')", "column 14 of .*: r must be a whole number: got '8'"),
         ("rte = lora(r=True)", "r must be a whole number: got True"),
-        ("rte = lora(r=rank)", "column 14 .*: the value of r is no number, string or tuple"),
+        ("rte = lora(r=rank)", "column 14 .*: the value of r is not a number, string or tuple"),
         ("rte = lora(sites=(1,))", "sites must be a tuple of a string"),
         ("b = seq_bn(init='mum')", "init must be 'bert' or 'mam' or 'houlsby': got 'mum'"),
         ("rte = lora(r=0)", "column 7 of .*: rank must be at least 1: got 0"),
@@ -87,7 +89,7 @@ def test_every_method_is_written_in_few_words(method):
         ),
         ("a = hyper(tasks=0)", "column 5 of .*: tasks must be at least 1: got 0"),
         ("a = sparse(density=2)", r"column 5 .*: density must be in \(0, 1\]: got 2.0"),
-        ("a = Stack(b, c)", "column 5 of .*: Stack composes modules: it stands in adapters.use"),
+        ("a = Stack(b, c)", "column 5 of .*: Stack composes modules: give it in adapters.use"),
         ("u = lora() + parbn()", "column 14 of .*: no method is called parbn; did you mean par_bn"),
         ("é = parbn(x='é')", "column 5 of .*: no method is called parbn; did you mean par_bn"),
         ("u = lora() - par_bn()", "column 5 of .*: expected METHOD"),
@@ -106,3 +108,37 @@ def test_a_line_that_is_wrong(line, message):
     with pytest.raises(InputError, match=message) as raised:
         parse_module(line)
     assert "\n" not in str(raised.value)
+
+
+METHOD = """
+import dataclasses
+from t5x_lite.adapters.lora import Lora
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mine(Lora):
+    extra: int = 3
+"""
+
+
+def test_a_custom_method_is_named_by_its_class_and_only_read_where_that_is_trusted(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "methods_of_mine.py").write_text(METHOD)
+    line = "m = methods_of_mine.Mine(r=4, extra=5)"
+    with pytest.raises(InputError, match=r"column 5 of .* not of t5x_lite.*--trust-project"):
+        parse_module(line)
+    before = project.opened()
+    try:
+        with project.trusting_checkpoints(True):
+            adapter = parse_module(line)
+            assert (type(adapter).__name__, adapter.rank, adapter.extra) == ("Mine", 4, 5)
+            assert write_module(adapter) == "m = methods_of_mine.Mine(rank=4, extra=5)"
+            with pytest.raises(InputError, match=r"has no adapter Min; did you mean Mine\?"):
+                parse_module("m = methods_of_mine.Min()")
+            with pytest.raises(InputError, match="cannot be imported"):
+                parse_module("m = methods_of_nobody.Mine()")
+        assert parse_module(write_module(adapter)) == adapter  # its module is loaded now
+    finally:
+        project.open_again(before)
+        sys.modules.pop("methods_of_mine", None)

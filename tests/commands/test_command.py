@@ -175,5 +175,8 @@ def test_numbers_that_are_too_small(line, message, capsys):
 
 
 def test_the_first_line_of_a_function_is_the_summary_of_its_command():
-    assert summaries()["search"] == "Find the nearest vectors of a corpus for queries, exactly."
+    assert (
+        summaries()["search"]["search"]
+        == "Find the nearest vectors of a corpus for queries, exactly."
+    )
     assert COMMANDS["search"] is COMMANDS["search"]

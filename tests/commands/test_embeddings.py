@@ -10,6 +10,7 @@ import types
 import numpy as np
 import pytest
 
+import t5x_lite
 from t5x_lite.commands import embeddings
 from t5x_lite.core.errors import InputError
 from t5x_lite.inference.checkpoint import Checkpoint
@@ -55,6 +56,26 @@ def test_vectors_are_in_the_order_of_the_file(embed, checkpoint, tmp_path, monke
     np.testing.assert_allclose(found, expected(checkpoint, TEXTS), atol=1e-5)
     monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
     np.testing.assert_allclose(embed(), found, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_shortened_vectors_and_their_signs(embed, checkpoint):
+    whole = embed(normalize=False)
+    short = whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(embed(dimensions=8), short, atol=1e-6)
+    by_head = t5x_lite.load(checkpoint).encode(TEXTS, pooling="mean", normalize=True, dimensions=8)
+    np.testing.assert_allclose(by_head, short, atol=1e-6)
+    half = embed(dimensions=8, precision="float16")
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(
+        embed(dimensions=8, precision="binary"), np.packbits(short > 0, axis=1)
+    )
+    with pytest.raises(InputError, match="dimensions must be at most the 12 of a vector: got 13"):
+        embed(dimensions=13)
+    with pytest.raises(InputError, match="a multiple of 8 dimensions"):
+        embed(precision="binary")
+    with pytest.raises(InputError, match="not for several --heads"):
+        embed(precision="binary", heads=("dense", "lexical"))
 
 
 @pytest.mark.slow
@@ -114,16 +135,18 @@ def test_a_killed_command_goes_on(embed, checkpoint, tmp_path, monkeypatch):
 def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch):
     monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
     whole = embed()
-    parts = [embed(output=str(tmp_path / f"{i}.npy"), part=f"{i}/2") for i in (1, 2)]
+    parts = [embed(output=str(tmp_path / f"{i}.npy"), shard=f"{i}/2") for i in (1, 2)]
     assert [len(part) for part in parts] == [2, 3]
     assert np.concatenate(parts).tobytes() == whole.tobytes()
     with pytest.raises(InputError, match="5 texts are 3 blocks of 2"):
-        embed(part="1/4")
+        embed(part="1/4")  # the name before 0.2.0
     for options in ({"input": "-"}, {"heads": ("dense", "lexical")}):
-        with pytest.raises(InputError, match="--part goes with a file of texts, and with one file"):
-            embed(part="1/2", **options)
-    with pytest.raises(InputError, match="--part must be I/N, such as 1/4 and 4/4: got '9/8'"):
-        embed(part="9/8")
+        with pytest.raises(
+            InputError, match="--shard goes with a file of texts, and with one file"
+        ):
+            embed(shard="1/2", **options)
+    with pytest.raises(InputError, match="--shard must be I/N, such as 1/4 and 4/4: got '9/8'"):
+        embed(shard="9/8")
 
 
 @pytest.mark.slow

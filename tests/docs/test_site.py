@@ -96,7 +96,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
 
 def test_code_in_a_docstring_is_escaped_once(made):
     page = made["commands/vocab.md"]
-    assert "    t5x-lite vocab --input en.txt=10 'de/*.txt=1'" in page
+    assert "\nt5x-lite vocab --input en.txt=10 'de/*.txt=1'" in page
     assert not [path for path, text in made.items() if "&#x27;" in text.partition("<div")[0]]
 
 

@@ -77,10 +77,20 @@ def test_names_are_those_of_the_metrics(tiny_run, labelled, evaluated):
 def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
     few = dataclasses.replace(
         labelled,
-        evaluation=Evaluation(loss=False, max_examples=4, max_decode_length=4, num_samples=3),
+        evaluation=Evaluation(
+            loss=False,
+            max_examples=4,
+            max_decode_length=4,
+            num_samples=3,
+            class_metrics=("macro_f1", "weighted_f1"),
+        ),
     )
     made, loaded = measurement(tiny_run, few, workdir=tmp_path)
-    assert list(made(5, loaded.params)) == ["validation/accuracy", "validation/score"]
+    names = ["accuracy", "macro_f1", "weighted_f1", "score"]
+    assert made.names(loaded.params) == [f"validation/{name}" for name in names]
+    metrics = made(5, loaded.params)
+    assert list(metrics) == [f"validation/{name}" for name in names]
+    assert metrics["validation/score"] == metrics["validation/accuracy"]
     made(10, loaded.params)
     lines = (tmp_path / "samples.jsonl").read_text().splitlines()
     samples = [json.loads(line) for line in lines]
@@ -88,6 +98,12 @@ def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
     assert [list(sample) for sample in samples] == [["step", "inputs", "targets", "prediction"]] * 6
     assert samples[0]["inputs"].startswith("sst2 sentence: ")
     assert [sample["targets"] for sample in samples[:3]] == ["negative", "positive", "negative"]
+    lines = (tmp_path / "classes.jsonl").read_text().splitlines()
+    first, second = (json.loads(line) for line in lines)
+    assert (first["step"], second["step"], first["task"]) == (5, 10, "glue_sst2")
+    assert list(first["classes"]) == ["negative", "positive"]
+    assert [sum(row) for row in first["confusion"]] == [2, 2]
+    assert first["averages"]["macro average"]["f1"] == metrics["validation/macro_f1"]
 
 
 @pytest.mark.slow
@@ -122,7 +138,11 @@ def test_a_task_without_metrics_has_its_loss(tiny_run, tiny_experiment):
 
 def test_evaluate_writes_metrics_and_predictions(evaluated, tiny_glue):
     metrics, output = evaluated
-    assert sorted(path.name for path in output.iterdir()) == ["metrics.json", "predictions.jsonl"]
+    assert sorted(path.name for path in output.iterdir()) == [
+        "classes.jsonl",
+        "metrics.json",
+        "predictions.jsonl",
+    ]
     content = json.loads((output / "metrics.json").read_text())
     assert 0 <= content.pop("invalid_predictions") <= 8
     assert content == {"step": 10, **metrics}

@@ -353,7 +353,7 @@ class Share(NamedTuple):
         found = re.fullmatch(r"(\d+)/(\d+)", text)
         share = cls(*map(int, found.groups())) if found else None
         if share is None or not 1 <= share.number <= share.of:
-            raise InputError(f"--part must be I/N, such as 1/4 and 4/4: got {text!r}")
+            raise InputError(f"--shard must be I/N, such as 1/4 and 4/4: got {text!r}")
         return share
 
     def bounds(self, total: int, *, whole: int, what: str) -> tuple[int, int]:
@@ -361,7 +361,7 @@ class Share(NamedTuple):
         blocks = -(-total // whole)
         if blocks < self.of:
             raise InputError(
-                f"--part {self.number}/{self.of}: {total} {what} are {blocks} blocks of {whole}, "
+                f"--shard {self.number}/{self.of}: {total} {what} are {blocks} blocks of {whole}, "
                 f"and a part has at least one: divide them into {blocks} parts or fewer"
             )
         first, end = (

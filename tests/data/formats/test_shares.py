@@ -18,7 +18,7 @@ def test_parts_are_runs_of_whole_blocks(total, of):
 
 @pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "1/0", "1/2/3", "-1/2", "a/b"])
 def test_what_is_no_part(text):
-    with pytest.raises(InputError, match=r"--part must be I/N, such as 1/4 and 4/4: got '"):
+    with pytest.raises(InputError, match=r"--shard must be I/N, such as 1/4 and 4/4: got '"):
         Share.of_text(text)
 
 
