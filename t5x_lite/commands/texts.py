@@ -281,14 +281,13 @@ def cache(
         t5x-lite cache configs/tiny_pretrain.py --output work/cache
         t5x-lite cache configs/tiny_pretrain.py --output /shared/cache --runner FlinkRunner \
             -- --flink_master=HOST:8081
-
-    A cache of version 0.1 is converted without CONFIG: --convert OLD --output NEW.
+        t5x-lite cache --convert OLD --output NEW
 
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       overrides: options that are fields of the config, and after "--" the options of Beam.
       output: the directory to write; it must not exist yet.
-      convert: a cache of version 0.1, written again in the format of this version.
+      convert: a cache of version 0.1 to write in the format of this version, without CONFIG.
       splits: the splits to write; all that have an example if not given.
       num_workers: processes that run the task. For the runner local.
       bake: writes whole examples, corrupted once and for all. For the runner local.
