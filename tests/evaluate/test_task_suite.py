@@ -133,6 +133,7 @@ def test_evaluate_writes_rows_predictions_and_submissions(
     assert json.loads(capsys.readouterr().out) == {"step": 10, **metrics}
     written = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
     assert written == [
+        "classes.jsonl",
         "metrics.json",
         "predictions/glue_rte.jsonl",
         "predictions/glue_sst2.jsonl",

@@ -1,8 +1,10 @@
 """What a config leaves to its data: the steps of its epochs, and the classes of its head."""
 
 import dataclasses
+import types
 from typing import Any
 
+import numpy as np
 import pytest
 
 from t5x_lite import layouts
@@ -20,6 +22,7 @@ from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.task_heads import Classify
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Linear
+from t5x_lite.train import completion
 from t5x_lite.train.completion import with_classes, with_epochs
 from tests import tokenizer_files
 
@@ -218,3 +221,20 @@ def test_train_by_epochs_and_resume(experiment, tmp_path, capsys):
     assert "is at step 6 of 6: done" in capsys.readouterr().err
     assert main([*command, "--epochs", "2", "--workdir", experiment.workdir]) == 2
     assert "optimizer.schedule.total_steps is 6 there and 11 here" in capsys.readouterr().err
+
+
+def test_balanced_weights_of_words_count_tokens(experiment, monkeypatch):
+    """Labels are the class + 1, and 0 is a token without a label."""
+
+    class Split:
+        def read(self, numbers):
+            return [{"token_labels": np.array([0, 1, 2, 1, 0, 1])}] * len(numbers)
+
+    sources = [types.SimpleNamespace(size=2, split=Split())]
+    monkeypatch.setattr(completion.data_batches, "training_sources", lambda *_, **__: sources)
+    monkeypatch.setattr(completion, "load_vocabulary", lambda *_, **__: None)
+    data = dataclasses.replace(experiment.data, layout=layouts.Tokens())
+    assert completion.balanced_weights(data, 3) == (8 / 12, 2.0, 1.0)
+    sources[0].size = None
+    with pytest.raises(InputError, match="the task is streamed; write a cache"):
+        completion.balanced_weights(data, 3)
