@@ -2,5 +2,5 @@
 
 Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer"
 (JMLR 2020), section 2.2, and `tensorflow_datasets.text.c4_utils` 3.x, which made the published
-data. `config.Cleaning` holds every threshold; `rules.SOURCES` says where each rule comes from.
+data. `config.Cleaning` holds every threshold; `config.SOURCES` gives the source of each rule.
 """

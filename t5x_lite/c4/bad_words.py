@@ -1,36 +1,36 @@
-r"""Pages that a list decides: bad words, news domains, OpenWebText's URLs.
+r"""Filters by list: bad words, news domains, OpenWebText's URLs.
 
-Pages that contain an entry of a list of bad words.
+A page is dropped if it contains an entry of a list of bad words.
 
 Source: c4_utils.get_badwords_filter_fn. A page is bad if its lower-cased text contains an entry
 with a non-word character, or an end of the text, on either side: `(?:\W|^)(entry)(?:\W|$)`, every
-entry taken literally. The reference tries one alternation of 400 entries at every place. Here the
-text is normalized to bytes, in which all but ASCII letters, digits and underscores is a space, and
-a table of hashes of the first bytes of entries is asked about all places of the text at once;
-entries that the table cannot hold (those beyond ASCII, those of languages without spaces) are found
-by one automaton (Aho and Corasick, 1975). What is found so is looked at again exactly.
+entry taken literally. The reference tries an alternation of 400 entries at every position. Here the
+text is normalized to bytes: ASCII letters, digits and underscores are kept, and everything else is
+a space. One lookup for all positions at once in a table of hashes finds the first bytes of entries.
+Entries that the table cannot hold (non-ASCII entries, languages without spaces) are found by one
+automaton (Aho and Corasick, 1975). All candidates are then checked exactly.
 
     BadWords(["bad", "s&m"]).find("Not BAD!") == "bad"
     BadWords(["bad", "s&m"]).find("A badge, s and m") is None
 
-The list is the user's file; none is shipped. An entry with a capital letter is never found in
-lower-cased text, here as in the reference: a warning says so.
+The user supplies the list; none is shipped. As in the reference, an entry with a capital letter is
+never found in lower-cased text; a warning names it.
 
-Which of many entries may stand at the words of a text: one table lookup for each place.
+`FirstBytes` selects candidates among many entries with one table lookup per position.
 
-Text and entries are bytes of UTF-8, *normalized*: letters of ASCII in lower case, digits and "_" as
-they are, all else a space, those of characters beyond ASCII too.
+Text and entries are *normalized* bytes of UTF-8: lower-case ASCII letters, digits and "_" are kept,
+and everything else is a space, including all bytes of non-ASCII characters.
 
     FirstBytes(["bad day"]).candidates("A BAD-day, badly.".encode()) == ["bad day"]
 
-An entry is known by the space before it and its next five bytes, the space behind it among them:
-" bad d", and of the short "bad" all that may follow " bad ". The table holds a bit for a hash of
-those six bytes; the few places that pass it and begin no entry are compared. Entries of one byte
-are looked for one by one.
+The key of an entry is the space before it and its next five bytes, including the space after it:
+" bad d", and for the short "bad" every possible continuation of " bad ". The table holds a bit for
+a hash of these six bytes. Few other positions pass it; they are rejected by comparison. Entries of
+one byte are searched one by one.
 
-The lists of the variants: domains of news (realnewslike) and URLs of OpenWebText (webtextlike).
+The variants use two more lists: news domains (realnewslike) and URLs of OpenWebText (webtextlike).
 
-Source: c4_utils.is_realnews_domain and filter_by_webtextlike. The lists are the user's files.
+Source: c4_utils.is_realnews_domain and filter_by_webtextlike. The user supplies these lists.
 """
 
 import itertools
@@ -53,7 +53,7 @@ from t5x_lite.data.formats.lines import read_whole
 _SPACE = ord(" ")
 _KEY = 6
 _PREFIX = 3
-"""Bytes by which patterns are found again: of the shortest in the table, with the space behind."""
+"""Length of the keys of patterns: the shortest pattern in the table, with the space after it."""
 _ALPHABET = b" 0123456789_abcdefghijklmnopqrstuvwxyz"
 _NORMAL = bytes(
     code if code in _ALPHABET else _SPACE
@@ -67,10 +67,10 @@ _SHIFT = np.uint64(64 - _BITS)
 
 
 class FirstBytes:
-    """A table of entries.
+    """Table of entries by their first bytes.
 
     Args:
-      entries: ASCII, as they are; normalized here.
+      entries: ASCII entries; they are normalized here.
     """
 
     def __init__(self, entries: Iterable[str]):
@@ -94,7 +94,7 @@ class FirstBytes:
         self._table[_hash(np.frombuffer(b"".join(keys), "<u8"))] = True
 
     def candidates(self, text: bytes) -> list[str]:
-        """Entries whose normalized form the normalized text contains between spaces."""
+        """Return entries that occur between spaces in the normalized text, in normalized form."""
         normal = b" " + text.translate(_NORMAL) + b"        "
         found = [entry for pattern, entry in self._short if pattern in normal]
         windows = np.ndarray((len(normal) - 8,), "<u8", normal, strides=(1,))
@@ -114,7 +114,7 @@ class FirstBytes:
 
 
 def _hash(windows: np.ndarray) -> np.ndarray:
-    """A place in the table for the first bytes of each window, as numpy's own type of an index."""
+    """Return the table position for the first bytes of each window, as NumPy's index type."""
     hashes = windows << _UNUSED_BITS
     hashes *= _FACTOR
     hashes >>= _SHIFT
@@ -128,22 +128,22 @@ _FEW = 4
 
 
 class BadWords:
-    """Finds any of some entries in a text, as the regular expression of the reference does.
+    """Search for any of several entries in a text, as the reference's regular expression does.
 
     Args:
       entries: words or phrases, taken literally, to be found in lower-cased text.
-      word_boundaries: whether an entry must stand alone; False for languages without spaces.
+      word_boundaries: if True, an entry must be a separate word; False for languages without
+        spaces.
 
     Raises:
-      InputError: an entry is "", which every page contains; or pyahocorasick is needed and missing.
+      InputError: if an entry is "", which every page contains; or pyahocorasick is needed and
+        missing.
     """
 
     def __init__(self, entries: Iterable[str], *, word_boundaries: bool = True):
         found = list(dict.fromkeys(entries))
         if "" in found:
-            raise InputError(
-                'the list of bad words holds ""; every page contains that: leave it out'
-            )
+            raise InputError('the list of bad words holds "", which every page contains: remove it')
         self._boundaries = word_boundaries
         tabled = [entry for entry in found if word_boundaries and entry.isascii()]
         self._table = FirstBytes(tabled) if tabled else None
@@ -153,7 +153,7 @@ class BadWords:
         self._as_they_are = all(map(_has_no_case, self._others))
 
     def find(self, text: str) -> str | None:
-        """An entry that the text contains, or None."""
+        """Return an entry that the text contains, or None."""
         if self._table is not None:
             found = self._find_tabled(text, self._table)
             if found is not None:
@@ -172,7 +172,7 @@ class BadWords:
         return None
 
     def _find_tabled(self, text: str, table: FirstBytes) -> str | None:
-        """What the table finds is a superset: to it "é" is a space, and so is the "&" of "s&m"."""
+        """Check the table's candidates exactly: for the table "é" and "&" are spaces."""
         lowered = None
         if not text.isascii() and any(map(text.__contains__, _LOWERED_TO_ASCII)):
             text = lowered = text.lower()
@@ -202,14 +202,14 @@ class BadWords:
 
 
 class BadWordsFilter:
-    """The bad-words stage: one list, or one for each language.
+    """Bad-words stage with one list, or one per language.
 
     Args:
-      cleaning: `bad_words` is the file or the folder of the lists.
-      entries: the list itself, in place of `bad_words`.
+      cleaning: the config; `bad_words` is the file or the folder of the lists.
+      entries: the list itself, instead of `bad_words`.
 
     Raises:
-      InputError: a list cannot be read, or there is one list for many languages.
+      InputError: if a list cannot be read, or there is one list for several languages.
     """
 
     def __init__(self, cleaning: Cleaning, *, entries: Sequence[str] = ()):
@@ -223,14 +223,14 @@ class BadWordsFilter:
             self._lists = _lists(path, cleaning)
         elif cleaning.splits_by_language:
             raise InputError(
-                f"cleaning.bad_words: {path} is one list, and the pages are of many languages: "
+                f"cleaning.bad_words: {path} is one list, but the pages are of many languages: "
                 "give a folder of lists named en, fr, ..."
             )
         else:
             self._list = BadWords(load_bad_words(path))
 
     def keep(self, page: Page, tally: Tally) -> Page | None:
-        """Stage 7: the page unless it has a bad word and its URL is in the share to be dropped."""
+        """Run stage 7: drop `bad_words_fraction` of the pages with a bad word, chosen by URL."""
         tally.page_in("bad_words", page)
         words = self._list or self._lists.get(page.language.split("-")[0])
         if words is not None and words.find(page.text) is not None:
@@ -244,14 +244,14 @@ class BadWordsFilter:
 
 
 def load_bad_words(path: str | os.PathLike[str]) -> list[str]:
-    """The entries of a list, one on each line; blank lines are none."""
+    """Read the entries of a list, one per line; blank lines are ignored."""
     try:
         lines = read_whole(path, most=LONGEST_LINE).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cleaning.bad_words: cannot read {path}: {error}") from error
     entries = list(dict.fromkeys(filter(None, map(str.strip, lines))))
     if not entries:
-        raise InputError(f"cleaning.bad_words: {path} holds no entry; give one on each line")
+        raise InputError(f"cleaning.bad_words: {path} holds no entry; give one per line")
     capitals = sum(entry != entry.lower() for entry in entries)
     if capitals:
         _LOGGER.warning(
@@ -264,7 +264,7 @@ def load_bad_words(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _lists(folder: Path, cleaning: Cleaning) -> dict[str, BadWords]:
-    """Lists by language, those of "fr" and "fr-CA-u-sd-caqc" in one, less what is allowed."""
+    """Read lists by language ("fr" and "fr-CA-u-sd-caqc" are merged), without allowed entries."""
     entries: dict[str, dict[str, None]] = {}
     for path in sorted(folder.iterdir()):
         named = _LIST_NAME.fullmatch(path.name)
@@ -298,9 +298,10 @@ def _automaton(entries: Iterable[str]) -> Any:
 
 
 def _has_no_case(entry: str) -> bool:
-    """Whether lower-cased text contains an entry only where the text itself does.
+    """Return whether lower-cased text contains an entry exactly if the text itself does.
 
-    No character becomes one without case; but for the dot of a lower-cased capital I with a dot.
+    No cased character becomes a caseless one, except for the dot of a lower-cased capital I with a
+    dot.
     """
     return all(
         character == character.lower() == character.upper() and character != "\u0307"
@@ -309,16 +310,16 @@ def _has_no_case(entry: str) -> bool:
 
 
 def _is_word(character: str) -> bool:
-    r"""Whether `\w` matches: re and str agree on what is alphanumeric."""
+    r"""Return whether `\w` matches; re and str agree on alphanumeric characters."""
     return character.isalnum() or character == "_"
 
 
 class DomainList:
-    """Pages of some domains only.
+    """Filter that keeps only pages of some domains.
 
     Args:
-      domains: registered domain in lower case ("bbc.co.uk") to True, or to a list of the subdomains
-        that are allowed ("" is the domain itself).
+      domains: registered domain in lower case ("bbc.co.uk") to True, or to a list of the allowed
+        subdomains ("" is the domain itself).
     """
 
     def __init__(self, domains: Mapping[str, bool | list[str]]):
@@ -328,7 +329,7 @@ class DomainList:
         }
 
     def keep(self, page: Page, tally: Tally) -> Page | None:
-        """The page if its domain is in the list, and its subdomain allowed."""
+        """Return the page if its domain is in the list and its subdomain is allowed."""
         tally.page_in("domains", page)
         rule = self._rule(host(normalize_url(page.url)))
         if rule:
@@ -338,10 +339,10 @@ class DomainList:
         return page
 
     def _rule(self, name: str) -> str:
-        """The rule that a host falls to.
+        """Return the rule that drops a host, or "".
 
-        The reference asks tldextract for the registered domain; the list holds nothing else, so the
-        longest ending of the host that is in the list is that domain, without a list of suffixes.
+        The reference uses tldextract to find the registered domain. The list holds only registered
+        domains, so the longest suffix of the host in the list is the registered domain.
         """
         labels = name.split(".")
         for first in range(len(labels)):
@@ -355,7 +356,7 @@ class DomainList:
 
 
 def load_domains(path: str | os.PathLike[str]) -> DomainList:
-    """Reads a JSON object {domain: true or list of subdomains}, as Grover publishes RealNews."""
+    """Read a JSON object {domain: true or list of subdomains}, as Grover publishes RealNews."""
     text = _read(Path(path), field="domains")
     try:
         found: Any = json.loads(text)
@@ -372,13 +373,13 @@ def load_domains(path: str | os.PathLike[str]) -> DomainList:
 
 
 class UrlList:
-    """Pages of some URLs only.
+    """Filter that keeps only pages with some URLs.
 
-    Held as sorted 64-bit hashes: 23 million URLs of OpenWebText take 0.2 GB, and a page outside the
-    list passes with a probability of one in 10**12.
+    URLs are held as sorted 64-bit hashes: 23 million URLs of OpenWebText take 0.2 GB, and an
+    unlisted page passes with a probability of one in 10**12.
 
     Args:
-      urls: as they are listed; normalized here.
+      urls: the listed URLs; they are normalized here.
     """
 
     def __init__(self, urls: Iterable[str]):
@@ -389,7 +390,7 @@ class UrlList:
         return len(self._numbers)
 
     def keep(self, page: Page, tally: Tally) -> Page | None:
-        """The page if its normalized URL is in the list."""
+        """Return the page if its normalized URL is in the list."""
         tally.page_in("urls", page)
         number = np.uint64(_number(normalize_url(page.url)))
         place = int(np.searchsorted(self._numbers, number))
@@ -401,12 +402,12 @@ class UrlList:
 
 
 def load_urls(path: str | os.PathLike[str]) -> UrlList:
-    """Reads a file with a URL on each line, or all *.txt of a folder."""
+    """Read a file with one URL per line, or all *.txt files of a folder."""
     root = Path(path)
     files = sorted(root.glob("*.txt")) if root.is_dir() else [root]
     found = UrlList(_urls(files))
     if not len(found):
-        raise InputError(f"cleaning.urls: {path} holds no URL; give one on each line")
+        raise InputError(f"cleaning.urls: {path} holds no URL; give one per line")
     return found
 
 

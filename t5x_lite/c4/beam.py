@@ -3,20 +3,21 @@
     run(expand_inputs(["gs://B/wet.paths"]), "gs://B/c4", released(), runner="DataflowRunner",
         options=["--project=P", "--region=R", "--temp_location=gs://B/tmp"])
 
-    files -> read, length, domains                one element a file
+    files -> read, length, domains                one element per file
           -> by normalized URL: the newest        GroupByKey
           -> URLs, paragraphs, clean lines
-          -> by line (or span): who keeps it      GroupByKey
-          -> by page: take out what others keep   CoGroupByKey
+          -> by line (or span): find the owner    GroupByKey
+          -> by page: remove what others keep     CoGroupByKey
           -> language, bad words
           -> by shard: sort and write             GroupByKey
 
-Every stage gives its pages and, beside them, tallies of what it did, one a bundle, which are merged
-at the end. A bundle that a runner repeats gives its tally again in place of the one that was lost,
-so the counts are exact on every runner, which Beam's own counters are not.
+Every stage gives its pages and, in the same collection, one tally of its counts per bundle. The
+tallies are merged at the end. If a runner repeats a bundle, the new tally replaces the lost one, so
+the counts are exact on every runner, unlike Beam's own counters.
 
-So that every runner works, there are no side inputs and no tagged outputs, keys are bytes, text and
-numbers, and everything ends in one collection of one element; docs/guides/c4.md says why.
+To work on every runner, the pipeline has no side inputs and no tagged outputs, keys are bytes, text
+and numbers, and everything ends in one collection of one element; docs/guides/c4.md gives the
+reasons.
 """
 
 import json
@@ -74,10 +75,10 @@ def run(
     kinds: Sequence[Kind] = ("json",),
     report: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Makes C4 of files on a cluster, and waits for it.
+    """Make C4 from files on a cluster, and wait for the job.
 
-    A job that ended while nobody waited is finished when the same run is started again; one that
-    failed begins anew.
+    If a job ended while this process was gone, running the same command again finishes it; a failed
+    job starts again from the beginning.
     """
     if not inputs:
         raise InputError("no input: give WET or WARC files")
@@ -136,7 +137,7 @@ def build(
     kinds: tuple[Kind, ...] = ("json",),
     tally_every: int = 0,
 ) -> PValue:
-    """Adds all stages to a pipeline."""
+    """Add all stages to a pipeline."""
     rules = CarriedRules(cleaning)
     tallies: list[PValue] = []
 
@@ -186,7 +187,7 @@ def build(
 def _all_shards(
     pipeline: beam.Pipeline, keyed: PValue, cleaning: Cleaning, num_shards: int
 ) -> PValue:
-    """Every shard, for those without a page are written too; of languages those that there are."""
+    """Return the key of every output shard, including empty ones, of all languages with pages."""
     if cleaning.splits_by_language:
         languages = keyed | "language" >> beam.Map(_language) | "each once" >> beam.Distinct()
     else:
@@ -201,11 +202,11 @@ def _language(keyed: tuple[ShardKey, Page]) -> str:
 
 
 class _Stage(beam.DoFn):
-    """A step: gives what it finds, and tallies of it.
+    """A step that gives its results, and tallies of them.
 
     Args:
       work: the step.
-      tally_every: elements after which a tally is given; 0 is at the end of a bundle alone.
+      tally_every: elements per tally; 0 gives one only at the end of a bundle.
     """
 
     def __init__(self, work: Work, *, tally_every: int):
@@ -231,7 +232,7 @@ class _Stage(beam.DoFn):
                 yield WindowedValue(counts, MIN_TIMESTAMP, (GlobalWindow(),))
 
     def _counts(self) -> Iterator[str | dict[str, int]]:
-        """The tally since the last time, as JSON, and apart from it the pages of domains."""
+        """Yield the tally since the last one, as JSON, and separately the pages per domain."""
         if self._tally.domains:
             yield dict(self._tally.domains)
             self._tally.domains.clear()
@@ -240,7 +241,7 @@ class _Stage(beam.DoFn):
 
 
 class _Keys(beam.DoFn):
-    """A page to its keys."""
+    """Step from a page to its keys."""
 
     def __init__(self, work: Keys):
         super().__init__()
@@ -254,7 +255,7 @@ class _Keys(beam.DoFn):
 
 
 def _domains(written: PValue) -> PValue:
-    """Sums the pages of domains by groups, for no machine need hold all of them."""
+    """Sum the pages of domains by groups, so that no machine has to hold all of them."""
     return (
         written
         | "write: domains" >> beam.Filter(_is_domains)
@@ -267,7 +268,7 @@ def _domains(written: PValue) -> PValue:
 
 
 class _Merge(beam.CombineFn):
-    """Tallies as JSON to one."""
+    """Merge of tallies, given as JSON."""
 
     def create_accumulator(self) -> Tally:
         return Tally()
@@ -286,7 +287,7 @@ class _Merge(beam.CombineFn):
 
 
 class _Collect(beam.DoFn):
-    """The tally, shards and groups of domains to the result, in a file; gives its path."""
+    """Step that writes the tally, shards and groups of domains as the result; gives its path."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -303,7 +304,7 @@ class _Collect(beam.DoFn):
         yield self._path
 
 
-# What Map, FlatMap and Filter call; functions of the module are pickled by their names.
+# Functions for Map, FlatMap and Filter; functions of a module are pickled by name.
 
 
 def _is_page(element: Any) -> bool:
@@ -345,6 +346,6 @@ def _counts(domains: dict[str, int]) -> list[tuple[str, int]]:
 def _largest_of_group(
     element: tuple[int, Iterable[tuple[str, int]]],
 ) -> tuple[int, list[tuple[str, int]]]:
-    """How many domains a group has, and its largest."""
+    """Return the number of domains in a group, and its largest domains."""
     counts = list(element[1])
     return len(counts), largest(counts)

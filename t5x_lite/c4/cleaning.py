@@ -1,44 +1,46 @@
-"""Rules of lines and pages: which lines stay, sentences, lengths, languages.
+"""Rules for lines and pages: line filters, sentences, lengths, languages.
 
-Which lines of a page stay, and whether enough is left of it.
+`clean_page` filters the lines of a page, and drops the page if too little remains.
 
-Source: c4_utils.clean_page, line for line and page for page, given the same sentence tokenizer;
-section 2.2 of Raffel et al. (JMLR 2020) for the preset `paper`. For each line, in this order:
-strip; a word too long; take citations out; the end mark; the number of words; "lorem ipsum" drops
-the page; "javascript" the line; "{" the page; a policy phrase the line. Then the page needs enough
-sentences.
+Source: c4_utils.clean_page, with the same result for every line and page, given the same sentence
+tokenizer; section 2.2 of Raffel et al. (JMLR 2020) for the preset `paper`. The rules are applied to
+each line in this order: strip; drop a line with a word that is too long; remove citations; drop a
+line by its end mark, then by its number of words; "lorem ipsum" drops the page; "javascript" drops
+the line; "{" drops the page; a policy phrase drops the line. Then the page needs enough sentences.
 
     "Buy now" -> dropped, no end mark
     "See the map.[3] It is old." -> "See the map. It is old."
 
-It is fast because of what need not be looked at, none of which changes the result:
+Shortcuts make it fast without changing the result:
 
 * A word longer than the limit needs a line longer than the limit.
-* A phrase that the whole page does not contain, no line contains; only where a citation was taken
-  out may one have come into being ("java[1]script").
-* Every kept line has a word, and so at least one sentence: punkt is asked only where a page keeps
+* If the whole page does not contain a phrase, no line contains it. The exception is a line without
+  a citation, where a phrase may appear by the removal ("java[1]script").
+* Every kept line has a word, and so at least one sentence. Punkt is only called if a page keeps
   fewer lines than it needs sentences, and only until there are enough.
 
-Pages that are too long, and pages with too few paragraphs.
+Length rules drop pages that are too long, and pages with too few paragraphs.
 
-Source: c4_utils.is_valid_length and paragraph_filter (mC4 only).
+Source: c4_utils.is_valid_length and paragraph_filter (only mC4).
+
+C4 counts sentences with NLTK's punkt.
 
 Sentences as C4 counts them: NLTK's punkt.
 
 Kiss and Strunk, "Unsupervised Multilingual Sentence Boundary Detection" (2006). Punkt's English
-parameters are used where they are installed (`NLTK_DATA`, tokenizers/punkt_tab); else abbreviations
-of our own, so that nothing must be downloaded. `SentenceCounter.name` says which, for the manifest:
-the two may count differently where a page has about as few sentences as it needs.
+parameters are used if they are installed (`NLTK_DATA`, tokenizers/punkt_tab). If not, a built-in
+list of abbreviations is used, so nothing must be downloaded. `SentenceCounter.name` records the
+choice for the manifest: the two may differ for a page with about the minimum number of sentences.
 
     counter = load_counter()
     counter.sentences("Dr. Roberts came. He stayed.") == ["Dr. Roberts came.", "He stayed."]
     counter.at_least("One. Two. Three. Four.", 3)  # stops at the third
 
-Which language a page is in, and whether it is a wanted one.
+The language stage identifies a page's language and keeps the configured ones.
 
 Source: c4_utils.detect_english (langdetect, seed 0) for English C4, and detect_languages (CLD3) for
-mC4. langdetect draws at random: each page starts again from seed 0, so a page's language does not
-depend on the pages before it.
+mC4. langdetect samples at random: each page starts again from seed 0, so a page's language does not
+depend on earlier pages.
 """
 
 import functools
@@ -55,7 +57,7 @@ from t5x_lite.data.formats.documents import ABBREVIATIONS
 
 
 def keep_length(page: Page, cleaning: Cleaning, tally: Tally) -> Page | None:
-    """The page unless its text has more than `max_chars` characters."""
+    """Return the page unless its text has more than `max_chars` characters."""
     tally.page_in("length", page)
     if cleaning.max_chars and len(page.text) > cleaning.max_chars:
         tally.drop_page("length", "too_long", page)
@@ -65,10 +67,10 @@ def keep_length(page: Page, cleaning: Cleaning, tally: Tally) -> Page | None:
 
 
 def keep_paragraphs(page: Page, cleaning: Cleaning, tally: Tally) -> Page | None:
-    """The page if `min_paragraphs` of its lines have at least `min_paragraph_chars` characters.
+    """Return the page if `min_paragraphs` of its lines have at least `min_paragraph_chars`.
 
-    c4_utils.paragraph_filter looks at the three longest lines whatever its `min_paragraphs`; this
-    at as many as are asked for, which is the same for three.
+    c4_utils.paragraph_filter always checks the three longest lines, whatever its `min_paragraphs`
+    is. This function checks `min_paragraphs` lines, which is the same for three.
     """
     tally.page_in("paragraphs", page)
     wanted = cleaning.min_paragraphs
@@ -99,13 +101,13 @@ class SentenceCounter:
         self._tokenizer = _tokenizer(parameters)
 
     def sentences(self, text: str) -> list[str]:
-        """The sentences of a text, as nltk's PunktSentenceTokenizer.tokenize gives them."""
+        """Return the sentences of a text, as nltk's PunktSentenceTokenizer.tokenize does."""
         return [text[start:end] for start, end in self._tokenizer.span_tokenize(text)]
 
     def count(self, text: str, *, limit: int) -> int:
-        """How many sentences a text has, at most `limit`: it stops looking there.
+        """Count the sentences of a text up to `limit`.
 
-        Punkt itself, at some 15 microseconds a sentence, is asked only where bounds do not tell.
+        Punkt takes about 15 microseconds per sentence; it is only called if bounds do not decide.
         """
         if limit <= 1 or _most_breaks(text) == 0:
             return int(limit > 0 and not text.isspace() and text != "")
@@ -114,15 +116,15 @@ class SentenceCounter:
         return sum(1 for _ in itertools.islice(self._tokenizer.span_tokenize(text), limit))
 
     def at_least(self, text: str, number: int) -> bool:
-        """Whether a text has so many sentences."""
+        """Return whether a text has at least `number` sentences."""
         return self.count(text, limit=number) >= number
 
     def _has_breaks(self, text: str, number: int) -> bool:
-        """Whether so many sentences end where punkt never doubts, before others are looked at.
+        """Return whether at least `number` sentences have an end that punkt never doubts.
 
-        Such an end is a word of small letters, no abbreviation and first of no collocation, one
-        mark, and a capitalized word: the token is then a break in punkt's first pass and no rule of
-        its second takes that back.
+        Such an end is a lower-case word that is neither an abbreviation nor the first word of a
+        collocation, one mark, and a capitalized word: the token is a break in punkt's first pass,
+        and no rule of its second pass changes that.
         """
         for found in _CLEAR_BREAK.finditer(text):
             if found[2] != "." or found[1] not in self._unsure:
@@ -136,14 +138,14 @@ _CLEAR_BREAK = re.compile(r"[ \n]([a-z]{2,})([.?!])[ \n](?=[A-Z][a-z])")
 
 
 def _most_breaks(text: str) -> int:
-    """An upper bound: punkt ends a sentence only at one of . ? ! that something follows."""
+    """Return an upper bound: punkt ends a sentence only at one of . ? ! with text after it."""
     marks = text.count(".") + text.count("?") + text.count("!")
     return marks - text.endswith((".", "?", "!"))
 
 
 @functools.cache
 def load_counter(*, installed: bool = True) -> SentenceCounter:
-    """The counter of this installation."""
+    """Return the sentence counter of this installation."""
     try:
         import nltk
         from nltk.tokenize import punkt
@@ -165,15 +167,15 @@ def _installed_parameters() -> Any | None:
 
     try:
         return punkt.load_punkt_params(find(f"tokenizers/{PUNKT_TAB}/"))
-    except (LookupError, AttributeError):  # not there; or an NLTK before punkt_tab (3.8)
+    except (LookupError, AttributeError):  # not installed; or NLTK before punkt_tab (3.8)
         return None
 
 
 def _tokenizer(parameters: Any) -> Any:
-    """Punkt without NLTK's limit of five seconds of wall clock for a pattern.
+    """Return punkt without NLTK's limit of five seconds of wall clock time per pattern.
 
-    Its patterns are linear, and whether a page passes must not depend on how busy the machine is,
-    or on the process being stopped for a while. Patterns and text classes stay NLTK's own.
+    Its patterns are linear, and the result for a page must not depend on the load of the machine or
+    on a paused process. Patterns and text classes are NLTK's own.
     """
     from nltk.tokenize import punkt
 
@@ -190,21 +192,21 @@ def _tokenizer(parameters: Any) -> Any:
     variables._re_word_tokenizer = _untimed(variables._word_tokenizer_re())
     token = type("Token", (punkt.PunktToken,), {"__slots__": (), **token_patterns})
     tokenizer = punkt.PunktSentenceTokenizer(parameters, lang_vars=variables, token_cls=token)
-    # PUNCTUATION, the collocations and all the rest are NLTK's.
+    # PUNCTUATION, the collocations and everything else are NLTK's.
     return tokenizer
 
 
 def _untimed(pattern: Any) -> Any:
-    """The compiled pattern inside nltk.redos.TimedPattern; older NLTKs have it bare."""
+    """Return the compiled pattern inside nltk.redos.TimedPattern; older NLTKs have no wrapper."""
     return getattr(pattern, "_rx", pattern)
 
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
-"""c4_utils.get_clean_page_fn. Linear: a run of digits is read once for the bracket before it."""
+"""Pattern of c4_utils.get_clean_page_fn in linear time: digits are read once per bracket."""
 _LOREM_IPSUM = "lorem ipsum"
 _JAVASCRIPT = "javascript"
 _LOWERED_TO_ASCII = ("\N{KELVIN SIGN}", "\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}")
-"""The only characters beyond ASCII whose lower case has an ASCII letter."""
+"""The only non-ASCII characters with an ASCII letter in their lower case."""
 
 _Lines = dict[str, list[str]]
 
@@ -212,7 +214,7 @@ _Lines = dict[str, list[str]]
 def clean_page(
     page: Page, cleaning: Cleaning, counter: SentenceCounter, tally: Tally
 ) -> Page | None:
-    """Stage 4: the page with its good lines, or None where too little is left."""
+    """Run stage 4: return the page with its good lines, or None if too little remains."""
     tally.page_in("clean", page)
     if not cleaning.clean_lines:
         tally.page_out("clean", page)
@@ -233,7 +235,7 @@ def clean_page(
 
 
 def _clean_lines(text: str, cleaning: Cleaning, kept: list[str], dropped: _Lines) -> str:
-    """Sorts the lines of a text into `kept` and `dropped`; the rule that drops the page, or ""."""
+    """Sort the lines of a text into `kept` and `dropped`; return the rule that drops it, or ""."""
     watch = _watched(text, cleaning)
     if cleaning.page_rules_see == "page":
         if cleaning.drop_lorem_ipsum and watch and _LOREM_IPSUM in text.lower():
@@ -284,7 +286,7 @@ _PAGE_RULES = ("lorem_ipsum", "brace")
 
 
 def _phrase_rule(line: str, cleaning: Cleaning) -> str:
-    """The rule about phrases that a line falls to, in the order of the reference; "" is none."""
+    """Return the phrase rule that a line violates, in the order of the reference, or ""."""
     lowered = line.lower()
     if cleaning.drop_lorem_ipsum and _LOREM_IPSUM in lowered:
         return "lorem_ipsum"
@@ -298,7 +300,7 @@ def _phrase_rule(line: str, cleaning: Cleaning) -> str:
 
 
 def _watched(text: str, cleaning: Cleaning) -> bool:
-    """Whether any line as it stands could fall to a rule about phrases."""
+    """Return whether any unchanged line could violate a phrase rule."""
     if cleaning.drop_braces and "{" in text:
         return True
     phrases = cleaning.policies
@@ -309,7 +311,7 @@ def _watched(text: str, cleaning: Cleaning) -> bool:
     words = _words(phrases)
     if words is None or (not text.isascii() and any(map(text.__contains__, _LOWERED_TO_ASCII))):
         return True
-    # Lower case of ASCII alone costs a fraction of str.lower() on text that has other characters.
+    # Lower-casing only ASCII costs a fraction of str.lower() on text with other characters.
     lowered = text.encode("utf-8", "surrogatepass").lower()
     return any(map(lowered.__contains__, words)) and any(
         phrase.encode() in lowered for phrase in phrases
@@ -318,9 +320,9 @@ def _watched(text: str, cleaning: Cleaning) -> bool:
 
 @functools.lru_cache
 def _words(phrases: tuple[str, ...]) -> tuple[bytes, ...] | None:
-    """Few texts of which every phrase contains one; None if any is beyond ASCII.
+    """Return a few texts such that every phrase contains one; None if a phrase is not ASCII.
 
-    "use cookies", "uses cookies" and "cookie policy" all have "cookie"; "terms of use" is alone.
+    "use cookies", "uses cookies" and "cookie policy" all have "cookie"; "terms of use" is separate.
     """
     if not all(phrase.isascii() for phrase in phrases):
         return None
@@ -332,7 +334,7 @@ def _words(phrases: tuple[str, ...]) -> tuple[bytes, ...] | None:
 
 
 def _enough_sentences(lines: list[str], minimum: int, counter: SentenceCounter) -> bool:
-    """Whether lines, none of them blank, have so many sentences, each line counted alone."""
+    """Return whether nonblank lines have `minimum` sentences in total, counted line by line."""
     missing = minimum - len(lines)
     for line in lines:
         if missing <= 0:
@@ -346,14 +348,14 @@ CLD3_MAX_BYTES = 10_000
 """c4_utils.detect_languages: "CLD3 is not expected to work well on very short documents." """
 
 Guess = tuple[str, float, str]
-"""Language, its probability, and the rule that a page without a guess falls to, else ""."""
+"""Language, its probability, and the rule that drops a page without a guess, or ""."""
 
 
 class LanguageIdentifier:
-    """The language stage; it holds the identifier's tables, so there is one for a process.
+    """Language stage with the identifier's tables, so one instance is shared per process.
 
     Raises:
-      InputError: the identifier's package is not installed.
+      InputError: if the identifier's package is not installed.
     """
 
     def __init__(self, cleaning: Cleaning):
@@ -364,7 +366,7 @@ class LanguageIdentifier:
             self._guess = identifier(cleaning.languages_by)
 
     def keep(self, page: Page, tally: Tally) -> Page | None:
-        """Stage 6: the page with its language, or None where that is not a wanted one."""
+        """Run stage 6: return the page with its language, or None for an unwanted language."""
         tally.page_in("language", page)
         if self._guess is None:
             tally.page_out("language", page)
@@ -398,7 +400,7 @@ def _langdetect() -> Callable[[str], Guess]:
             f"finding English needs langdetect, which is missing: {install_command('c4')}, or "
             "set cleaning.languages to ()"
         ) from error
-    factory = DetectorFactory()  # our own: the package's global one may have another seed
+    factory = DetectorFactory()  # not the package's global one, which may have another seed
     factory.seed = 0
     factory.load_profile(PROFILES_DIRECTORY)
 

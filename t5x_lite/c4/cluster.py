@@ -1,21 +1,19 @@
-"""What C4 on a cluster needs besides its stages.
-
-What C4 on a cluster needs besides its stages: rules that travel, a result, an output directory.
+"""Support for C4 on a cluster: picklable rules, a result, an output directory.
 
 carried = CarriedRules(cleaning)    # on the machine that starts the job; pickled to the workers
 rules = carried.unpack()            # on a worker
 
-job = Job(output, description)      # the output directory, taken for this run
-job.result                          # where the pipeline puts its Result; there: it has ended
+job = Job(output, description)      # the output directory, reserved for this run
+job.result                          # path of the pipeline's Result; it exists once it has ended
 job.finish(result)                  # the manifest, last
 
-The steps of C4 on a cluster as plain objects: what becomes of an element, and what is counted.
+Steps of C4 on a cluster are plain objects that process an element and count in a tally:
 
     work = Read(carried)             # pickled, and sent to a worker
     work.setup()
     for page in work("crawl.warc.wet.gz", tally): ...
 
-Nothing here knows of Beam, and beam.py nothing of pages.
+This module does not depend on Beam, and beam.py does not handle the content of pages.
 """
 
 import dataclasses
@@ -50,27 +48,26 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath, is_remote, open_path, remove_tree, write_whole
 
 DOMAINS_KEPT = 1000
-"""Domains in a result; a whole crawl has millions, and no machine need hold them."""
+"""Domains in a result; a whole crawl has millions, which no machine has to hold."""
 CARRIED_BYTES = 1 << 22
 _LISTS = ("bad_words", "domains", "urls")
 RESULT, _RUN = "result.json", "run.json"
 
 
 class CarriedRules:
-    """Rules that travel to the workers with the small files that they name.
+    """Rules that are sent to the workers with the small files that they name.
 
-    A list of bad words is a file of this machine, which a worker elsewhere does not see. One of
-    more than 4 MiB, such as OpenWebText's URLs, does not travel: its path must lead to it on every
-    worker.
+    A list of bad words is a local file, which other machines cannot read. A file of more than 4
+    MiB, such as OpenWebText's URLs, is not sent: its path must be valid on every worker.
     """
 
     def __init__(self, cleaning: Cleaning):
-        """Reads the files."""
+        """Read the files."""
         self._cleaning = cleaning
         self._files = {name: _carried(name, getattr(cleaning, name)) for name in _LISTS}
 
     def unpack(self) -> Rules:
-        """The rules, on a worker; the files are there as long as this object."""
+        """Return the rules, on a worker; the files exist as long as this object."""
         self._directory = tempfile.TemporaryDirectory(prefix="t5x_lite-c4-")
         paths = {}
         for name, files in self._files.items():
@@ -84,11 +81,11 @@ class CarriedRules:
 
 
 _ALONE = ".list"
-"""The name that a list has which is one file, and no list in a folder."""
+"""Name of a list that is a single file, and not a list in a folder."""
 
 
 def _carried(field: str, path: str) -> dict[str, bytes]:
-    """The files of a list by name; none where there is nothing to carry."""
+    """Return the files of a list by name; empty if nothing is sent."""
     if not path:
         return {}
     root = Path(path)
@@ -104,11 +101,11 @@ def _carried(field: str, path: str) -> dict[str, bytes]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a pipeline did.
+    """Result of a pipeline.
 
     Attributes:
-      tally: of the whole run. Of more than `DOMAINS_KEPT` domains it has the largest, and how many
-        there are in `notes`.
+      tally: tally of the whole run. If there are more than `DOMAINS_KEPT` domains, it has the
+        largest, and their total number in `notes`.
       shards: every file.
     """
 
@@ -122,7 +119,7 @@ class Result:
         shards: Iterable[Shard],
         domains: Iterable[tuple[int, Sequence[tuple[str, int]]]],
     ) -> "Result":
-        """Puts together what the parts of a pipeline found, in any order."""
+        """Combine the results of a pipeline's parts, in any order."""
         total = Tally()
         for tally in tallies:
             total.merge(tally)
@@ -136,7 +133,7 @@ class Result:
         return cls(tally=total, shards=sorted(shards, key=lambda shard: shard.name))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts and lists; `from_json` reads them."""
+        """Return plain dicts and lists for `from_json`."""
         return {
             "tally": self.tally.to_json(),
             "shards": [dataclasses.asdict(shard) for shard in self.shards],
@@ -144,7 +141,7 @@ class Result:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Result":
-        """The result that `to_json` made this of."""
+        """Return the result that `to_json` serialized."""
         return cls(
             tally=Tally.from_json(value["tally"]),
             shards=[Shard(**shard) for shard in value["shards"]],
@@ -152,20 +149,20 @@ class Result:
 
 
 def largest(counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The domains with most pages; equal ones by name."""
+    """Return the domains with the most pages; ties are sorted by name."""
     return sorted(counts, key=lambda item: (-item[1], item[0]))[:DOMAINS_KEPT]
 
 
 class Job:
-    """The output directory of a run on a cluster, on a file system that all share or in a bucket.
+    """Output directory of a run on a cluster, in a shared file system or a bucket.
 
     Attributes:
-      output: as workers write to it.
-      complete: the tally of the run where its output is complete already, without samples.
+      output: path that workers write to.
+      complete: tally of the run if its output is already complete, without samples.
     """
 
     def __init__(self, output: str | os.PathLike[str], run: Mapping[str, Any]):
-        """Takes the directory."""
+        """Reserve the directory."""
         given = os.fspath(output)
         self.output = given.rstrip("/") if is_remote(given) else os.path.abspath(given)
         self._run = run
@@ -184,24 +181,24 @@ class Job:
 
     @property
     def result(self) -> str:
-        """Where the pipeline puts its result."""
+        """Path of the pipeline's result."""
         return f"{self.output}/{WORK}/{RESULT}"
 
     def read_result(self) -> Result | None:
-        """The result of a pipeline that has ended; None where none has."""
+        """Return the result of a pipeline that has ended; None if it does not exist yet."""
         path = open_path(self.result)
         if not path.exists():
             return None
         return Result.from_json(json.loads(path.read_bytes()))
 
     def finish(self, result: Result) -> None:
-        """Writes the manifest, and removes what is not output."""
+        """Write the manifest, and remove work files."""
         content = manifest(self._run, result.shards, result.tally)
         write_whole(self._path / MANIFEST_NAME, content)
         self._remove_work()
 
     def close(self) -> None:
-        """Lets the directory go."""
+        """Release the directory."""
         if self._workdir is not None:
             self._workdir.close()
 
@@ -213,7 +210,7 @@ class Job:
 
 
 def _read_manifest(directory: AnyPath) -> dict[str, Any] | None:
-    """As `read_manifest`, of a bucket too."""
+    """Read a manifest as `read_manifest` does, also from a bucket."""
     if isinstance(directory, Path):
         return read_manifest(directory)
     manifest_there = directory / MANIFEST_NAME
@@ -224,7 +221,7 @@ def _read_manifest(directory: AnyPath) -> dict[str, Any] | None:
 
 
 def _refuse_other(output: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """As `refuse_other`, of a bucket too; a path has one slash where a URL has two."""
+    """Run `refuse_other`, also for a bucket; a path has one slash where a URL has two."""
     try:
         refuse_other(Path(output), before, now)
     except InputError as error:
@@ -232,7 +229,7 @@ def _refuse_other(output: str, before: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def _open_bucket(directory: AnyPath, run: Mapping[str, Any]) -> None:
-    """As `Workdir.open`, without a lock."""
+    """Open a directory as `Workdir.open` does, but without a lock."""
     begun = directory / WORK / _RUN
     if begun.exists():
         _refuse_other(str(directory), json.loads(begun.read_bytes()), run)
@@ -240,8 +237,8 @@ def _open_bucket(directory: AnyPath, run: Mapping[str, Any]) -> None:
     others = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
     if others:
         raise InputError(
-            f"--output {directory}: there is something in it ({others[0]}), and no unfinished run; "
-            "give a new directory"
+            f"--output {directory}: the directory is not empty ({others[0]}) and has no unfinished "
+            "run; give a new directory"
         )
     begun.parent.mkdir(parents=True, exist_ok=True)
     write_whole(begun, json.dumps(dict(run), indent=1, sort_keys=True).encode())
@@ -250,16 +247,16 @@ def _open_bucket(directory: AnyPath, run: Mapping[str, Any]) -> None:
 _COPY_BYTES = 1 << 24
 
 Owner = tuple[bytes, int]
-"""A page by its rank, and the number that a key has on it."""
+"""Rank of a page, and the index of a key on it."""
 ShardKey = tuple[str, int]
-"""A split, and the number of a shard of it."""
+"""Split, and index of a shard in it."""
 
 
 class Work:
-    """A step.
+    """Base class of a step.
 
     Args:
-      rules: of the run.
+      rules: rules of the run.
     """
 
     def __init__(self, rules: CarriedRules):
@@ -273,16 +270,16 @@ class Work:
         return self._rules
 
     def setup(self) -> None:
-        """Makes the step ready, on the machine that does it."""
+        """Prepare the step on the machine that runs it."""
         self._rules = self._carried.unpack()
 
     def __call__(self, element: Any, tally: Tally) -> Iterator[Any]:
-        """What the step makes of an element; counts in `tally`."""
+        """Yield the results for an element, and count in `tally`."""
         raise NotImplementedError
 
 
 class Read(Work):
-    """A file's path to the pages that go on to deduplication by URL."""
+    """Step from a file's path to the pages for deduplication by URL."""
 
     def __call__(self, element: str, tally: Tally) -> Iterator[Page]:
         for page in read_pages(element, self.rules.cleaning, tally):
@@ -292,7 +289,7 @@ class Read(Work):
 
 
 class Clean(Work):
-    """A page to its good lines."""
+    """Step from a page to its good lines."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[Page]:
         kept = self.rules.after_urls(element, tally)
@@ -301,14 +298,14 @@ class Clean(Work):
 
 
 class CleanNewest(Clean):
-    """The pages of one URL to the good lines of the newest."""
+    """Step from the pages of one URL to the good lines of the newest."""
 
     def __call__(self, element: tuple[bytes, Iterable[Page]], tally: Tally) -> Iterator[Page]:
         yield from super().__call__(self.rules.newest(element[1], tally), tally)
 
 
 class Finish(Work):
-    """A page to what is in the output."""
+    """Step from a page to its final form in the output."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[Page]:
         kept = self.rules.finish(element, tally)
@@ -317,10 +314,10 @@ class Finish(Work):
 
 
 class RemoveAndFinish(Finish):
-    """Pages of one rank, and what other pages keep of theirs, to what is in the output.
+    """Step from pages of one rank, and their keys that other pages keep, to the output.
 
-    Where URLs are not deduplicated, pages may be equal in all that the rank sees: all but one of
-    them lose everything.
+    If URLs are not deduplicated, pages may be equal in everything that the rank includes: all but
+    one of them then lose everything.
     """
 
     def __call__(
@@ -336,7 +333,7 @@ class RemoveAndFinish(Finish):
 
 
 class Keys(Work):
-    """A page to its lines or spans: (key, owner), each key once."""
+    """Step from a page to its lines or spans: (key, owner), each key once."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[tuple[bytes, Owner]]:
         first: dict[bytes, int] = {}
@@ -348,18 +345,18 @@ class Keys(Work):
 
 
 def losers(element: tuple[bytes, Iterable[Owner]]) -> Iterator[Owner]:
-    """Of the owners of a key all but the smallest, in one pass over any number of them."""
+    """Yield all owners of a key except the smallest, in one pass over any number of them."""
     smallest: Owner | None = None
     for owner in element[1]:
         if smallest is None:
             smallest = owner
-        elif owner[0] != smallest[0]:  # pages of one rank are one owner here
+        elif owner[0] != smallest[0]:  # pages of one rank count as one owner here
             yield max(owner, smallest)
             smallest = min(owner, smallest)
 
 
 class ByShard:
-    """A page to (shard, page)."""
+    """Step from a page to (shard, page)."""
 
     def __init__(self, cleaning: Cleaning, num_shards: int):
         self._rules, self._num_shards = Rules(cleaning), num_shards
@@ -373,7 +370,7 @@ class ByShard:
 def empty_shards(
     language: str, validation_modulus: int, num_shards: int
 ) -> Iterator[tuple[ShardKey, None]]:
-    """The shards of "train" and "validation" or, of a language, "fr" and "fr-validation"."""
+    """Yield the shards of "train" and "validation", or for a language "fr" and "fr-validation"."""
     splits = [language or "train"]
     if validation_modulus:
         splits.append(f"{language}-validation" if language else "validation")
@@ -383,7 +380,7 @@ def empty_shards(
 
 
 class Write(Work):
-    """The pages of a shard to its files: gives each `Shard`."""
+    """Step that writes the pages of a shard to files, and gives each `Shard`."""
 
     def __init__(
         self, rules: CarriedRules, *, output: str, num_shards: int, kinds: tuple[Kind, ...]
@@ -392,7 +389,7 @@ class Write(Work):
         self._output, self._num_shards, self._kinds = output, num_shards, kinds
 
     def setup(self) -> None:
-        """Needs no rules."""
+        """Do nothing: no rules are needed."""
 
     def __call__(
         self, element: tuple[ShardKey, Iterable[Page | None]], tally: Tally
@@ -419,13 +416,13 @@ class Write(Work):
 
 
 def _copy(source: Path, target: str) -> None:
-    """Copies a file to a bucket, where an object is there whole or not at all."""
+    """Copy a file to a bucket, where an object is either complete or absent."""
     with source.open("rb") as file, open_path(target).open("wb") as copy:
         shutil.copyfileobj(file, copy, _COPY_BYTES)
 
 
 def _rest(page: Page) -> tuple[str, str]:
-    """What `page_rank` does not see."""
+    """Return the fields that `page_rank` does not include."""
     return page.content_length, page.content_type
 
 

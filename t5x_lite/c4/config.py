@@ -1,20 +1,19 @@
-"""What C4 keeps: every threshold and rule, and where it comes from.
+"""Config of C4: every threshold and rule is a field of `Cleaning`, with its source.
 
-What C4 keeps: every threshold and rule is a field of `Cleaning`; presets only set them.
+Presets only set fields of `Cleaning`.
 
 Two presets, each with the variants of tensorflow_datasets' `c4`:
 
-    released  tensorflow_datasets text/c4 3.x: the published C4, which every released model saw
+    released  tensorflow_datasets text/c4 3.x: the published C4, on which all released models train
     paper     section 2.2 of Raffel et al. (JMLR 2020) as first published, rule by rule
 
     preset("released", "en") == Cleaning()
     preset("paper", "en").min_sentences == 5
 
-Where each rule comes from: the report's column of sources.
-
 `SOURCES[stage][rule]` names the function of `tensorflow_datasets.text.c4_utils` (or the section of
-the paper) and what it does. A rule that a tally counts and that stands not here is a mistake, and a
-test finds it. `OPTIONS[stage][rule]` names the field of `Cleaning` that changes or removes it.
+the paper) and what it does; the report shows it as a column. A test checks that every rule that a
+tally counts has a source. `OPTIONS[stage][rule]` names the field of `Cleaning` that changes or
+removes the rule.
 """
 
 import dataclasses
@@ -50,42 +49,42 @@ class Cleaning:
     """Rules and thresholds, in the order in which they are applied; the defaults are `released`.
 
     Attributes:
-      metadata_prefixes: lines of a record that start with one of these are no text (reading).
+      metadata_prefixes: lines of a record that start with one of these are not text (reading).
       max_chars: longer pages are dropped; 0 keeps every length.
       domains: path of a JSON object {registered domain: true or a list of its subdomains}
         (RealNews); pages of other domains are dropped before URLs are deduplicated. "" is off.
-      dedup_urls: keeps only the newest of the pages with one normalized URL.
-      urls: path of a text file, or of a folder of *.txt, with a URL on each line (OpenWebText);
+      dedup_urls: if True, only the newest page with the same normalized URL is kept.
+      urls: path of a text file, or of a folder of *.txt, with one URL per line (OpenWebText);
         pages of other URLs are dropped after URLs are deduplicated. "" is off.
-      min_paragraphs: a page needs so many lines of at least `min_paragraph_chars`; 0 is off.
-      min_paragraph_chars: see `min_paragraphs`.
+      min_paragraphs: minimum lines of a page with at least `min_paragraph_chars`; 0 is off.
+      min_paragraph_chars: minimum characters of a line that counts in `min_paragraphs`.
       clean_lines: apply the rules from here to `min_sentences`.
       max_word_chars: a line with a longer word is dropped; 0 is off.
-      remove_citations: take [1], [edit] and [citation needed] out of lines.
+      remove_citations: remove [1], [edit] and [citation needed] from lines.
       end_marks: a kept line ends in one of these; () keeps every ending.
-      ellipsis: a line that ends in this is dropped, whatever `end_marks` say; "" is off.
-      min_words: a kept line has at least so many words; at least 1, for an empty line is no line.
-      page_rules_see: where `drop_lorem_ipsum` and `drop_braces` look: at the lines that passed the
-        rules above, as the released code does, or at the whole page, as the paper says.
+      ellipsis: a line that ends in this is dropped, independent of `end_marks`; "" is off.
+      min_words: minimum words of a kept line; at least 1, because empty lines are dropped.
+      page_rules_see: text that `drop_lorem_ipsum` and `drop_braces` check: the lines that passed
+        the rules above, as in the released code, or the whole page, as in the paper.
       drop_lorem_ipsum: drop pages with "lorem ipsum", in any case.
       drop_javascript: drop lines with "javascript", in any case.
       drop_braces: drop pages with "{".
       policies: drop lines that contain one of these phrases, in any case, given in lower case.
-      min_sentences: a cleaned page has at least so many sentences, line by line; 0 is off.
-      dedup: "lines" keeps each line on one page only; "spans" keeps one occurrence of every run of
+      min_sentences: minimum sentences of a cleaned page, counted line by line; 0 is off.
+      dedup: "lines" keeps each line on only one page; "spans" keeps one occurrence of every run of
         `span_sentences` sentences; "none".
       span_sentences: sentences of a span.
-      min_sentences_after_dedup: the same threshold again over the text that is left; 0 is off.
-      languages: pages of other languages are dropped; () is off, and finds no language.
+      min_sentences_after_dedup: minimum sentences of the text after deduplication; 0 is off.
+      languages: pages of other languages are dropped; () disables language identification.
       languages_by: the identifier: langdetect with seed 0, or CLD3.
-      min_language_probability: the best guess must have at least this probability.
-      keep_undetermined: pages without a certain language stay, as "und", instead of being dropped.
-      bad_words: path of a list, an entry on each line, or of a folder of lists named by language;
-        a page that has an entry as a word is dropped. "" is off.
-      bad_words_fraction: the share of such pages that is dropped, chosen by the URL.
+      min_language_probability: minimum probability of the best guess.
+      keep_undetermined: keep pages without a certain language as "und" instead of dropping them.
+      bad_words: path of a list, one entry per line, or of a folder of lists named by language; a
+        page with an entry as a word is dropped. "" is off.
+      bad_words_fraction: fraction of such pages that is dropped, chosen by the URL.
       unspaced_languages: languages in which an entry needs no boundary on its sides.
-      allowed_bad_words: "language:entry" that are taken out of the lists, being common subwords.
-      validation_modulus: one page of so many, by its URL, is for validation; 0 is none.
+      allowed_bad_words: "language:entry" that are removed from the lists, as common subwords.
+      validation_modulus: one page in this many is for validation, chosen by its URL; 0 disables it.
     """
 
     metadata_prefixes: tuple[str, ...] = ("WARC", "CONTENT-", "Content-")
@@ -121,15 +120,15 @@ class Cleaning:
     validation_modulus: Whole = 1000
 
     def __post_init__(self):
-        """Refuses values that no rule can mean, and rules that contradict each other."""
+        """Check for values that no rule can use, and for contradictory rules."""
         check_bounds(self, prefix="cleaning.")
         for name in ("end_marks", "policies", "languages", "metadata_prefixes"):
             if "" in getattr(self, name):
-                raise InputError(f'cleaning.{name} holds ""; leave the entry out, or give ()')
+                raise InputError(f'cleaning.{name} holds ""; remove the entry, or give ()')
         for phrase in self.policies:
             if phrase != phrase.lower() or len(phrase.splitlines()) != 1:
                 raise InputError(
-                    f"cleaning.policies are matched in lower-cased lines; {phrase!r} never could"
+                    f"cleaning.policies must be single lines in lower case; got {phrase!r}"
                 )
         if any(character.isspace() for character in "".join((self.ellipsis, *self.end_marks))):
             raise InputError("cleaning.end_marks and cleaning.ellipsis must hold no whitespace")
@@ -145,20 +144,20 @@ class Cleaning:
 
     @property
     def splits_by_language(self) -> bool:
-        """Whether each language is a split of its own, as in mC4."""
+        """True if each language is a separate split, as in mC4."""
         return len(self.languages) > 1 or self.keep_undetermined
 
 
 def released() -> Cleaning:
-    """tensorflow_datasets' `c4/en` 3.x; `bad_words` must be given a list to be like it."""
+    """Return the rules of tensorflow_datasets' `c4/en` 3.x; to match it, also set `bad_words`."""
     return Cleaning()
 
 
 def paper() -> Cleaning:
-    """Section 2.2 of Raffel et al. as first published: 5 sentences a page and 3 words a line.
+    """Return the rules of section 2.2 of Raffel et al. as first published.
 
-    An "end quotation mark" is the typographic one too; "any pages that contained a curly bracket"
-    are such pages wherever the bracket is.
+    A page has at least 5 sentences and a line at least 3 words. An "end quotation mark" can also be
+    typographic; "any pages that contained a curly bracket" are dropped wherever the bracket is.
     """
     return Cleaning(
         max_chars=0,
@@ -177,7 +176,7 @@ def paper() -> Cleaning:
 
 
 def preset(name: str = "released", variant: str = "en") -> Cleaning:
-    """The rules of a preset and a variant."""
+    """Return the rules of a preset and a variant."""
     if name not in PRESETS:
         raise InputError(f"no C4 preset {name!r}; choose one of {', '.join(PRESETS)}")
     if variant not in VARIANTS:
@@ -203,10 +202,10 @@ def preset(name: str = "released", variant: str = "en") -> Cleaning:
 
 
 def missing_lists(cleaning: Cleaning, variant: str) -> list[str]:
-    """Names of the fields that `variant` needs and `cleaning` leaves empty.
+    """Return the names of the fields that `variant` needs and `cleaning` leaves empty.
 
-    The list of bad words is among them for the variants that filter by one: without it the output
-    is C4 but for that rule, which a command should say.
+    The list of bad words is included for variants that filter by one: without it the output is C4
+    except for that rule, which commands should report.
     """
     needed = {"realnewslike": ["domains"], "webtextlike": ["urls"]}.get(variant, [])
     if variant != "en.noclean":
@@ -299,10 +298,10 @@ OPTIONS: dict[str, dict[str, str]] = {
     },
     "bad_words": {"bad_word": "bad_words"},
 }
-"""Rules of broken records have no option: `read` of no URL, no text or no timestamp."""
+"""Field of `Cleaning` for each rule; broken records (no URL, text or timestamp) have no option."""
 
 
 def option(stage: str, rule: str) -> str:
-    """The option of a rule as the command line has it, or "": "--cleaning.min-words"."""
+    """Return a rule's option on the command line, such as "--cleaning.min-words", or ""."""
     field = OPTIONS.get(stage, {}).get(rule)
     return "" if field is None else f"--cleaning.{field.replace('_', '-')}"

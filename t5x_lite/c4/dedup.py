@@ -1,50 +1,51 @@
-"""Deduplication: each line, or each run of three sentences, on one page only.
+"""Deduplication: each line, or each run of three sentences, is kept on only one page.
 
-Which lines or spans of sentences are on more than one page, and which pages lose them.
+DuckDB finds lines or spans of sentences on more than one page, and the pages that lose them:
 
     write_keys(path, bucket=3, entries=[(key, owner, page, position), ...])
     find_losers(directory, losers, ...)
     read_losers(losers, bucket=3) == {page: [position, ...]}
 
-A key is the 16 bytes of a line or span, an owner the 16 bytes of a page: of all pages with a key
-the one with the smallest owner keeps it. DuckDB does it, outside of memory: first the keys that
-occur more than once are found, by half of their bytes, which leaves few rows to be compared.
+A key is the 16 bytes of a line or span, an owner the 16 bytes of a page. Among all pages with a key
+the one with the smallest owner keeps it. DuckDB works outside of memory: it first finds the keys
+that occur more than once by half of their bytes, which leaves few rows to compare.
 
-Each line on one page only: the deduplication of the published C4.
+Line deduplication keeps each line on only one page, as in the published C4.
 
-Source: c4_utils.remove_duplicate_text. Of all pages with a line, compared stripped and in lower
-case, the one whose URL has the smallest MD5 keeps it, where it stands first; then the page needs
-enough sentences again, counted over the joined text (a line that ends in "etc." joins the next).
+Source: c4_utils.remove_duplicate_text. Lines are compared stripped and in lower case. Among all
+pages with a line, the one with the smallest MD5 of its URL keeps the first occurrence. Then the
+page needs enough sentences again, counted over the joined text (a line that ends in "etc." joins
+the next).
 
-Who keeps a line is for the drivers to find, by `line_keys` and `pages.page_rank`:
+The drivers find the owner of a line with `line_keys` and `pages.page_rank`:
 
     for number, key in enumerate(line_keys(page.text)):
         smallest page_rank of all pages with this key is not this page's -> `number` is lost
     remove_lines(page, lost, cleaning, counter, tally)
 
-A line that the page repeats need not be among the lost: `remove_lines` finds those itself.
+A line that the page repeats need not be among the lost lines: `remove_lines` finds it itself.
 
-One occurrence of every run of three sentences: the deduplication of the paper.
+Span deduplication keeps one occurrence of every run of three sentences, as in the paper.
 
 Source: Raffel et al. (JMLR 2020), section 2.2: "we discarded all but one of any three-sentence span
-occurring more than once in the data set." What that means where spans overlap the paper leaves
-open; here it means, over the text as it is before anything is removed:
+occurring more than once in the data set." The paper does not define this for overlapping spans.
+Here it is defined on the text before anything is removed:
 
 * A *window* is `span_sentences` consecutive sentences of a page, compared with their runs of
   whitespace as single spaces. Shorter pages have none.
-* Of all occurrences of a window, that on the page with the smallest `pages.page_rank` stays, and on
-  that page the first. All others are *lost*.
-* A sentence is removed if it belongs to a lost window, unless the same window is kept on this page
-  and the sentence belongs to it too ("a a a a a" leaves "a a a").
+* Among all occurrences of a window, the first one on the page with the smallest `pages.page_rank`
+  is kept. All others are *lost*.
+* A sentence is removed if it belongs to a lost window, unless it also belongs to the kept
+  occurrence of the same window on this page ("a a a a a" leaves "a a a").
 
-So nothing depends on the order of pages, every sentence stays somewhere, and no window is left
-twice. Who keeps a window is for the drivers to find:
+So the result does not depend on the order of pages, every sentence is kept somewhere, and no window
+remains twice. The drivers find the owner of a window:
 
     for number, key in enumerate(span_keys(page.text, counter)):
         smallest page_rank of all pages with this key is not this page's -> `number` is lost
     remove_spans(page, lost, cleaning, counter, tally)
 
-A window that the page repeats need not be among the lost: `remove_spans` finds those itself.
+A window that the page repeats need not be among the lost ones: `remove_spans` finds it itself.
 """
 
 import contextlib
@@ -76,7 +77,7 @@ def _duckdb() -> Any:
 
 
 def check_installed() -> None:
-    """Says, by an InputError, that the package is missing, before the work and not after it."""
+    """Raise InputError if the package is missing, before the work starts."""
     _duckdb()
 
 
@@ -97,12 +98,12 @@ def _quoted(path: str | os.PathLike[str]) -> str:
 
 
 def owner_key(url_digest: bytes, page: int) -> bytes:
-    """16 bytes that order pages as `page_rank` does: the MD5 of the URL, then the page's number."""
+    """Return 16 bytes in the order of `page_rank`: MD5 of the URL, then the page's number."""
     return url_digest[:12] + page.to_bytes(4, "big")
 
 
 def write_keys(path: Path, bucket: int, entries: Iterable[tuple[bytes, bytes, int, int]]) -> None:
-    """Writes the keys of a bucket's pages, each once for a page."""
+    """Write the keys of a bucket's pages, each once per page."""
     rows = list(entries)
     keys = np.frombuffer(b"".join(row[0] for row in rows), ">u8").reshape(-1, 2)
     owners = np.frombuffer(b"".join(row[1] for row in rows), ">u8").reshape(-1, 2)
@@ -134,7 +135,7 @@ def _publish(unfinished: Path, path: Path) -> None:
 def find_losers(
     keys: Path, losers: Path, *, temporary: Path, threads: int, memory_limit: int
 ) -> int:
-    """Finds what each page loses."""
+    """Find the keys that each page loses; return their number."""
     unfinished = losers.with_name(f".{losers.name}.{os.getpid()}")
     with _connect(
         threads=threads,
@@ -170,7 +171,7 @@ def find_losers(
 
 
 def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
-    """What the pages of a bucket lose: {page: numbers of lines or spans}."""
+    """Return the losses of a bucket's pages: {page: numbers of lines or spans}."""
     with _connect(threads=1) as database:
         found = database.execute(
             f"SELECT page, position FROM read_parquet({_quoted(losers)}) WHERE bucket = ?",
@@ -183,19 +184,19 @@ def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
 
 
 def page_lines(text: str) -> list[str]:
-    """The lines of a page, as the numbers of lost lines count them."""
+    """Return the lines of a page, as the numbers of lost lines count them."""
     return text.split("\n")
 
 
 def line_key(line: str) -> bytes:
-    """16 bytes that are the same for lines that are one: MD5 of the stripped, lower-cased line."""
+    """Return 16 bytes that equal lines share: MD5 of the stripped, lower-cased line."""
     return hashlib.md5(
         line.strip().lower().encode("utf-8", "surrogatepass"), usedforsecurity=False
     ).digest()
 
 
 def line_keys(text: str) -> list[bytes]:
-    """The key of each line of a text."""
+    """Return the key of each line of a text."""
     return [line_key(line) for line in page_lines(text)]
 
 
@@ -206,7 +207,7 @@ def remove_lines(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Stage 5 of `released`: the page without repeated lines, or None where too little is left."""
+    """Run stage 5 of `released`: remove repeated lines; None if too little remains."""
     tally.page_in("dedup", page)
     elsewhere: list[str] = []
     above: list[str] = []
@@ -231,7 +232,7 @@ def remove_lines(
 def finish_dedup(
     page: Page, text: str, cleaning: Cleaning, counter: SentenceCounter, tally: Tally
 ) -> Page | None:
-    """The page with the text that is left of it, or None where that is too little."""
+    """Return the page with its remaining text, or None if that is too little."""
     if not text:
         tally.drop_page("dedup", "empty", page)
         return None
@@ -244,12 +245,12 @@ def finish_dedup(
 
 
 def page_sentences(text: str, counter: SentenceCounter) -> list[str]:
-    """The sentences of a page, line by line, for a sentence does not go on beyond its line."""
+    """Return the sentences of a page, line by line, because sentences do not span lines."""
     return [sentence for line in text.split("\n") for sentence in counter.sentences(line)]
 
 
 def span_keys(text: str, counter: SentenceCounter, *, n: int = 3) -> list[bytes]:
-    """16 bytes for each window of `n` sentences, by the number of its first sentence."""
+    """Return 16 bytes for each window of `n` sentences, by the number of its first sentence."""
     return _keys(page_sentences(text, counter), n)
 
 
@@ -260,7 +261,7 @@ def remove_spans(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Stage 5 of `paper`: the page without repeated spans, or None where too little is left."""
+    """Run stage 5 of `paper`: remove repeated spans; None if too little remains."""
     tally.page_in("dedup", page)
     lines = page.text.split("\n")
     divided = [counter.sentences(line) for line in lines]
@@ -294,7 +295,7 @@ def _keys(sentences: Sequence[str], n: int) -> list[bytes]:
 
 
 def _removed(keys: Sequence[bytes], lost: Collection[int], n: int) -> set[int]:
-    """Numbers of the sentences that lost windows take with them."""
+    """Return the numbers of the sentences that are removed with lost windows."""
     kept: dict[bytes, int] = {}
     gone: set[bytes] = set()
     removed: set[int] = set()

@@ -5,31 +5,31 @@
         progress=lambda stage, done, total: print(stage, done, total),
     )
 
-The shards are the same bytes whatever the number of workers, the order of the inputs, and however
-often the run was killed and started again: each task's result is a file that is there whole or not
-at all, and depends on nothing but the task. Memory does not grow with the input: a worker holds a
-record, or a bucket of about 8 MB of text (`BUCKET_BYTES`); DuckDB has its limit and spills to disk.
-The disk needs room for about the size of the uncompressed text, twice.
+The shards have the same bytes for every number of workers and every order of the inputs, even if
+the run was killed and restarted. Each task's result is a file that is either complete or absent,
+and depends only on the task. Memory does not grow with the input: a worker holds a record, or a
+bucket of about 8 MB of text (`BUCKET_BYTES`); DuckDB has a limit and spills to disk. The disk needs
+room for about twice the size of the uncompressed text.
 
-What the workers of the local driver do: a task reads the parts of one stage and writes one part.
+A task of the local driver reads the parts of one stage and writes one part.
 
     read_file      an input file           -> pages, by bucket
     clean_bucket   a bucket's pages        -> cleaned pages in order, and keys for deduplication
-    find_all       all keys                -> what each page loses
+    find_all       all keys                -> losses of each page
     filter_bucket  cleaned pages, losses   -> pages to be written, by shard
     write_one      a shard's pages         -> the shard
 
-A bucket is a range of the MD5 of normalized URLs, so all pages of a URL are in one. Nothing here
-depends on who does a task, or when; a task whose part is there is done.
+A bucket is a range of the MD5 of normalized URLs, so all pages of a URL are in one bucket. Results
+do not depend on which worker runs a task, or when; a task with an existing part is skipped.
 
-A pool of processes that does tasks in any order, and leaves none behind.
+A pool of processes runs tasks in any order, and ends all its workers:
 
     for result in run_tasks(function, tasks, workers=8): ...
 
-A worker ends when this process does, however that ends, and a worker that is killed (out of memory)
-is an error instead of a wait without end. A plain script and a notebook may call this.
+A worker ends when this process does, for any reason, and a killed worker (out of memory) is an
+error instead of an endless wait. Plain scripts and notebooks may call this.
 
-What a person sees while C4 is made: bars on a terminal, otherwise a plain line now and then.
+Progress of C4 is shown as bars on a terminal, or as an occasional plain line.
 """
 
 import dataclasses
@@ -83,17 +83,17 @@ _DIGEST_SPACE = 1 << 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What all tasks of a run know.
+    """Settings that all tasks of a run share.
 
     Attributes:
       output: the directory of the shards.
       work: the directory of the stages' parts.
       cleaning: the rules.
       inputs: the files, in order.
-      num_buckets: see above.
-      num_shards: of the training split.
-      kinds: of files to be written.
-      max_record_bytes: see `read_pages`.
+      num_buckets: number of ranges of URLs.
+      num_shards: number of shards of the training split.
+      kinds: formats of the files to write.
+      max_record_bytes: maximum size of a record, as in `read_pages`.
     """
 
     output: Path
@@ -106,16 +106,16 @@ class Plan:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def part(self, stage: str, number: int) -> Path:
-        """The path of a part."""
+        """Return the path of a part."""
         return self.work / stage / f"{number:06d}.part"
 
     @property
     def losers(self) -> Path:
-        """What pages lose in deduplication."""
+        """Path of the keys that pages lose in deduplication."""
         return self.work / "duplicates" / "losers.parquet"
 
     def shard(self, split: str, shard: int) -> Path:
-        """What is known of a shard that was written."""
+        """Return the path of the description of a written shard."""
         return self.work / "write" / f"{split}-{shard:05d}.json"
 
 
@@ -125,7 +125,7 @@ def _rules(cleaning: Cleaning) -> Rules:
 
 
 def read_file(plan: Plan, number: int) -> None:
-    """Stages 1 and 2 for an input file."""
+    """Run stages 1 and 2 for an input file."""
     path = plan.part("read", number)
     if path.exists():
         return
@@ -143,7 +143,7 @@ def read_file(plan: Plan, number: int) -> None:
 
 
 def clean_bucket(plan: Plan, bucket: int) -> None:
-    """Stages 3 and 4 for a bucket, and the keys of what is left."""
+    """Run stages 3 and 4 for a bucket, and write the keys of the remaining text."""
     path = plan.part("clean", bucket)
     if path.exists():
         return
@@ -172,7 +172,7 @@ def clean_bucket(plan: Plan, bucket: int) -> None:
 def _newest(
     records: Iterable[list[Any]], rules: Rules, tally: Tally
 ) -> Iterable[tuple[bytes, Page]]:
-    """One page of each URL; no more than these are held."""
+    """Return one page per URL; only these are held in memory."""
     kept: dict[bytes, Page] = {}
     for digest, page in _decoded(records):
         kept[digest] = rules.newer(kept.get(digest), page, tally)
@@ -182,7 +182,7 @@ def _newest(
 
 
 def _entries(rules: Rules, page: Page, number: int) -> Iterator[tuple[bytes, bytes, int, int]]:
-    """Each key of a page once, where it occurs first."""
+    """Yield each key of a page once, at its first occurrence."""
     keys = rules.keys(page)
     if not keys:
         return
@@ -193,7 +193,7 @@ def _entries(rules: Rules, page: Page, number: int) -> Iterator[tuple[bytes, byt
 
 
 def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
-    """What each page loses in stage 5."""
+    """Find the keys that each page loses in stage 5."""
     if plan.losers.exists():
         return
     find_losers(
@@ -206,7 +206,7 @@ def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
 
 
 def filter_bucket(plan: Plan, bucket: int) -> None:
-    """Stages 5 to 7 for a bucket, by shard."""
+    """Run stages 5 to 7 for a bucket, and write its pages by shard."""
     path = plan.part("filter", bucket)
     if path.exists():
         return
@@ -230,7 +230,7 @@ def filter_bucket(plan: Plan, bucket: int) -> None:
 
 
 def write_one(plan: Plan, which: tuple[str, int]) -> None:
-    """Stage 8 for a shard."""
+    """Run stage 8 for a shard."""
     split, shard = which
     path = plan.shard(split, shard)
     if path.exists():
@@ -246,7 +246,7 @@ def write_one(plan: Plan, which: tuple[str, int]) -> None:
 
 
 def _buckets_of(shard: int, num_shards: int, num_buckets: int) -> range:
-    """The buckets in which a shard's pages are."""
+    """Return the buckets with a shard's pages."""
     first = -(-shard * _DIGEST_SPACE // num_shards)
     last = -(-(shard + 1) * _DIGEST_SPACE // num_shards) - 1
     return range(first * num_buckets // _DIGEST_SPACE, last * num_buckets // _DIGEST_SPACE + 1)
@@ -283,7 +283,7 @@ Result = TypeVar("Result")
 def run_tasks(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int
 ) -> Iterator[Result]:
-    """Calls a function for each task."""
+    """Call a function for each task, in a pool of processes."""
     if workers == 1:
         yield from map(function, tasks)
         return
@@ -302,17 +302,17 @@ def run_tasks(
         pool.shutdown()
     except BrokenProcessPool as error:
         raise RuntimeError(
-            f"{context.why_broken()}; start the same again, with fewer workers if memory is short: "
-            "what is finished stays"
+            f"{context.why_broken()}; run the same command again to resume, with fewer workers if "
+            "memory is short"
         ) from error
     finally:
-        ours.close()  # ends the workers that are still at a task
+        ours.close()  # ends the workers that still run a task
         pool.shutdown(wait=False, cancel_futures=True)
         theirs.close()
 
 
 def _begin(parent: Any) -> None:
-    """Makes a worker end with the process that started it, and leave interrupts to that one."""
+    """Make a worker end with its parent process, and leave interrupts to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
@@ -329,7 +329,7 @@ MAX_BUCKETS = 1 << 12
 _MIN_BUCKETS = 4
 _GZIP_RATIO = 4
 Progress = Callable[[str, int, int], None]
-"""Called with a stage, the tasks of it that are done, and how many it has."""
+"""Function that is called with a stage, its finished tasks, and their total."""
 
 
 def run(
@@ -345,7 +345,7 @@ def run(
     progress: Progress | None = None,
     report: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Makes C4 of files; goes on where a run of the same inputs and rules was killed."""
+    """Make C4 from files, or resume a killed run of the same inputs and rules."""
     directory = Path(os.path.abspath(local_path(output, what="--output")))
     if workers < 0 or num_shards < 1 or num_shards > 99_999:
         raise InputError("--workers must be at least 0, and --num-shards between 1 and 99999")
@@ -385,8 +385,8 @@ def run(
         workdir.remove()
     except OSError as error:
         raise InputError(
-            f"--output {output}: cannot be written ({error.strerror or error}); what is finished "
-            "stays: make room, and start the same command again"
+            f"--output {output}: cannot be written ({error.strerror or error}); make room, and run "
+            "the same command again to resume"
         ) from error
     finally:
         workdir.close()
@@ -394,7 +394,7 @@ def run(
 
 
 def _check(cleaning: Cleaning, inputs: Sequence[Input]) -> str:
-    """Finds at once that a list or a package is not there; the name of the sentence counter."""
+    """Check that all lists and packages are there; return the name of the sentence counter."""
     rules = Rules(cleaning)
     rules.load()
     output.check_installed()
@@ -406,7 +406,7 @@ def _check(cleaning: Cleaning, inputs: Sequence[Input]) -> str:
 
 
 def bucket_count(inputs: Sequence[Input]) -> int:
-    """Buckets for an input, a power of two: it depends on the input's size and on nothing else."""
+    """Return the number of buckets, a power of two that depends only on the input's size."""
     size = sum(file.size * (_GZIP_RATIO if file.path.endswith(".gz") else 1) for file in inputs)
     wanted = max(_MIN_BUCKETS, min(MAX_BUCKETS, size // BUCKET_BYTES))
     return 1 << (wanted - 1).bit_length()
@@ -417,18 +417,18 @@ def _cores() -> int:
 
 
 def _silent(stage: str, done: int, total: int) -> None:
-    """Says nothing."""
+    """Ignore progress."""
 
 
 class _Driver:
-    """Takes a run through its stages."""
+    """Runs all stages of a run."""
 
     def __init__(self, plan: Plan, workdir: Workdir, workers: int, progress: Progress):
         self._plan, self._workdir = plan, workdir
         self._workers, self._progress = workers, progress
 
     def stages(self, memory_limit: int) -> tuple[Tally, list[Shard]]:
-        """Does what is not done; the tally of all, and the shards."""
+        """Run unfinished stages; return the total tally, and the shards."""
         plan, done = self._plan, self._workdir
         largest_first = sorted(
             range(len(plan.inputs)), key=lambda number: -plan.inputs[number].size
@@ -449,7 +449,7 @@ class _Driver:
     def _parts(
         self, stage: str, function: Callable[[Plan, int], None], tasks: Sequence[int]
     ) -> Tally:
-        """Does a stage's tasks; its tally."""
+        """Run a stage's tasks; return its tally."""
         found = self._workdir.finished(stage)
         if found is None:
             self._workdir.directory(stage)
@@ -501,7 +501,7 @@ def _find(plan: Plan, _: int, *, threads: int, memory_limit: int) -> None:
 
 
 def _splits(cleaning: Cleaning, tally: Tally) -> list[str]:
-    """The splits that there are, each with all of its shards, be they empty."""
+    """Return the splits, each with all of its shards, even if they are empty."""
     if not cleaning.splits_by_language:
         return ["train", "validation"] if cleaning.validation_modulus else ["train"]
     languages = {split.removesuffix("-validation") for split in tally.splits}
@@ -521,7 +521,7 @@ _WORDS = {
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Bars on standard error where that is a terminal, else lines."""
+    """Show progress bars on standard error if it is a terminal, else lines."""
     if on_terminal():
         with _bars() as progress:
             yield progress
@@ -530,7 +530,7 @@ def show_progress() -> Iterator[Progress]:
 
 
 class Lines:
-    """A line when a stage begins and ends, and every ten seconds between."""
+    """Progress as a line at the beginning and end of a stage, and every ten seconds between."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic):
         self._clock = clock

@@ -1,34 +1,34 @@
-r"""What a run of C4 writes: shards, work files, its directory.
+r"""Output of a run of C4: shards, work files, its directory.
 
-The shards that C4 is, and the manifest that says what they are.
+The shards of C4, and the manifest that describes them:
 
-    c4-train.00000-of-01024.json.gz      one object a line: text, timestamp, url, content-length,
-                                         content-type, as Hugging Face's release of C4 has them
-    c4-train.array_record-00000-of-01024 the same as tf.train.Example, where it is asked for
+    c4-train.00000-of-01024.json.gz      one object per line: text, timestamp, url, content-length,
+                                         content-type, as in Hugging Face's release of C4
+    c4-train.array_record-00000-of-01024 the same as tf.train.Example, if requested
     manifest.json                        counts, sizes and SHA-256, config; written last
 
-Which shard a page is in follows from the MD5 of its normalized URL, and within a shard pages stand
-in that order: both drivers write the same bytes.
+The MD5 of a page's normalized URL selects its shard and its position within the shard, so both
+drivers write the same bytes.
 
-The output directory of a run, and what is finished of it.
+The output directory of a run also holds its finished parts:
 
-    OUTPUT/.work/run.json          what the run is: rules, inputs, shards
-    OUTPUT/.work/<stage>/...       parts; each is there whole or not at all
-    OUTPUT/.work/<stage>.json      the stage is finished, and what it counted
+    OUTPUT/.work/run.json          description of the run: rules, inputs, shards
+    OUTPUT/.work/<stage>/...       parts; each is either complete or absent
+    OUTPUT/.work/<stage>.json      counts of a finished stage
     OUTPUT/c4-*, manifest.json     the output
 
-A run that was killed goes on where it stopped, if it is the same run; `.work` is removed when the
-manifest is there. One process at a time holds `.work/lock`.
+A killed run is resumed by the same command. `.work` is removed when the manifest is complete. One
+process at a time holds `.work/lock`.
 
-Work files: records in groups, compressed in blocks, with a table of the blocks at the end.
+Work files hold records in groups, compressed in blocks, with a table of the blocks at the end:
 
     with PartWriter(path) as part:
         part.add(3, ("http://...", "text"))
         part.extra = {"pages": 1}
     Part(path).records(3)
 
-Records are msgpack. A part is there whole or not at all. A writer holds at most `flush_bytes` of
-records, however many it gets, and a reader one block.
+Records are msgpack. A part is either complete or absent. A writer holds a maximum of `flush_bytes`
+of records, however many it gets, and a reader holds one block.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ from t5x_lite.core.files import open_atomically, write_atomically
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
-"""Of the output; another one where any rule or file comes out differently than before."""
+"""Version of the output; it changes whenever a rule or file gives a different result."""
 Kind = Literal["json", "array_record"]
 _LEVEL = 6
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -67,11 +67,11 @@ class Shard:
     """A file of a split.
 
     Attributes:
-      name: in the output directory.
+      name: file name in the output directory.
       split: its split.
-      pages: in it.
-      size: bytes.
-      sha256: of its content, in hex.
+      pages: number of pages.
+      size: size in bytes.
+      sha256: SHA-256 of its content, in hex.
     """
 
     name: str
@@ -82,28 +82,28 @@ class Shard:
 
 
 def order_key(page: Page) -> bytes:
-    """64 bytes by which pages are ordered; the first 4 give the shard, see `shard_of`."""
+    """Return 64 bytes that order pages; the first 4 give the shard, as in `shard_of`."""
     return url_digest(normalize_url(page.url)) + page_rank(page)
 
 
 def shard_of(key: bytes, num_shards: int) -> int:
-    """The shard of a page: shards divide the MD5 of normalized URLs into ranges."""
+    """Return the shard of a page: shards divide the MD5 of normalized URLs into ranges."""
     return int.from_bytes(key[:4], "big") * num_shards >> 32
 
 
 def shards_in(split: str, num_shards: int) -> int:
-    """How many shards a split has: as many as asked for; for validation one of 128 of them."""
+    """Return the number of shards of a split: `num_shards`, for validation one in 128 of them."""
     return max(1, num_shards // 128) if split.endswith("validation") else num_shards
 
 
 def shard_name(split: str, shard: int, num_shards: int, kind: Kind = "json") -> str:
-    """The name of a shard, as the release of C4 and TensorFlow Datasets have them."""
+    """Return the name of a shard, as in the release of C4 and in TensorFlow Datasets."""
     number = f"{shard:05d}-of-{num_shards:05d}"
     return f"c4-{split}.{number}.json.gz" if kind == "json" else f"c4-{split}.array_record-{number}"
 
 
 def json_line(page: Page) -> bytes:
-    """A page as a line of JSON, in UTF-8."""
+    """Return a page as a line of JSON, in UTF-8."""
     record = {
         "text": page.text,
         "timestamp": page.timestamp,
@@ -115,7 +115,7 @@ def json_line(page: Page) -> bytes:
 
 
 def example(page: Page) -> bytes:
-    """A page as a serialized tf.train.Example of bytes features, written without TensorFlow."""
+    """Return a page as a serialized tf.train.Example of bytes features, without TensorFlow."""
     features = {
         "content-length": page.content_length,
         "content-type": page.content_type,
@@ -131,7 +131,7 @@ def example(page: Page) -> bytes:
 
 
 def _field(value: bytes, *, number: int = 1) -> bytes:
-    """A length-delimited field of a protocol buffer."""
+    """Return a length-delimited field of a protocol buffer."""
     size, head = len(value), bytearray([number << 3 | 2])
     while size > 127:
         head.append(size & 127 | 128)
@@ -140,7 +140,7 @@ def _field(value: bytes, *, number: int = 1) -> bytes:
 
 
 class _Hashed(io.RawIOBase):
-    """A file that hashes what is written to it."""
+    """File that hashes its written content."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -169,11 +169,11 @@ def write_shard(
     *,
     kinds: Iterable[Kind] = ("json",),
 ) -> list[Shard]:
-    """Writes a shard; each file is there whole or not at all."""
+    """Write a shard; each file is either complete or absent."""
     wanted = tuple(kinds)
     if wanted == ("json",):
         return [_write_json(directory, split, shard_name(split, shard, num_shards), pages)]
-    held = list(pages)  # of one shard
+    held = list(pages)  # the pages of one shard
     written = []
     for kind in wanted:
         write = _write_json if kind == "json" else _write_array_record
@@ -198,7 +198,7 @@ def _write_array_record(directory: Path, split: str, name: str, pages: Iterable[
     count = 0
     temporary = directory / f".{name}.writing"
     try:
-        # One record a group: pages are read one by one, in any order.
+        # One record per group, so that pages can be read one by one, in any order.
         writer = ArrayRecordWriter(str(temporary), "group_size:1")
         for page in pages:
             writer.write(example(page))
@@ -222,7 +222,7 @@ def describe_run(
     num_shards: int,
     kinds: Iterable[Kind] = ("json",),
 ) -> dict[str, Any]:
-    """All that the output depends on, for the manifest and for going on with a run."""
+    """Describe everything that the output depends on, for the manifest and to resume a run."""
     lists = {name: getattr(cleaning, name) for name in ("domains", "urls", "bad_words")}
     run = {
         "format": FORMAT,
@@ -237,7 +237,7 @@ def describe_run(
 
 
 def _digest(field: str, path: Path) -> str:
-    """SHA-256 of a file, or of the names and contents of a folder's files."""
+    """Return the SHA-256 of a file, or of the names and contents of a folder's files."""
     content = hashlib.sha256()
     try:
         if not path.is_dir():
@@ -252,7 +252,7 @@ def _digest(field: str, path: Path) -> str:
 
 
 def manifest(run: Mapping[str, Any], shards: Iterable[Shard], tally: Tally) -> bytes:
-    """The content of manifest.json."""
+    """Return the content of manifest.json."""
     counts = tally.to_json() | {"samples": [], "kept": [], "domains": {}}
     content = {
         "format": FORMAT,
@@ -265,12 +265,12 @@ def manifest(run: Mapping[str, Any], shards: Iterable[Shard], tally: Tally) -> b
 
 
 def write_manifest(directory: Path, content: bytes) -> None:
-    """Writes manifest.json, whole or not at all; call it when all else is on the disk."""
+    """Write manifest.json, completely or not at all; call it after all other files."""
     write_atomically(directory / MANIFEST_NAME, content)
 
 
 def read_manifest(directory: Path) -> dict[str, Any] | None:
-    """The manifest of an output; None where it has none."""
+    """Return the manifest of an output; None if it has none."""
     path = directory / MANIFEST_NAME
     try:
         found = json.loads(path.read_bytes())
@@ -290,11 +290,11 @@ _UNFINISHED = (".c4-*", ".manifest.json.*", ".stats.json.*", ".report.html.*")
 
 
 class Workdir:
-    """A run's directory.
+    """Directory of a run, with a lock.
 
     Attributes:
       output: the directory of the shards.
-      work: that of the parts.
+      work: the directory of the parts.
     """
 
     def __init__(self, output: Path):
@@ -303,7 +303,7 @@ class Workdir:
         self._lock: BinaryIO | None = None
 
     def open(self, run: Mapping[str, Any]) -> None:
-        """Takes the directory for a run, new or begun."""
+        """Lock the directory for a run, new or unfinished."""
         self._refuse_strangers()
         self.work.mkdir(parents=True, exist_ok=True)
         self._take_lock()
@@ -315,7 +315,7 @@ class Workdir:
         self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
-        """Removes files of a process that was killed as it wrote."""
+        """Remove unfinished files of a process that was killed."""
         left = [path for pattern in _UNFINISHED for path in self.output.glob(pattern)]
         for path in [*left, *self.work.glob("*/.*")]:
             path.unlink(missing_ok=True)
@@ -340,7 +340,7 @@ class Workdir:
         others = [path.name for path in self.output.iterdir() if path.name != WORK]
         if others and not (self.work / _RUN).exists():
             raise InputError(
-                f"--output {self.output}: there is something in it ({min(others)}), and no "
+                f"--output {self.output}: the directory is not empty ({min(others)}) and has no "
                 "unfinished run; give a new directory"
             )
 
@@ -354,41 +354,41 @@ class Workdir:
             ) from error
 
     def close(self) -> None:
-        """Lets the directory go; the run stays as it is."""
+        """Release the directory; the run remains unfinished."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def directory(self, stage: str) -> Path:
-        """The directory of a stage's parts."""
+        """Create and return the directory of a stage's parts."""
         path = self.work / stage
         path.mkdir(exist_ok=True)
         return path
 
     def finished(self, stage: str) -> Any | None:
-        """What `finish` was given; None where the stage is not finished."""
+        """Return the data that `finish` stored; None if the stage is not finished."""
         try:
             return json.loads((self.work / f"{stage}.json").read_bytes())
         except FileNotFoundError:
             return None
 
     def finish(self, stage: str, found: Mapping[str, Any]) -> None:
-        """Records that a stage is finished, and what it found."""
+        """Mark a stage as finished, and store its data."""
         content = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
         write_atomically(self.work / f"{stage}.json", content)
 
     def discard(self, stage: str) -> None:
-        """Removes the parts of a stage that no later one needs."""
+        """Remove the parts of a stage that no later stage needs."""
         shutil.rmtree(self.work / stage, ignore_errors=True)
 
     def remove(self) -> None:
-        """Removes all that is not output."""
+        """Remove everything except the output."""
         self.close()
         shutil.rmtree(self.work, ignore_errors=True)
 
 
 def refuse_other(output: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuses a directory in which another run was begun or finished."""
+    """Raise InputError if a directory holds another run, finished or not."""
     for name, was, wanted in differences(before, now):
         raise InputError(
             f"--output {output}: holds another run: {name} was {_short(was)}, and is now "
@@ -397,7 +397,7 @@ def refuse_other(output: Path, before: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two trees of JSON differ: the path, what was there, and what is there now."""
+    """Yield the differences of two trees of JSON: the path, the old value and the new one."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in sorted({*before, *now}):
             where = f"{name}.{key}" if name else key
@@ -437,15 +437,15 @@ def _zstandard():
 
 
 def check_installed() -> None:
-    """Says, by an InputError, that the package is missing, before the work and not after it."""
+    """Raise InputError if the package is missing, before the work starts."""
     _zstandard()
 
 
 class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
-    """Writes a part; it takes its name when the `with` block ends well.
+    """Writer of a part, which gets its name when the `with` block ends without an error.
 
     Attributes:
-      extra: anything of dicts, lists, text and numbers, to be found in `Part.extra`.
+      extra: dicts, lists, text and numbers that are stored as `Part.extra`.
     """
 
     def __init__(self, path: Path, *, flush_bytes: int = FLUSH_BYTES):
@@ -463,7 +463,7 @@ class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
         return self
 
     def add(self, group: Group, record: tuple[Any, ...]) -> None:
-        """Adds a record at the end of its group."""
+        """Add a record at the end of its group."""
         packed = self._packer.pack(record)
         waiting = self._waiting.get(group)
         if waiting is None:
@@ -503,14 +503,14 @@ class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
 
 
 class Part:
-    """Reads a part.
+    """Reader of a part.
 
     Attributes:
-      extra: what its writer was given.
+      extra: the data that its writer stored.
     """
 
     def __init__(self, path: Path):
-        """Reads the table of blocks."""
+        """Read the table of blocks."""
         self._path = path
         self._decompress = _zstandard().ZstdDecompressor().decompress
         try:
@@ -535,11 +535,11 @@ class Part:
 
     @property
     def groups(self) -> list[Group]:
-        """The groups that have records."""
+        """Groups with records."""
         return list(self._blocks)
 
     def records(self, group: Group) -> Iterator[list[Any]]:
-        """The records of a group, as they were added."""
+        """Yield the records of a group in the order in which they were added."""
         blocks = self._blocks.get(group)
         if not blocks:
             return

@@ -1,22 +1,20 @@
-"""A page of the crawl, its URL, and the account of what happened to all of them.
+"""A page of the crawl, its URL, and tallies of all pages.
 
-A page of the crawl, and the account of what happened to all of them.
-
-Every stage counts for itself: it calls `page_in` with the page that it gets, and then either
-`page_out` with the page that it gives, or `drop_page` with the rule that it fell to. Lines that a
-rule took out of a page that stays (or falls later) are counted by `drop_lines`. Then for each stage
+A tally counts the pages of every stage. A stage calls `page_in` with the page that it gets, and
+then either `page_out` with its result or `drop_page` with the rule that dropped it. `drop_lines`
+counts lines that a rule removed from a page that is kept (or dropped later). Then for each stage
 
     pages_in == pages_out + the pages that its rules dropped
 
-Tallies of parts of the input add up, in any order, to the tally of the whole:
+Tallies of parts of the input add up, in any order, to the tally of the complete input:
 
     total = Tally()
     for part in parts:
         total.merge(part)
 
-The samples are chosen by hash of the URL, so they do not depend on workers or order either.
+The samples are selected by a hash of the URL, so they do not depend on workers or order either.
 
-URLs: which are one page, and which are for validation.
+Normalized URLs identify equal pages, and select the pages for validation.
 
     normalize_url("https://www.example.com/a/?utm_source=x") == "example.com/a"
 
@@ -37,9 +35,9 @@ _CAMPAIGN = re.compile(r"\?(utm_|ref|feed).*")
 
 
 def normalize_url(url: str) -> str:
-    """Strips the scheme, "www.", tails such as "?utm_source=x" and slashes at the end.
+    """Strip the scheme, "www.", tails such as "?utm_source=x" and slashes at the end.
 
-    As in the reference, a scheme is stripped wherever it stands ("a.com/?u=http://b.com" too).
+    As in the reference, a scheme is stripped at any position ("a.com/?u=http://b.com" too).
     """
     if "://" in url:
         url = _SCHEME.sub("", url)
@@ -49,27 +47,27 @@ def normalize_url(url: str) -> str:
 
 
 def url_digest(url: str) -> bytes:
-    """MD5 of a URL as it stands, 16 bytes (c4_utils._hash_text)."""
+    """Return the MD5 of an unchanged URL, 16 bytes (c4_utils._hash_text)."""
     return hashlib.md5(url.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
 
 
 def url_md5(url: str) -> str:
-    """`url_digest` as 32 hexadecimal digits, which sort alike."""
+    """Return `url_digest` as 32 hexadecimal digits, which have the same order."""
     return url_digest(url).hex()
 
 
 def url_number(url: str) -> int:
-    """MD5 of the normalized URL as a number, by which the reference draws lots."""
+    """Return the MD5 of the normalized URL as a number, which the reference samples by."""
     return int.from_bytes(url_digest(normalize_url(url)), "big")
 
 
 def is_validation(url: str, *, modulus: int = 1000) -> bool:
-    """Whether a page is for validation: one in `modulus`; 0 is none."""
+    """Return whether a page is for validation: one in `modulus`; 0 disables it."""
     return bool(modulus) and url_number(url) % modulus == 0
 
 
 def host(url: str) -> str:
-    """The host of a URL in lower case, without user and port; "" where there is none."""
+    """Return the host of a URL in lower case, without user and port; "" if it has no host."""
     _, mark, rest = url.partition("://")
     name = rest if mark else url
     for mark in "/?#\\":
@@ -81,7 +79,7 @@ def host(url: str) -> str:
 
 
 def domain(url: str) -> str:
-    """The host without "www.", for the report."""
+    """Return the host without "www.", for the report."""
     return host(url).removeprefix("www.")
 
 
@@ -97,12 +95,12 @@ STAGES = (
     "language",
     "bad_words",
 )
-"""In the order of c4.C4._get_pages_pcollection."""
+"""Stages, in the order of c4.C4._get_pages_pcollection."""
 SAMPLES = 20
-"""Samples of each rule, at most one of a URL."""
+"""Maximum samples per rule, with different URLs."""
 SAMPLE_CHARS = 400
 DAMAGED_NAMED = 1000
-"""Damaged records that are named, the first by path and offset; all are counted."""
+"""Maximum damaged records that are listed, the first by path and offset; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +108,10 @@ class Page:
     r"""One page: c4_utils.PageFeatures without the normalized URL (`urls.normalize_url`).
 
     Attributes:
-      url: WARC-Target-URI as it stands in the record.
+      url: WARC-Target-URI, unchanged from the record.
       text: lines divided by "\n".
       timestamp: WARC-Date, "2019-04-24T09:23:58Z"; compared as text.
-      content_length: Content-Length of the record, as it stands there.
+      content_length: Content-Length, unchanged from the record.
       content_type: Content-Type of the record.
       language: a code once the language stage has passed, "" before.
     """
@@ -126,35 +124,35 @@ class Page:
     language: str = ""
 
     def with_text(self, text: str) -> "Page":
-        """The same page with another text."""
+        """Return the same page with another text."""
         return Page(
             self.url, text, self.timestamp, self.content_length, self.content_type, self.language
         )
 
     def with_language(self, language: str) -> "Page":
-        """The same page in a language."""
+        """Return the same page with a language."""
         return Page(
             self.url, self.text, self.timestamp, self.content_length, self.content_type, language
         )
 
 
 def page_rank(page: Page) -> bytes:
-    """48 bytes that order pages: of a repeated line or span the smallest page keeps it.
+    """Return 48 bytes that order pages: the smallest page keeps a repeated line or span.
 
-    The MD5 of the URL leads (c4_utils.remove_duplicate_text: "Hash before comparison to avoid
-    biasing by domain"); the MD5 of text and of timestamp decide between pages of one URL, which
-    there are only where URLs were not deduplicated.
+    The MD5 of the URL comes first (c4_utils.remove_duplicate_text: "Hash before comparison to avoid
+    biasing by domain"). The MD5 of text and of timestamp order pages of one URL, which only exist
+    if URLs are not deduplicated.
     """
     parts = (page.url, page.text, page.timestamp)
     return b"".join(hashlib.md5(_utf8(part)).digest() for part in parts)
 
 
 def newest(pages: Iterable[Page]) -> Page:
-    """Of pages with one normalized URL the one with the greatest timestamp.
+    """Return the page with the greatest timestamp, among pages with one normalized URL.
 
-    Source: c4_utils.select_newest_page. A tie: the reference keeps the first that it sees, this the
-    smallest MD5 of the text (then the smallest `page_rank`, then the smaller other fields), so that
-    the order of the input does not matter.
+    Source: c4_utils.select_newest_page. On a tie, the reference keeps the first page. This function
+    keeps the smallest MD5 of the text (then the smallest `page_rank`, then the smallest other
+    fields), so that the order of the input does not matter.
     """
     candidates = list(pages)
     latest = max(page.timestamp for page in candidates)
@@ -167,7 +165,7 @@ def _tie(page: Page) -> tuple[bytes, bytes, str, str]:
 
 
 def utf8_length(text: str) -> int:
-    """Bytes of a text in UTF-8, a lone surrogate counting three."""
+    """Return the bytes of a text in UTF-8, with three for an unpaired surrogate."""
     return len(text) if text.isascii() else len(_utf8(text))
 
 
@@ -188,7 +186,7 @@ class Tally:
       lengths: {stage: Counter {b: pages of 2**(b-1) to 2**b - 1 characters that came out}}.
       splits: {split: Counter of pages, bytes}, what was written.
       languages: Counter of pages written by language.
-      domains: Counter of pages written by domain: as large as the output has domains.
+      domains: Counter of pages written by domain, with an entry for every domain of the output.
       damage: Counter of damaged records by reason.
       notes: Counter of anything else that a reader or writer counts.
     """
@@ -208,20 +206,20 @@ class Tally:
         self._text = ("", 0)
 
     def page_in(self, stage: str, page: Page) -> None:
-        """A stage got a page."""
+        """Count a page that a stage gets."""
         counts = self._stage(stage)
         counts["pages_in"] += 1
         counts["bytes_in"] += self._bytes(page.text)
 
     def page_out(self, stage: str, page: Page) -> None:
-        """A stage gave a page."""
+        """Count a page that a stage gives."""
         counts = self._stage(stage)
         counts["pages_out"] += 1
         counts["bytes_out"] += self._bytes(page.text)
         self.lengths[stage][len(page.text).bit_length()] += 1
 
     def drop_page(self, stage: str, rule: str, page: Page | None = None) -> None:
-        """A rule dropped a page; None where the record is too broken to be one."""
+        """Count a page that a rule drops; None if the record is too damaged for a page."""
         counts = self._rule(stage, rule)
         counts["pages"] += 1
         if page is not None:
@@ -229,14 +227,14 @@ class Tally:
             self._sample(stage, rule, page.url, (page.text,))
 
     def drop_lines(self, stage: str, rule: str, page: Page, lines: Sequence[str]) -> None:
-        """A rule dropped these lines of a page, or sentences where spans are deduplicated."""
+        """Count the lines of a page that a rule drops, or the sentences of dropped spans."""
         counts = self._rule(stage, rule)
         counts["lines"] += len(lines)
         counts["line_bytes"] += utf8_length("".join(lines))
         self._sample(stage, rule, page.url, lines)
 
     def wrote(self, split: str, page: Page) -> None:
-        """A page was written."""
+        """Count a written page."""
         counts = self.splits.setdefault(split, Counter())
         counts["pages"] += 1
         counts["bytes"] += utf8_length(page.text)
@@ -245,27 +243,27 @@ class Tally:
         self._sample(*_KEPT, page.url, (page.text,))
 
     def damaged(self, path: str, offset: int, reason: str) -> None:
-        """A record could not be read."""
+        """Count a record that cannot be read."""
         self.damage[reason] += 1
         bisect.insort(self._damaged, (path, offset, reason))
         del self._damaged[DAMAGED_NAMED:]
 
     def samples(self, stage: str, rule: str) -> list[tuple[str, str]]:
-        """At most `SAMPLES` pairs of URL and text (cut) that a rule dropped, in a fixed order."""
+        """Return up to `SAMPLES` pairs of URL and truncated text that a rule dropped, in order."""
         return [(url, text) for _, url, text in self._samples.get((stage, rule), ())]
 
     @property
     def kept_samples(self) -> list[tuple[str, str]]:
-        """At most `SAMPLES` pairs of URL and text (cut) of pages that were written."""
+        """Up to `SAMPLES` pairs of URL and truncated text of written pages."""
         return self.samples(*_KEPT)
 
     @property
     def damaged_records(self) -> list[tuple[str, int, str]]:
-        """Path, offset and reason of damaged records, at most `DAMAGED_NAMED`."""
+        """Path, offset and reason of damaged records, up to `DAMAGED_NAMED`."""
         return list(self._damaged)
 
     def merge(self, other: "Tally") -> "Tally":
-        """Adds another tally to this one; the order of merging does not matter."""
+        """Add another tally to this one; the order of merging does not matter."""
         for stage, counts in other.stages.items():
             _add(self._stage(stage), counts)
             _add(self.lengths[stage], other.lengths[stage])
@@ -284,7 +282,7 @@ class Tally:
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts and lists with sorted keys; `from_json` reads them."""
+        """Return plain dicts and lists with sorted keys for `from_json`."""
         return {
             "stages": {
                 name: dict(sorted(self.stages[name].items())) for name in _order(self.stages)
@@ -313,7 +311,7 @@ class Tally:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Tally":
-        """The tally that `to_json` made this of."""
+        """Return the tally that `to_json` serialized."""
         tally = cls()
         for stage, counts in value["stages"].items():
             tally._stage(stage).update(counts)
@@ -330,14 +328,14 @@ class Tally:
             (path, offset, reason) for path, offset, reason in value["damaged_records"]
         ]
         samples = {(entry["stage"], entry["rule"]): entry["dropped"] for entry in value["samples"]}
-        samples[_KEPT] = value.get("kept", ())  # earlier versions kept none
+        samples[_KEPT] = value.get("kept", ())  # missing in tallies of earlier versions
         for name, pairs in samples.items():
             if pairs:
                 tally._samples[name] = [(url_md5(url), url, text) for url, text in pairs]
         return tally
 
     def _bytes(self, text: str) -> int:
-        """Bytes of a text; stage after stage asks for the same one."""
+        """Return the bytes of a text; the last one is cached, because all stages ask for it."""
         if self._text[0] is not text:
             self._text = (text, utf8_length(text))
         return self._text[1]
@@ -359,7 +357,7 @@ class Tally:
         return found
 
     def _sample(self, stage: str, rule: str, url: str, texts: Sequence[str]) -> None:
-        """Most pages are turned away by one comparison: their URL's hash is too large."""
+        """Add a sample; one comparison rejects most pages, by the hash of their URL."""
         if self._url[0] != url or not self._url[1]:
             self._url = (url, url_md5(url))
         key = self._url[1]
@@ -370,12 +368,12 @@ class Tally:
 
 
 _KEPT = ("written", "kept")
-"""Stage and rule under which samples of pages that were written are kept."""
+"""Stage and rule for samples of written pages."""
 _COUNTERS = ("languages", "domains", "damage", "notes")
 
 
 def _keep(samples: list[_Sample], new: _Sample) -> None:
-    """Puts a sample in its place, the smallest of its URL alone; drops the one too many."""
+    """Insert a sample in order, one per URL, and drop the last one if there are too many."""
     for index, old in enumerate(samples):
         if old[0] == new[0]:
             samples[index] = min(old, new)
@@ -385,7 +383,7 @@ def _keep(samples: list[_Sample], new: _Sample) -> None:
 
 
 def _order(stages: Iterable[str]) -> list[str]:
-    """Known stages in the order of the pipeline, then others by name."""
+    """Return known stages in the order of the pipeline, then others by name."""
     known = {stage: index for index, stage in enumerate(STAGES)}
     return sorted(stages, key=lambda stage: (known.get(stage, len(known)), stage))
 

@@ -1,34 +1,34 @@
-r"""Pages out of WET and WARC files, and what `--input` names.
+r"""Pages from WET and WARC files, and expansion of `--input`.
 
-Pages out of WET and WARC files.
+`read_pages` yields the pages of a WET or WARC file:
 
     for page in read_pages("CC-MAIN-00000.warc.wet.gz", cleaning, tally): ...
 
-A page is a record of type "conversion" (WET), or the text of a "response" (WARC). Its text is what
-`c4_utils.split_wet_file` makes of the record: lines, which end in "\n", "\r" or both, stripped;
-without those that are empty and those that begin like a header ("WARC", "Content-", "CONTENT-").
-Two differences are meant: URL, date and type come from the record's header alone, and not from a
-line of the page that looks like one; and where the reference dies of a damaged file, this names
-the record in the tally and goes on.
+A page is a record of type "conversion" (WET), or the text of a "response" (WARC). Its text is the
+same as from `c4_utils.split_wet_file`: lines, which end in "\n", "\r" or both, are stripped, and
+empty lines and lines that begin like a header ("WARC", "Content-", "CONTENT-") are removed.
+There are two intended differences. URL, date and type are only read from the record's header, and
+not from a line of the page that looks like one. The reference fails on a damaged file; this module
+counts the damaged record in the tally and continues.
 
-Invalid UTF-8 becomes U+FFFD; a record with more than one such character in ten is no text.
+Invalid UTF-8 becomes U+FFFD; a record with more than one such character in ten is not text.
 
-The text of a web page as a crawler stored it: an HTTP response in a WARC file.
+`response_text` reads a web page as a crawler stored it, an HTTP response in a WARC file:
 
     response_text(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>One. <b>Two.</b>")
         == "One. Two."
 
-Text is taken out of HTML by resiliparse (Bevendorff et al., "Elastic ChatNoir", ECIR 2018), all of
-it and not the main content alone, as Common Crawl does when it makes WET files of its WARC files.
+resiliparse extracts the text from HTML (Bevendorff et al., "Elastic ChatNoir", ECIR 2018). All text
+is extracted, not only the main content, as in Common Crawl's own conversion of WARC to WET files.
 
-What `--input` names: files, globs, directories, lists of paths, a crawl's paths file.
+`--input` accepts files, globs, directories, lists of paths, and a crawl's paths file:
 
     expand_inputs(["crawl/*.warc.wet.gz", "gs://crawl/2019-18"])
     expand_inputs(["wet.paths.gz"], base="s3://commoncrawl")
 
-A file named *.paths, *.txt or *.list (or these with .gz) holds a path on each line, relative to
-`base`, or to its own directory where none is given. A directory stands for the *.warc and *.wet
-files, .gz or not, that are in it or below it.
+A file named *.paths, *.txt or *.list (or these with .gz) holds one path per line, relative to
+`base`, or to its own directory without `base`. A directory is searched recursively for *.warc and
+*.wet files, with or without .gz.
 """
 
 import functools
@@ -56,7 +56,7 @@ _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 _MOST_CHUNKS = 1 << 16
 _HTML = ("text/html", "application/xhtml+xml")
 MAX_ATTRIBUTES = 10_000
-"""Attributes of a tag: the parser compares each with all before it."""
+"""Maximum attributes of a tag: the parser compares each with all earlier ones."""
 MAX_TAG_CHARS = 5 * MAX_ATTRIBUTES
 _QUOTED = r"""(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s>"'][^\s>]*+)"""
 _ATTRIBUTE_PATTERN = rf"[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+{_QUOTED}?)?"
@@ -65,7 +65,7 @@ _TAG = re.compile(rf"<[A-Za-z][^\s/>]*+(?:{_ATTRIBUTE_PATTERN})*+")
 
 
 class NoText(Exception):
-    """A response has no text that can be read; the message says why, without anything of it."""
+    """Error of a response without readable text; the message is the reason, without its content."""
 
 
 @functools.cache
@@ -81,12 +81,12 @@ def _resiliparse():
 
 
 def check_installed() -> None:
-    """Says, by an InputError, that the package is missing, before the work and not after it."""
+    """Raise InputError if the package is missing, before the work starts."""
     _resiliparse()
 
 
 def response_text(block: bytes, *, max_bytes: int) -> str:
-    """The text of a stored HTTP response."""
+    """Return the text of a stored HTTP response."""
     blank = _BLANK.search(block)
     status = _STATUS.match(block)
     if blank is None or status is None:
@@ -105,7 +105,7 @@ def response_text(block: bytes, *, max_bytes: int) -> str:
 
 
 def html_text(html: str) -> str:
-    """The text of an HTML page, a line for each block."""
+    """Return the text of an HTML page, one line per block."""
     extract = _resiliparse()[0]
     if len(html) > MAX_TAG_CHARS:
         for tag in _TAG.finditer(html):
@@ -127,7 +127,7 @@ def _headers(block: bytes) -> dict[str, str]:
 
 
 def _decoded(body: bytes, headers: dict[str, str], max_bytes: int) -> bytes:
-    """The body without chunks and compression, where a crawler left them."""
+    """Return the body without chunks and compression, if a crawler kept them."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
         body = _without_chunks(body)
     encoding = headers.get("content-encoding", "").strip().lower()
@@ -136,7 +136,7 @@ def _decoded(body: bytes, headers: dict[str, str], max_bytes: int) -> bytes:
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise NoText("responses in a compression that is not gzip")
     if encoding != "deflate" and not body.startswith(b"\x1f\x8b"):
-        return body  # Common Crawl decompresses, and older crawls kept the header
+        return body  # Common Crawl decompresses, but older crawls kept the header
     inflate = zlib.decompressobj(wbits=47 if encoding != "deflate" else _deflate_bits(body))
     try:
         content = inflate.decompress(body, max_bytes + 1)
@@ -148,12 +148,12 @@ def _decoded(body: bytes, headers: dict[str, str], max_bytes: int) -> bytes:
 
 
 def _deflate_bits(body: bytes) -> int:
-    """zlib's format as the standard says, or bare as some servers send it."""
+    """Return zlib's window bits: standard format, or raw deflate as some servers send it."""
     return 15 if body[0] & 15 == 8 and int.from_bytes(body[:2], "big") % 31 == 0 else -15
 
 
 def _without_chunks(body: bytes) -> bytes:
-    """The content of a chunked body; a body that is not is given as it is."""
+    """Return the content of a chunked body; other bodies are returned unchanged."""
     parts, at = [], 0
     while len(parts) < _MOST_CHUNKS:
         size = _CHUNK_SIZE.match(body, at)
@@ -170,7 +170,7 @@ def _without_chunks(body: bytes) -> bytes:
 
 
 def _to_str(body: bytes, charset: str, *, html: bool) -> str:
-    """Decodes a page by its header, else by what it says and looks like."""
+    """Decode a page by its header, else as UTF-8, else by detection."""
     _, bytes_to_str, detect_encoding = _resiliparse()
     if charset:
         try:
@@ -195,8 +195,8 @@ class Input:
     """A file to read.
 
     Attributes:
-      path: absolute, or gs://, s3://.
-      size: bytes.
+      path: absolute path, or a gs:// or s3:// URL.
+      size: size in bytes.
     """
 
     path: str
@@ -204,7 +204,7 @@ class Input:
 
 
 def expand_inputs(inputs: Sequence[str], *, base: str = "") -> list[Input]:
-    """All files that inputs name, each once, sorted by path: their order does not matter."""
+    """Return all files that inputs name, each once, sorted by path."""
     if not inputs:
         raise InputError("no input: give WET or WARC files, globs, directories or lists of paths")
     paths: set[str] = set()
@@ -240,7 +240,7 @@ def _absolute(path: str) -> str:
 
 
 def _glob(pattern: str) -> Iterator[str]:
-    """The files that match; `**` stands for any directories."""
+    """Yield the files that match; `**` matches any directories."""
     if not is_remote(pattern):
         found = glob.glob(pattern, recursive=True)
         yield from (_absolute(path) for path in found if os.path.isfile(path))
@@ -253,7 +253,7 @@ def _glob(pattern: str) -> Iterator[str]:
 
 
 def _listed(path: AnyPath, given: str, base: str) -> Iterator[str]:
-    """The files that a list names; each must be there."""
+    """Yield the files that a list names; each must exist."""
     root = (base or _absolute(given).rpartition("/")[0]).rstrip("/")
     count = 0
     for number, line in enumerate(_lines(path, given), start=1):
@@ -279,7 +279,7 @@ def _lines(path: AnyPath, given: str) -> Iterator[str]:
                 content = file.read(LARGEST_WHOLE + 1)
         if len(content) > LARGEST_WHOLE:
             raise InputError(
-                f"input {given}: a list of paths has at most {LARGEST_WHOLE} bytes; divide it"
+                f"input {given}: a list of paths must not exceed {LARGEST_WHOLE} bytes; divide it"
             )
         lines = content.decode("utf-8").splitlines()
     except (OSError, EOFError, zlib.error) as error:
@@ -309,7 +309,7 @@ _MOST_REPLACED = 0.1
 def read_pages(
     path: str, cleaning: Cleaning, tally: Tally, *, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Page]:
-    """The pages of a file, in its order."""
+    """Yield the pages of a file, in its order."""
     try:
         with open_path(path).open("rb") as file:
             yield from _pages(cast(Readable, file), path, cleaning, tally, max_record_bytes)
@@ -338,7 +338,7 @@ def _pages(
 
 
 _FIRST_BYTES = 1 << 22
-"""Bytes of a file that are searched for a record."""
+"""Number of bytes of a file that are searched for a record."""
 
 
 def check_archives(files: Sequence[Input]) -> None:
@@ -359,13 +359,13 @@ def check_archives(files: Sequence[Input]) -> None:
 
 
 _TEXT_TYPES = ("conversion", "resource", "")
-"""A record without a type is one of text, for hand-made files; `resource` where it is text."""
+"""Record types with text; a missing type is text (hand-made files), `resource` if it is text."""
 
 
 def _page(
     record: Record, path: str, cleaning: Cleaning, tally: Tally, max_bytes: int
 ) -> Page | None:
-    """The page of a record; None where it is none, or is dropped."""
+    """Return the page of a record; None if it is not a page, or is dropped."""
     headers = record.headers
     kind = headers.get("warc-type", "").lower()
     content_type = headers.get("content-type", "")
@@ -395,7 +395,7 @@ def _page(
         content_type=content_type,
     )
     if kind == "response":
-        # As the WET record would have it that Common Crawl makes of this one.
+        # Same value as in the WET record that Common Crawl makes of this one.
         size = str(len(page.text.encode("utf-8", "surrogatepass")))
         page = Page(page.url, page.text, page.timestamp, size, content_type)
     if len(kept) < len(lines):
@@ -405,7 +405,7 @@ def _page(
 
 
 def page_lines(text: str) -> list[str]:
-    """The lines of a record's text, stripped, without empty ones."""
+    """Return the lines of a record's text, stripped, without empty ones."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return [line for line in map(str.strip, text.split("\n")) if line]
@@ -425,14 +425,14 @@ def _decode(record: Record, path: str, tally: Tally) -> str | None:
 
 
 def _no_text(reason: str, record: Record, path: str, tally: Tally) -> None:
-    if reason.startswith("responses"):  # as they should be, but no pages
+    if reason.startswith("responses"):  # valid, but not a page
         tally.notes[reason] += 1
     else:
         tally.damaged(path, record.offset, reason)
 
 
 def _complete(page: Page, tally: Tally) -> Page | None:
-    """The page if it has all that a page needs; c4_utils.split_wet_file's order."""
+    """Return the page if it has all fields, checked in the order of c4_utils.split_wet_file."""
     tally.page_in("read", page)
     for rule, there in (
         ("no_url", page.url),

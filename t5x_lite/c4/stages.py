@@ -2,14 +2,14 @@
 
     rules = Rules(cleaning)
     page = rules.before_urls(page, tally)           # length, domains
-    page = rules.newest(pages, tally)               # of pages with one normalized URL
+    page = rules.newest(pages, tally)               # among pages with one normalized URL
     page = rules.after_urls(page, tally)            # URLs, paragraphs, lines
-    rules.keys(page)                                # what is deduplicated across pages
+    rules.keys(page)                                # keys that are deduplicated across pages
     page = rules.remove(page, lost, tally)          # duplicates
     page = rules.finish(page, tally)                # language, bad words
     rules.split(page)                               # "train", "validation", or mC4's "fr"
 
-Each gives None for a page that is dropped. A stage that the config leaves out is not counted.
+Each gives None for a page that is dropped. A stage that the config disables is not counted.
 """
 
 from collections.abc import Collection, Iterable
@@ -30,7 +30,7 @@ from t5x_lite.c4.pages import Page, Tally, is_validation, newest
 
 
 class Rules:
-    """The rules of a config with all that they need, which is loaded when it is first used.
+    """Rules of a config with the resources that they need, which are loaded on first use.
 
     Attributes:
       cleaning: the config.
@@ -41,7 +41,7 @@ class Rules:
 
     @cached_property
     def counter(self) -> SentenceCounter:
-        """Counts sentences; its `name` belongs into the manifest."""
+        """Sentence counter; its `name` belongs in the manifest."""
         return load_counter()
 
     @cached_property
@@ -61,7 +61,7 @@ class Rules:
         return BadWordsFilter(self.cleaning)
 
     def load(self) -> None:
-        """Loads everything that the config needs, so that what is missing is known at once."""
+        """Load everything that the config needs, so that missing resources are found at once."""
         _ = self.counter
         if self.cleaning.domains:
             _ = self._domains
@@ -73,14 +73,14 @@ class Rules:
             _ = self._bad_words
 
     def before_urls(self, page: Page, tally: Tally) -> Page | None:
-        """Stage 2, and the list of domains."""
+        """Run stage 2, and the list of domains."""
         kept = keep_length(page, self.cleaning, tally)
         if kept is not None and self.cleaning.domains:
             kept = self._domains.keep(kept, tally)
         return kept
 
     def newest(self, pages: Iterable[Page], tally: Tally) -> Page:
-        """Stage 3 for the pages of one normalized URL; only where `dedup_urls` is on."""
+        """Run stage 3 for the pages of one normalized URL; only used with `dedup_urls`."""
         kept = None
         for page in pages:
             kept = self.newer(kept, page, tally)
@@ -90,7 +90,7 @@ class Rules:
         return kept
 
     def newer(self, kept: Page | None, page: Page, tally: Tally) -> Page:
-        """Stage 3 for the next page of a URL; the one kept in the end is for `tally.page_out`."""
+        """Run stage 3 for the next page of a URL; pass the final page to `tally.page_out`."""
         tally.page_in("url_dedup", page)
         if kept is None:
             return page
@@ -99,7 +99,7 @@ class Rules:
         return winner
 
     def after_urls(self, page: Page, tally: Tally) -> Page | None:
-        """The list of URLs, mC4's paragraphs, and stage 4."""
+        """Run the list of URLs, mC4's paragraphs, and stage 4."""
         kept: Page | None = page
         if self.cleaning.urls:
             kept = self._urls.keep(page, tally)
@@ -110,7 +110,7 @@ class Rules:
         return kept
 
     def keys(self, page: Page) -> list[bytes]:
-        """The key of each line, or of each window of sentences: what only one page keeps."""
+        """Return the key of each line, or window of sentences, that only one page keeps."""
         if self.cleaning.dedup == "lines":
             return line_keys(page.text)
         if self.cleaning.dedup == "spans":
@@ -118,7 +118,7 @@ class Rules:
         return []
 
     def remove(self, page: Page, lost: Collection[int], tally: Tally) -> Page | None:
-        """Stage 5: takes out the keys by these numbers, which other pages keep."""
+        """Run stage 5: remove the keys with these numbers, which other pages keep."""
         if self.cleaning.dedup == "lines":
             return remove_lines(page, lost, self.cleaning, self.counter, tally)
         if self.cleaning.dedup == "spans":
@@ -126,7 +126,7 @@ class Rules:
         return page
 
     def finish(self, page: Page, tally: Tally) -> Page | None:
-        """Stages 6 and 7."""
+        """Run stages 6 and 7."""
         kept: Page | None = page
         if self.cleaning.languages:
             kept = self._language.keep(page, tally)
@@ -135,7 +135,7 @@ class Rules:
         return kept
 
     def split(self, page: Page) -> str:
-        """Stage 8: the split that a page is written to.
+        """Return the split that a page is written to (stage 8).
 
         Source: c4.C4._split_generators: "train" and "validation", or "fr" and "fr-validation".
         """

@@ -1,30 +1,30 @@
-r"""WARC files (ISO 28500), compressed or not, around what is damaged.
+r"""Reader of WARC files (ISO 28500), compressed or not, that skips damaged parts.
 
-The records of WARC files (ISO 28500, versions 1.0 and 1.1), around what is damaged.
+`read_records` yields the records of WARC files (versions 1.0 and 1.1):
 
     for found in read_records(read_members(file)):
         Record(offset, headers, body)       headers by their lower-cased names
-        Damage(offset, reason)              what could not be read, and where
+        Damage(offset, reason)              unreadable data, and its position
 
-A record is its version line, its headers, an empty line, and as many bytes as its Content-Length
-says; then the file, or the gzip member, ends, or the next version line comes. Where that does not
-hold, the record goes to the next version line, if there is an empty line before it; otherwise it
-was cut off, and is lost. No more than one record is held: one of more than `max_bytes` is passed
-over as it streams by.
+A record is its version line, its headers, an empty line, and as many bytes as its Content-Length.
+After it the file or the gzip member ends, or the next version line follows. If this does not hold,
+the record ends at the next version line, provided that an empty line precedes it; otherwise it was
+cut off, and is lost. Only one record is held in memory: a record of more than `max_bytes` is
+skipped while it is streamed.
 
-The bytes of a file that may be compressed, member by member, around what is damaged.
+`read_members` yields the bytes of a file that may be compressed, member by member.
 
-A file of Common Crawl is a row of gzip members, one for each record. Where one cannot be
-decompressed its bytes before the damage are given, and reading goes on at the next header of a
-member that can be found behind its own.
+A file of Common Crawl is a sequence of gzip members, one per record. If a member cannot be
+decompressed, its bytes before the damage are given, and reading continues at the next header of a
+member that can be found after its own.
 
     for event in read_members(file):
         Start(offset)       a member, or a file that is not compressed, begins
-        bytes               what is in it
-        End("", ...)        it ended well; with a reason it did not
+        bytes               its content
+        End("", ...)        it ended without an error; else with a reason
 
-RFC 1952 is the format. Time is linear in the size of the file, whatever is in it: bytes are read
-again after damage, but not more than `_READ_AGAIN` times the file.
+The format is RFC 1952. Time is linear in the size of the file, whatever it contains: bytes are read
+again after damage, but no more than `_READ_AGAIN` times the file's size.
 """
 
 import re
@@ -43,7 +43,7 @@ _READ_AT_LEAST = 1 << 26
 
 @runtime_checkable
 class Readable(Protocol):
-    """A file that is open for reading bytes, and seekable."""
+    """A seekable file that is open for reading bytes."""
 
     def read(self, size: int = ..., /) -> bytes: ...
     def seek(self, offset: int, whence: int = ..., /) -> int: ...
@@ -51,11 +51,11 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A member begins.
+    """Event at the start of a member.
 
     Attributes:
-      offset: of its first byte in the file.
-      plain: it is the whole of a file that is not compressed.
+      offset: position of its first byte in the file.
+      plain: True for a file that is not compressed, as one member.
     """
 
     offset: int
@@ -64,11 +64,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A member ended.
+    """Event at the end of a member.
 
     Attributes:
-      reason: why it could not be read to its end; "" where it was.
-      cut: the file ended first, so that the bytes that were given are right.
+      reason: the error that stopped reading it; "" if it is complete.
+      cut: True if the file ended first, so the bytes that were given are correct.
     """
 
     reason: str = ""
@@ -79,11 +79,11 @@ Event = Start | End | bytes
 
 
 class _Exhausted(Exception):
-    """So much is damaged that reading around it would not end."""
+    """Error of a file with too much damage to read it in linear time."""
 
 
 class _File:
-    """A file whose reading is counted."""
+    """File that counts the bytes that are read."""
 
     def __init__(self, file: Readable):
         self._file = file
@@ -106,7 +106,7 @@ class _File:
 
 
 def read_members(file: Readable, *, compressed: bool = False) -> Iterator[Event]:
-    """Gives a file's bytes, decompressed where it begins like gzip."""
+    """Yield a file's bytes, decompressed if it begins like gzip."""
     counted = _File(file)
     first = counted.read()
     if not first:
@@ -125,11 +125,11 @@ def read_members(file: Readable, *, compressed: bool = False) -> Iterator[Event]
 
 
 def _gzip_members(file: _File, data: bytes) -> Iterator[Event]:
-    """As `read_members`; `data` are the file's first bytes."""
+    """Yield events as `read_members` does; `data` are the file's first bytes."""
     offset = 0
     while True:
         padded = len(data)
-        data = data.lstrip(b"\0")  # what tapes and block devices put behind a member
+        data = data.lstrip(b"\0")  # padding of tapes and block devices after a member
         offset += padded - len(data)
         if not data:
             data = file.read()
@@ -157,11 +157,11 @@ def _gzip_members(file: _File, data: bytes) -> Iterator[Event]:
 
 
 class _Member:
-    """One member.
+    """One gzip member.
 
     Attributes:
-      end: how it ended, when its pieces are read.
-      size: its compressed bytes, and `unused` what was read behind them, where it ended well.
+      end: the end event, after its pieces are read.
+      size: its compressed bytes if it is complete; `unused` are the bytes read after them.
     """
 
     def __init__(self, file: _File, offset: int, data: bytes):
@@ -196,7 +196,7 @@ class _Member:
                     return
 
     def _salvage(self, produced: int) -> Iterator[bytes]:
-        """What the failing call had decompressed already, and lost: the bytes after `produced`."""
+        """Yield bytes after `produced` that the failing call had decompressed, and lost."""
         self._file.seek(self._offset)
         inflate, behind = zlib.decompressobj(wbits=31), produced
         while data := self._file.read():
@@ -218,7 +218,7 @@ class _Member:
 
 
 def _before_error(inflate: "zlib._Decompress", data: bytes) -> bytes:
-    """What `data` gives before the byte that fails, by feeding it in ever smaller pieces."""
+    """Return the output of `data` before the failing byte, by feeding it in ever smaller pieces."""
     given = b""
     for step in (1 << 10, 1 << 5, 1):
         while data:
@@ -241,7 +241,7 @@ def _reason(error: zlib.error) -> str:
 
 
 def _find_member(file: _File, offset: int) -> int | None:
-    """Where the next member begins that can be decompressed at all, from `offset` on."""
+    """Return the offset of the next member, from `offset` on, with data that decompresses."""
     for found in _headers(file, offset):
         inflate = zlib.decompressobj(wbits=31)
         file.seek(found)
@@ -256,7 +256,7 @@ def _find_member(file: _File, offset: int) -> int | None:
 
 
 def _headers(file: _File, offset: int) -> Iterator[int]:
-    """Where a member might begin, from `offset` on."""
+    """Yield offsets at which a member might begin, from `offset` on."""
     data, keep = b"", len(_HEADER)
     while True:
         file.seek(offset + len(data))
@@ -266,7 +266,7 @@ def _headers(file: _File, offset: int) -> Iterator[int]:
         data += chunk
         at = data.find(_HEADER)
         while 0 <= at < len(data) - keep:
-            if data[at + keep] < 0x20:  # the flags that are in use
+            if data[at + keep] < 0x20:  # only the defined flags are set
                 yield offset + at
             at = data.find(_HEADER, at + 1)
         offset += max(0, len(data) - keep)
@@ -274,7 +274,7 @@ def _headers(file: _File, offset: int) -> Iterator[int]:
 
 
 MAX_RECORD_BYTES = 1 << 24
-"""A record that is longer is not read. Common Crawl cuts payloads at 1 MiB, and at 5 MiB."""
+"""Maximum record size. Common Crawl truncates payloads at 1 MiB, and at 5 MiB."""
 _MAX_HEADER_BYTES = 1 << 16
 _VERSION = re.compile(rb"WARC/[01]\.[0-9]{1,2}[ \t]*\r?\n")
 _NEXT = re.compile(rb"WARC/[01]\.[0-9]{1,2}[ \t]{0,8}\r?\n(?=(?:WARC|Content)-[A-Za-z-]{1,64}:)")
@@ -288,14 +288,14 @@ _TOO_LONG = "the record is longer than the limit"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record.
+    """A WARC record.
 
     Attributes:
-      offset: in the file, of the record; in a compressed file of the gzip member that it begins in.
-      headers: by lower-cased name; of a name that is there twice, the last.
+      offset: position of the record in the file; in a compressed file, of its first gzip member.
+      headers: by lower-cased name; if a name is repeated, the last value.
       body: its block.
-      note: what is wrong with it though it can be read; "" where nothing is. Notes and reasons say
-        nothing of the one record, so that they can be counted.
+      note: the problem of a record that could still be read; "" if there was no problem. Notes and
+        reasons do not include details of the record, so that they can be counted.
     """
 
     offset: int
@@ -306,7 +306,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that cannot be read; `offset` as in `Record`."""
+    """Data that cannot be read; `offset` as in `Record`."""
 
     offset: int
     reason: str
@@ -315,14 +315,14 @@ class Damage:
 def read_records(
     events: Iterator[Event], *, max_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Record | Damage]:
-    """Reads a file's records."""
+    """Yield a file's records."""
     stream = _Stream(events)
     while segment := stream.segment():
         yield from _Parser(segment, max_bytes).records()
 
 
 class _Stream:
-    """Events with a look at what comes."""
+    """Events with lookahead."""
 
     def __init__(self, events: Iterator[Event]):
         self._events = events
@@ -332,17 +332,17 @@ class _Stream:
         return self._back.pop() if self._back else next(self._events, None)
 
     def segment(self) -> "_Segment | None":
-        """The bytes from the next member on."""
+        """Return the bytes from the next member on."""
         event = self.next()
         while event is not None and not isinstance(event, Start):
-            if isinstance(event, End) and event.reason:  # the end of all reading
+            if isinstance(event, End) and event.reason:  # nothing more is read
                 self._back.append(event)
                 return _Segment(self, Start(0))
             event = self.next()
         return None if event is None else _Segment(self, event)
 
     def joins(self) -> Start | None:
-        """Takes the next member's start, if a record that began before it may go on in it."""
+        """Take the next member's start, if a record that began before it may continue in it."""
         held: list[Event] = []
         seen = b""
         while len(seen) < len(b"WARC/") and (event := self.next()) is not None:
@@ -360,11 +360,11 @@ class _Stream:
 
 
 class _Segment:
-    """Bytes that follow on each other: those of a member, and of those that go on with it.
+    """Contiguous bytes of a member, and of further members that continue it.
 
     Attributes:
-      buffer: what was taken and is not consumed.
-      end: how the last member ended; None before it has.
+      buffer: bytes that are read but not consumed.
+      end: the end of the last member; None before it.
     """
 
     def __init__(self, stream: _Stream, start: Start):
@@ -376,7 +376,7 @@ class _Segment:
         self.end: End | None = None
 
     def offset(self) -> int:
-        """Where in the file the first byte of `buffer` is; see `Record.offset`."""
+        """Return the position in the file of the first byte of `buffer`, as in `Record.offset`."""
         here = self._base + self._at
         if self._plain:
             return here
@@ -385,7 +385,7 @@ class _Segment:
         return self._marks[0][1]
 
     def more(self) -> bool:
-        """Takes another piece of the member; False at its end."""
+        """Read another piece of the member; return False at its end."""
         if self.end is not None:
             return False
         event = self._stream.next()
@@ -397,7 +397,7 @@ class _Segment:
         return False
 
     def join(self) -> bool:
-        """Goes on with the next member, if this one ended well and that begins no record."""
+        """Continue with the next member, if this one is complete and that begins no record."""
         if self.end is None or self.end.reason:
             return False
         start = self._stream.joins()
@@ -408,14 +408,14 @@ class _Segment:
         return True
 
     def need(self, size: int) -> bool:
-        """Takes bytes, of the next members too, until there are `size`; whether there are."""
+        """Read until there are `size` bytes, also from the next members; return False if not."""
         while len(self._data) - self._at < size:
             if not self.more() and not self.join():
                 return False
         return True
 
     def consume(self, size: int) -> None:
-        """Passes over `size` bytes that are there."""
+        """Discard `size` bytes of the buffer."""
         self._at += size
         if self._at == len(self._data) or self._at > _COMPACT:
             del self._data[: self._at]
@@ -430,25 +430,25 @@ class _Segment:
         return bytes(self._data[self._at + start : self._at + stop])
 
     def match(self, pattern: re.Pattern[bytes], start: int) -> int:
-        """Where a match at `start` ends; -1 where there is none."""
+        """Return the end of a match at `start`, or -1."""
         found = pattern.match(self._data, self._at + start)
         return found.end() - self._at if found else -1
 
     def blank(self, start: int) -> int:
-        """Where the first empty line from `start` on ends; -1 where there is none."""
+        """Return the end of the first empty line from `start` on, or -1."""
         found = _BLANK.search(self._data, self._at + start)
         return found.end() - self._at if found else -1
 
     def next_version(self, start: int) -> int:
-        """Where the next version line from `start` on begins; -1 where there is none.
+        """Return the start of the next version line from `start` on, or -1.
 
-        It need not begin its line: what was cut off before it may have no end.
+        It need not be at the start of a line: a truncated record before it may have no end.
         """
         found = _NEXT.search(self._data, self._at + start)
         return found.start() - self._at if found else -1
 
     def after_newlines(self, start: int) -> int:
-        """Where the first byte from `start` on is that ends no line, in this member."""
+        """Return the position of the first byte from `start` on, in this member, after newlines."""
         while True:
             start = self.match(_NEWLINES, start)
             if start < self.size or not self.more():
@@ -456,7 +456,7 @@ class _Segment:
 
 
 class _Parser:
-    """The records of a segment."""
+    """Parser of the records of a segment."""
 
     def __init__(self, segment: _Segment, max_bytes: int):
         self._segment, self._max_bytes = segment, max_bytes
@@ -474,7 +474,7 @@ class _Parser:
             yield Damage(start, segment.end.reason)
 
     def _next(self) -> Record | Damage:
-        """The record that begins here, or what is wrong with it; consumes it."""
+        """Return the record that begins here, or its damage, and consume it."""
         segment, offset = self._segment, self._segment.offset()
         self._count += 1
         begin = self._version()
@@ -505,7 +505,7 @@ class _Parser:
         return self._to_next(offset, headers, declared)
 
     def _version(self) -> int:
-        """Where the version line at the front ends; -1 where there is none."""
+        """Return the end of the version line at the front, or -1."""
         segment = self._segment
         while True:
             end = segment.match(_VERSION, 0)
@@ -518,7 +518,7 @@ class _Parser:
                 return -1
 
     def _header_end(self, begin: int) -> int:
-        """Where the body begins; -1 where no empty line ends the headers."""
+        """Return the start of the body; -1 if no empty line ends the headers."""
         segment, searched = self._segment, begin - 1
         while True:
             end = segment.blank(searched)
@@ -529,9 +529,9 @@ class _Parser:
                 return -1
 
     def _ends(self, length: int) -> bool:
-        """Whether a record may end `length` bytes on: an empty line, a record, or nothing follows.
+        """Return whether a record may have `length` bytes: an empty line, record or end follows.
 
-        An empty line is enough, for what follows it may be damaged and this record not.
+        An empty line is enough, because the data after it may be damaged and this record not.
         """
         segment = self._segment
         after = segment.after_newlines(length)
@@ -542,7 +542,7 @@ class _Parser:
         return b"WARC/".startswith(segment.slice(after, after + 5))
 
     def _is_damaged(self) -> bool:
-        """Whether the checksum that failed is of the record alone that was just consumed."""
+        """Return whether the failed checksum covers only the record that was just consumed."""
         end = self._segment.end
         return (
             self._count == 1
@@ -553,7 +553,7 @@ class _Parser:
         )
 
     def _to_next(self, offset: int, headers: dict[str, str], declared: str) -> Record | Damage:
-        """Reads a record whose Content-Length is wrong up to the next version line."""
+        """Read a record with a wrong Content-Length up to the next version line."""
         segment = self._segment
         stop, searched = -1, 0
         while stop < 0:
@@ -575,7 +575,7 @@ class _Parser:
         return Record(offset, headers, body.rstrip(b"\r\n"), f"{what}; read to the next record")
 
     def _pass_over(self, length: int) -> None:
-        """Consumes `length` bytes, but not beyond the next version line."""
+        """Consume `length` bytes, but not beyond the next version line."""
         segment = self._segment
         while length > 0 and segment.need(1):
             goes_on = segment.need(min(length, _COMPACT) + 2 * _LONGEST_NEXT)
@@ -588,7 +588,7 @@ class _Parser:
             length -= size
 
     def _seek(self) -> None:
-        """Consumes what is before the next version line, or all of the segment."""
+        """Consume the bytes before the next version line, or all of the segment."""
         segment = self._segment
         while True:
             stop = segment.next_version(0)
@@ -602,7 +602,7 @@ class _Parser:
 
 
 def _parse(block: bytes) -> dict[str, str] | None:
-    """The fields of a header; None where a line is none."""
+    """Return the fields of a header; None if a line is not a field."""
     headers: dict[str, str] = {}
     name = ""
     for line in block.decode("utf-8", "replace").split("\n"):

@@ -1,19 +1,19 @@
-"""From a data config to batches, whose position can be saved: the only way from text to a step.
+"""Batches of a data config, with positions that can be saved: the only way from text to a step.
 
     batches = train_batches(data, vocabulary, seed=0)
     batch = next(batches)                # {"encoder_input_tokens": int32 [B, inputs_length], ...}
     position = batches.state()           # bytes for the checkpoint: after the batch just handed out
-    train_batches(data, vocabulary, seed=0).restore(position)     # goes on with the next one
+    train_batches(data, vocabulary, seed=0).restore(position)     # resumes with the next batch
 
 The data are offline caches (`data.cache`), read with neither TensorFlow nor seqio, or a task or a
-mixture that is tokenized while it is read (`data.reading`). Behind the tokens, both are sources of
+mixture that is tokenized while it is read (`data.reading`). After tokenization both are sources of
 one `stream.Stream`: the same mixing, corruption, layouts and batches.
 
-A position is the number of a window of examples and of a row in it (`stream`), with batches of
-several shapes which examples wait (`scheduled`), and of a task that is streamed the examples that
-were read ahead. Each process takes its own rows of every global batch, so the batches, and the
-positions, are the same whatever the number of processes. Of a cache, it reads the examples of its
-rows only; of a task, it tokenizes all of them.
+A position holds the index of a window of examples and of a row in it (`stream`). With batches of
+several shapes it also holds the examples that wait (`scheduled`), and for a streamed task the
+examples that were read ahead. Each process takes its own rows of every global batch, so batches and
+positions do not depend on the number of processes. A process reads only the examples of its rows
+from a cache, but tokenizes all examples of a task.
 """
 
 import itertools
@@ -56,13 +56,13 @@ from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 _logger = logging.getLogger(__name__)
 
 _WINDOWS = 256
-"""Windows of examples that are looked at for the length of an epoch."""
+"""Maximum number of windows from which the length of an epoch is estimated."""
 
 # Training.
 
 
 class Batches(Iterator[dict[str, np.ndarray]]):
-    """An endless iterator of one process's rows of every global batch, made ahead in a thread."""
+    """Endless iterator of one process's rows of every global batch, prefetched in a thread."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         kind: bytes = FROM_CACHE,
         refreshes: Refreshes | None = None,
     ):
-        """Starts at the first batch."""
+        """Start at the first batch."""
         self._kind = kind
         self._made, self._stream = batches, batches.stream
         self._part, self._parts = part, parts
@@ -90,13 +90,13 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         self._ahead = Prefetch(self._batches(position))
 
     def _batches(self, position: Position) -> Iterator[tuple[Made, float]]:
-        """Batches from a position on, with the epoch after each."""
+        """Yield batches from a position on, with the epoch after each."""
         while (made := self._made.make(position, part=self._part, parts=self._parts)) is not None:
             position = made.position
             yield made, max(self._made.epochs(position))
 
     def _begin_period(self, refreshes: Refreshes) -> None:
-        """Goes on with the negatives of another search, which no thread reads ahead of."""
+        """Continue with the negatives of the next search, and prefetch only within its period."""
         self._ahead.close()
         self._stream.negatives = refreshes.negatives(self._number)
         self._left = refreshes.left(self._number)
@@ -120,20 +120,20 @@ class Batches(Iterator[dict[str, np.ndarray]]):
 
     @property
     def size(self) -> int | None:
-        """The examples of an epoch; None where a task is streamed."""
+        """The number of examples of an epoch; None if a task is streamed."""
         sizes = [source.size for source in self._stream.sources]
         return None if None in sizes else sum(size or 0 for size in sizes)
 
     @property
     def epoch(self) -> float | None:
-        """The number of passes over the data; in a mixture, of the source that was read most often.
+        """The number of passes over the data; in a mixture, of the most repeated source.
 
-        Whole epochs of a task that is streamed; None where it does not tell them.
+        A streamed task counts complete epochs; None if it does not report them.
         """
         return None if math.isnan(self._epoch) else self._epoch
 
     def state(self) -> bytes:
-        """The position after the last batch that next() handed out, the same in every process."""
+        """Return the position after the last batch that next() returned, equal in all processes."""
         node = {
             "identity": self._identity,
             "window": self._position.window,
@@ -150,18 +150,18 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         return seal(self._kind, zlib.compress(content, level=1))
 
     def restore(self, state: bytes) -> None:
-        """Goes to a position that `state` gave, in any process of any number of processes.
+        """Move to a position from `state`, which any process of any process count may have saved.
 
-        Of what an earlier version saved of a task, in an order that is not made any more, nothing
-        is used: the batches stay where they are, at their beginning, and a warning says so.
+        Positions of tasks from earlier versions cannot be used, because the order has changed: the
+        batches start at the beginning, with a warning.
         """
         if self._kind == ON_THE_FLY and state.startswith(FORMER):
             check_identity(*former_identity(state, self._identity))
             if not self._tells:
                 return
             _logger.warning(
-                "the position in the data was saved by an earlier version, whose order is not made "
-                "any more: the data start over, in the new order"
+                "the position in the data was saved by an earlier version with a different order: "
+                "the data start over, in the new order"
             )
             return
         body = unseal(self._kind, state)
@@ -200,7 +200,7 @@ def train_batches(
     process_index: int = 0,
     process_count: int = 1,
 ) -> Batches:
-    """Training batches, repeated for ever."""
+    """Return training batches, repeated endlessly."""
     share_of_batch(data, process_count)
     sources = training_sources(data, vocabulary, seed=seed, tells=process_index == 0)
     stream = _training_stream(data, vocabulary, sources, seed=seed)
@@ -234,7 +234,7 @@ def _training_stream(
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """The training examples of caches, or of the tasks that data.task names."""
+    """Open the training examples of caches, or of the tasks that data.task names."""
     if data.cache:
         return truncated(data, open_sources(data, vocabulary, split="train"))
     if data.refresh.period:
@@ -242,13 +242,13 @@ def training_sources(
             "data.refresh numbers the examples of a cache: write one with `t5x-lite cache` and "
             "give --data.cache"
         )
-    from t5x_lite.data import reading  # now, because TensorFlow takes seconds
+    from t5x_lite.data import reading  # imported here, because TensorFlow takes seconds
 
     sources = reading.training_sources(data, vocabulary, seed=seed, tells=tells)
     if isinstance(data.batches, config.Scheduled) and any(s.size is None for s in sources):
         raise InputError(
-            "data.batches Scheduled knows the lengths of all examples, which a task that is "
-            "streamed does not have: write a cache with `t5x-lite cache` and give --data.cache, or "
+            "data.batches Scheduled needs the lengths of all examples, which a streamed task does "
+            "not have: write a cache with `t5x-lite cache` and give --data.cache, or "
             "use Bucketed"
         )
     return sources
@@ -305,7 +305,7 @@ def _global_batches(stream: Stream, data: Data) -> OneShape | Grouped:
 def open_sources(
     data: Data, vocabulary: Vocabulary, *, split: str, pass_over: bool = False
 ) -> list[Source]:
-    """Opens the caches that data.cache names."""
+    """Open the caches that data.cache names."""
     mixed = [(Cache(directory), rate) for directory, rate in mixed_sources(data)]
     for cache, _ in mixed:
         _check(cache, data, vocabulary)
@@ -329,7 +329,7 @@ def _are_members(data: Data, tasks: Sequence[str]) -> bool:
 
 
 def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
-    """Refuses a cache that does not go together with a config."""
+    """Raise InputError for a cache that does not fit a config."""
     where, index = cache.directory, cache.index
     is_same = index.vocabulary["digest"] == vocabulary.digest
     if not is_same and isinstance(vocabulary, Tokenizer):
@@ -354,7 +354,7 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
     _check_final_sentinel(cache, data)
     _check_wording(cache, data)
     if index.recipe.ending:
-        data.layout.ending(vocabulary, length=data.inputs_length)  # whether it fits
+        data.layout.ending(vocabulary, length=data.inputs_length)  # raises if it does not fit
     for name, length in (index.recipe.lengths or {}).items():
         now = lengths_of(data)[name]
         if now == length:
@@ -367,7 +367,7 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
 
 
 def _check_final_sentinel(cache: Cache, data: Data) -> None:
-    """Refuses spans that a cache's recipe ends in another way than the config; labels pass."""
+    """Raise InputError if a cache's final sentinel differs from the config; labels may differ."""
     recipe = cache.index.recipe
     ends = bool(recipe.options.get("final_sentinel", False))
     if not recipe.corruption or ends == data.final_sentinel:
@@ -375,7 +375,7 @@ def _check_final_sentinel(cache: Cache, data: Data) -> None:
     if data.final_sentinel and not recipe.can_end_in_sentinel:
         raise InputError(
             f"data.final_sentinel is set, and cache {cache.directory} holds {recipe.corruption}, "
-            "which has none: leave it out"
+            "which has no final sentinel: unset it"
         )
     raise InputError(
         f"cache {cache.directory} was made with data.final_sentinel {ends}, and it is "
@@ -384,13 +384,13 @@ def _check_final_sentinel(cache: Cache, data: Data) -> None:
 
 
 def _check_wording(cache: Cache, data: Data) -> None:
-    """Refuses a cache whose inputs have other words than a config says, or than its task's metrics.
+    """Raise InputError for a cache with another wording of inputs than the config or the metrics.
 
-    A config without a task and without words of its own takes those of its caches.
+    A config without a task and without its own wording takes the wording of its caches.
     """
     here, there = words_of_inputs(data), dict(cache.index.wording)
     if (run := "augment.run") in here and run in there:
-        there[run] = here[run]  # the path of a run is that of a machine
+        there[run] = here[run]  # the path of a run depends on the machine
     if here == there or not (here or data.task):
         return
     name = next(name for name in (*here, *there) if here.get(name) != there.get(name))
@@ -403,13 +403,13 @@ def _check_wording(cache: Cache, data: Data) -> None:
 
 
 def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
-    """A pass over all training examples.
+    """Return the number of examples and batches of a pass over all training examples.
 
-    Rows of packed examples, and batches of several shapes, are counted from the lengths of the
-    examples: all windows up to `_WINDOWS`, else as many windows, evenly spread over the epoch.
+    For packed rows, and for batches of several shapes, batches are counted from the lengths of the
+    examples: in all windows, or in `_WINDOWS` of them, evenly spread over the epoch.
 
     Raises:
-      UnknownSize: a task is streamed.
+      UnknownSize: if a task is streamed.
     """
     one_a_row = not data.pack and not data.batches.buckets()
     if one_a_row and not data.cache:
@@ -422,7 +422,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
     if None in sizes:
         what = "data.pack True" if data.pack else "batches of several shapes"
         raise UnknownSize(
-            f"{what}: a task that is streamed does not say how many rows it makes; write a cache "
+            f"{what}: a streamed task does not give its number of rows; write a cache "
             "with `t5x-lite cache` and give --data.cache, or give --steps"
         )
     total = sum(size or 0 for size in sizes)
@@ -450,7 +450,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
 
 
 def has_task_metrics(data: Data) -> bool:
-    """Return whether data.task has its own metrics, as its cache says; the task is not imported."""
+    """Return whether data.task has metrics, according to its cache, without importing the task."""
     caches = [Cache(directory) for directory, _ in mixed_sources(data)]
     if not data.task or data.task in [c.index.task for c in caches]:
         return any(c.index.has_metrics for c in caches if c.index.task == data.task)
@@ -464,16 +464,16 @@ def eval_batches(
     split: str = "validation",
     max_batches: int | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
+    """Return batches for a held-out loss: one pass in order, independent of the run's seed.
 
-    The last batch, of each shape, is filled up with rows of padding, whose loss weights are 0. A
-    mixture is mixed at its rates, and ends where a source would begin anew; caches and tasks of it
-    that lack the split, or whose data are not there, are passed over.
+    The last batch of each shape is filled with padding rows, which have loss weights of 0. A
+    mixture is mixed at its rates, and ends before a source repeats. Caches and tasks that lack the
+    split or their data are skipped.
     """
     if data.cache:
         sources = open_sources(data, vocabulary, split=split, pass_over=True)
     else:
-        from t5x_lite.data import reading  # now, because TensorFlow takes seconds
+        from t5x_lite.data import reading  # imported here, because TensorFlow takes seconds
 
         sources = reading.held_out_sources(data, vocabulary, split=split)
     tokens = tokens_for(data.layout, vocabulary)

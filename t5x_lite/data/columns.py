@@ -1,4 +1,4 @@
-"""Tables of one's own as text to text: which columns are shown, and which are to be written.
+"""Your own tables as text to text: columns for the inputs and columns for the targets.
 
     Columns(inputs="review: {text}", targets="{stars}", labels=("1=bad", "5=good"))
 
@@ -6,8 +6,8 @@ turns the row text="Fine.", stars="5" of a JSONL, CSV, TSV, Parquet or Arrow fil
 
     {"inputs": "review: Fine.", "targets": "good"}
 
-`data.formats.table_splits` says which files of a directory are which split; the rows of several
-files come one after the other.
+`data.formats.table_splits` assigns the files of a directory to splits. The rows of several files
+are concatenated.
 """
 
 import logging
@@ -25,34 +25,33 @@ from t5x_lite.data.preprocessors import UNKNOWN, fill, places
 _logger = logging.getLogger(__name__)
 
 MOST_LABELS = 1000
-"""Labels that are taken from the data, at most."""
+"""Maximum number of labels that are collected from the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """How a row of a file becomes text.
+    """Rules that turn a row of a file into text.
 
     Attributes:
-      inputs: text that the model reads, with columns in braces: "review: {text}". Of unlabelled
-        text the whole of it; "" is "{text}".
-      second: for an encoder that reads pairs, the second text: "{hypothesis}"; "" is none.
-      targets: text that it should write, or the label: "{label}". A test split may lack it.
-      labels: all targets there are, each as the file writes it ("negative") or with the word to be
-        written for it ("0=negative"); none where targets are free text, or where a task takes them
-        from the training rows.
-      id: a column of which no two rows of a split may hold the same; "" is none.
-      quoting: whether an entry of a CSV or TSV file may stand in quotation marks, as spreadsheets
-        write them; else they are characters like others.
+      inputs: input text, with columns in braces: "review: {text}". For unlabelled text the complete
+        text; "" is "{text}".
+      second: second text, for an encoder that reads pairs: "{hypothesis}"; "" disables it.
+      targets: target text, or the label: "{label}". A test split may lack it.
+      labels: all possible targets, each as the file has it ("negative") or with the word to write
+        for it ("0=negative"); empty if targets are free text, or if a task collects them from the
+        training rows.
+      id: a column with a unique value for each row of a split; "" numbers the rows.
+      quoting: if True, entries of a CSV or TSV file may be in quotation marks, as spreadsheets
+        write them; if False, quotation marks are ordinary characters.
       train: files of the training split, or patterns such as "2024-*.csv", relative to
-        data.directory; none are those that have a split's name.
-      validation: of the validation split.
-      test: of the test split.
-      min_score: of parallel lines with scores, the lowest score that is kept; None keeps all.
-      hold_out: where there are no validation files, about one training row in so many is held out
-        for validation, by a hash of its inputs; 0 holds out none, and of unlabelled text one in
-        100.
-      stream: whether rows are read as they are needed, and shuffled through data.shuffle_buffer;
-        else they are held in memory, and permuted as a whole. None goes by the size of the files.
+        data.directory; by default the files with a split's name.
+      validation: files of the validation split, as in `train`.
+      test: files of the test split, as in `train`.
+      min_score: minimum score of parallel lines with scores; None keeps all lines.
+      hold_out: without validation files, about one training row in this many is held out for
+        validation, by a hash of its inputs; 0 holds out no rows, or for unlabelled text one in 100.
+      stream: if True, rows are read as needed and shuffled through data.shuffle_buffer; if False,
+        they are held in memory and permuted completely. None decides by the size of the files.
     """
 
     inputs: str = ""
@@ -76,15 +75,15 @@ class Columns:
             raise InputError(f"data.columns.hold_out must be 0 or at least 2: got {self.hold_out}")
 
     def entries(self) -> tuple[str, ...]:
-        """The labels as the file writes them."""
+        """Return the labels as the file has them."""
         return tuple(label.partition("=")[0] for label in self.labels)
 
     def words(self) -> tuple[str, ...]:
-        """The labels as they are written in a target."""
+        """Return the labels as they are written in a target."""
         return tuple(label.partition("=")[2] or label for label in self.labels)
 
     def check(self) -> None:
-        """Refuses columns that do not say what is shown and what is written."""
+        """Raise InputError if the inputs or the targets name no column."""
         for name in ("inputs", "targets"):
             if not places(getattr(self, name)):
                 raise InputError(
@@ -93,7 +92,7 @@ class Columns:
                 )
 
     def splits(self, directory: str) -> dict[str, tuple[Table, ...]]:
-        """The tables of each split; with `hold_out`, validation may be part of training."""
+        """Return the tables of each split; with `hold_out`, validation may be part of training."""
         own = {name: getattr(self, name) for name in SPLITS}
         found = table_splits(directory, patterns=own)
         if self.hold_out and "train" in found and "validation" not in found:
@@ -101,7 +100,7 @@ class Columns:
         return found
 
     def examples(self, sources: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
-        """The examples of a split: "inputs", "second", "targets" and "id", by default a number."""
+        """Yield the examples of a split: "inputs", "second", "targets" and "id" (or a number)."""
         needed = [*places(self.inputs), *places(self.second), *([self.id] if self.id else [])]
         if split != "test":
             needed += places(self.targets)
@@ -117,7 +116,7 @@ class Columns:
             fields = texts_of(row)
             identity = fields[self.id] if self.id else str(count)
             if identity in seen:
-                raise InputError(f"{row.where}: {self.id} {identity!r} is that of {seen[identity]}")
+                raise InputError(f"{row.where}: {self.id} {identity!r} is also in {seen[identity]}")
             if self.id and not self.stream:
                 seen[identity] = row.where
             second = {"second": fill(self.second, fields)} if self.second else {}
@@ -129,12 +128,12 @@ class Columns:
             }
 
     def held_out(self, example: dict[str, Any]) -> bool:
-        """Whether a row of a table without a validation split is held out for validation."""
+        """Return whether a row is held out for validation, in a table without such a split."""
         text = f"{example['inputs']}\n{example.get('second', '')}"
         return zlib.crc32(text.encode("utf-8", "surrogatepass")) % self.hold_out == 0
 
     def known_labels(self, sources: Sequence[Table]) -> tuple[str, ...]:
-        """`labels`, or all targets of these tables."""
+        """Return `labels`, or if not set, all targets of these tables."""
         if self.labels:
             return self.labels
         found: set[str] = set()
@@ -168,12 +167,12 @@ class Columns:
 
     @staticmethod
     def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
-        """Labels of the data: numbers in their order, other texts sorted."""
+        """Return the labels of the data: numbers in numeric order, other texts sorted."""
         found = sorted(labels, key=_order)
         divided = [label for label in found if "=" in label]
         if divided:
             raise InputError(
-                f"the label {divided[0]!r} has a '=': say all labels by data.columns.labels, each "
+                f"the label {divided[0]!r} has a '=': give all labels in data.columns.labels, each "
                 "with a word, such as 0=no 1=yes"
             )
         return tuple(found)
@@ -185,13 +184,13 @@ class Columns:
         text = fill(self.targets, row.fields)
         if not self.labels:
             return text
-        # A label is looked up as a whole: "{label}" as a rule.
+        # The complete target is looked up as a label: usually "{label}".
         found = Row(row.where, {"label": text})
         return self.words()[label_index(found, "label", self.entries())]
 
 
 def _order(label: str) -> tuple[bool, float, str]:
-    """Numbers first, by their value."""
+    """Return a sort key: numbers first, by their value."""
     try:
         return False, float(label), label
     except ValueError:

@@ -1,6 +1,4 @@
-"""What a run reads: the `Data` config and its parts.
-
-What a run reads: the `Data` config, and the arguments that every task function gets.
+"""The `Data` config of a run, and the arguments that every task function gets.
 
 A task is named "module:function" and imported late, so that reading a config never loads
 TensorFlow:
@@ -9,23 +7,23 @@ TensorFlow:
 
 `function` takes `TaskArguments` and returns a `seqio.Task`.
 
-When hard negatives are looked for again, with the model that is being trained (ANCE).
+Hard negatives can be searched again with the model in training (ANCE).
 
     Data(..., refresh=Refresh(period=10_000, directory="work/retriever/refresh"))
 
-Rows of the steps [k m, (k + 1) m), m the period, have negatives of the index of the checkpoint of
-step (k - lag) m: the passages nearest to their queries, without the answers. Where that is 0 or
-less they have those that the cache holds, of BM25 as a rule. So which negatives a step has does not
-depend on how fast the search is: a run that is killed, or whose search is slow, has the same ones.
+The period is m. Rows of the steps [k m, (k + 1) m) have negatives from an index of the checkpoint
+of step (k - lag) m: the passages nearest to their queries, without the positives. If that step is 0
+or less, they have the negatives of the cache, usually from BM25. So the negatives of a step do not
+depend on the speed of the search: a run that is killed, or has a slow search, gets the same ones.
 
-With batches by length (`shapes.Bucketed`) a row goes by the longest of the passages that are drawn
-for it, new negatives included. Rows that wait for a full batch when a search takes effect are
-sorted into buckets again.
+With batches by length (`Bucketed`), the longest passage that is sampled for a row sets its length,
+new negatives included. Rows that wait for a full batch when a new search takes effect are sorted
+into buckets again.
 
 Source: Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense
-Text Retrieval", section 4; there negatives are as new as the search just is.
+Text Retrieval", section 4. There the newest available search is used.
 
-Retrieval augmentation: the first passages of a run stand behind each input.
+Retrieval augmentation adds the first passages of a run to each input.
 
     Data(
         task="tasks.squad:closed_book",
@@ -36,33 +34,32 @@ turns the inputs "who wrote Emma" into
 
     question: who wrote Emma context: Emma Emma is a novel by Jane Austen. Jane Austen An author ...
 
-A query of the run is the example's "id", or else its "idx": an id of SQuAD, TriviaQA or RACE, the
-number of a row of GLUE, of SWAG and of your own tables (from 0), or data.columns.id. Passages are
-"title text", best first. They lose words at their end until the whole row fits into
-data.inputs_length, so that the question is never cut, wherever the template has it.
+The query id in the run is the example's "id", or else its "idx": an id of SQuAD, TriviaQA or RACE,
+the row number in GLUE, SWAG and your own tables (from 0), or data.columns.id. Passages are "title
+text", best first. Words are removed from their ends until the row fits data.inputs_length, so the
+question is never truncated, wherever the template has it.
 
-Source: Lewis et al. 2020, "Retrieval-Augmented Generation", section 2; the form of the text is that
-of Izacard and Grave 2021, "Leveraging Passage Retrieval with Generative Models", section 3, with
-all passages in one input.
+Source: Lewis et al. 2020, "Retrieval-Augmented Generation", section 2. The text has the form of
+Izacard and Grave 2021, "Leveraging Passage Retrieval with Generative Models", section 3, with all
+passages in one input.
 
-Static shapes of batches: one, or a few by the length of the rows.
+Batches have one static shape, or a few that are chosen by the length of the rows.
 
     Data(..., inputs_length=8192, batch_size=4, batches=Bucketed({512: 64, 2048: 12, 8192: 4}))
 
-A row of 300 tokens that is padded to 8192 costs as much as a full one. With `Bucketed` it goes to a
-batch of 64 rows of 512 tokens. Each shape is a compiled program of its own, so that there should be
-few.
+A row of 300 tokens that is padded to 8192 costs as much as a full one. `Bucketed` puts it into a
+batch of 64 rows of 512 tokens. Each shape is compiled as a separate program, so use only a few.
 
-Examples come in the order that they have with one shape. Each waits in the bucket of its length,
-and a bucket that is full is the next batch. With two rows of 4 and one of 8 tokens a batch:
+Examples come in the same order as with one shape. Each waits in the bucket for its length, and a
+full bucket is the next batch. With two rows of 4 tokens and one row of 8 tokens per batch:
 
     lengths of the examples    3   7   4   2   8   1
     batches                    [7]  [3 4]  [8]  [2 1]
 
-So the order of batches follows from the order of examples alone. No example is dropped: those that
+So the order of batches depends only on the order of examples. No example is dropped: examples that
 wait when the data end go into batches of the next epoch. BGE-M3 is trained with batches by length
-(Chen et al. 2024, "Efficient Batching"); in its code the last batch of a group has a shape of its
-own.
+(Chen et al. 2024, "Efficient Batching"); in its code the last batch of a group has a different
+shape.
 """
 
 import dataclasses
@@ -85,14 +82,14 @@ from t5x_lite.layouts.text import Seq2Seq
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refresh:
-    """Negatives that `t5x-lite refresh` looks for while training goes on.
+    """Hard negatives that `t5x-lite refresh` searches during training.
 
     Attributes:
-      period: steps between two searches; 0 has none. Checkpoints must be saved at these steps.
-      lag: so many periods are between the checkpoint that searches and the steps that use what it
-        finds; with 0 training waits for each search.
-      top: passages of a query that are kept; data.layout.negatives of them are drawn.
-      directory: where the searches stand, WORKDIR/refresh as a rule.
+      period: steps between two searches; 0 disables them. Checkpoints must be saved at these steps.
+      lag: periods between the checkpoint that searches and the steps that use its negatives; with 0
+        training waits for each search.
+      top: passages kept per query; data.layout.negatives of them are sampled.
+      directory: directory of the search results, usually WORKDIR/refresh.
     """
 
     period: Whole = 0
@@ -109,32 +106,32 @@ class Refresh:
             )
 
     def searched_by(self, number: int) -> int:
-        """The step of the checkpoint that searches for a batch; 0 is the cache's own negatives.
+        """Return the step of the checkpoint that searches for a batch, or 0 for the cache.
 
         Args:
-          number: of the batch, from 0.
+          number: index of the batch, from 0.
         """
         return max(0, (number // self.period - self.lag) * self.period)
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for a saved position in the data to fit, as JSON."""
+        """Return the settings that a saved data position depends on, as JSON."""
         return {"refresh": [self.period, self.lag, self.top]} if self.period else {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augment:
-    """Passages of a run behind each input.
+    """Passages of a run that are added to each input.
 
     Attributes:
-      run: a run of TREC's form, of MS MARCO's, or of JSON lines (`data.formats.rankings`), whose
-        queries are the ids of the examples; "{split}" in its path is train, validation or test. ""
-        adds no passages.
-      passages: the file with the passages that the run ranks (`data.formats.passages`); several
-        with commas between.
-      k: passages of an example at most.
-      template: the text of the inputs; {inputs} is the task's own, {passages} all passages.
+      run: a run in TREC or MS MARCO format, or as JSON lines (`data.formats.rankings`), with the
+        example ids as queries; "{split}" in its path is train, validation or test. "" adds no
+        passages.
+      passages: the file with the passages that the run ranks (`data.formats.passages`); separate
+        several files with commas.
+      k: maximum passages per example.
+      template: the text of the inputs; {inputs} is the task's text, {passages} all passages.
       passage: the text of one passage, with {title} and {text}.
-      missing: "error" refuses examples that the run lacks; "keep" shows them without passages, and
+      missing: "error" rejects examples that the run lacks; "keep" keeps them without passages, and
         logs their number.
     """
 
@@ -163,20 +160,20 @@ class Augment:
                 )
 
     def identity(self) -> dict[str, Any]:
-        """The settings that a saved position in the data depends on, as JSON."""
+        """Return the settings that a saved data position depends on, as JSON."""
         return {"augment": dataclasses.asdict(self)} if self.run else {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """How rows are divided into batches: `Fixed()` or `Bucketed(...)`."""
+    """Rule by which rows are divided into batches: `Fixed()` or `Bucketed(...)`."""
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
-        """The static shapes, (tokens of a row, rows), shortest first; () where there is one."""
+        """Return the static shapes (row length, rows), shortest first; () if there is only one."""
         return ()
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for a saved position in the data to fit, as JSON."""
+        """Return the settings that a saved data position depends on, as JSON."""
         return {}
 
 
@@ -187,24 +184,25 @@ class Fixed(Batches):
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Bucketed(Batches):
-    """Rows are grouped by their length; each group has a length and a number of rows of its own.
+    """Rows grouped by length; each group has its own row length and number of rows.
 
-    A row's length is that of its longest text, of `Groups` the longest passage. It goes to the
-    shortest length that holds it. The longest length and its rows must be data.inputs_length
-    (data.targets_length with `Groups`, whose queries all have data.inputs_length) and
-    data.batch_size: texts are cut to it, and what is measured besides the loss has that shape.
+    The length of a row is the length of its longest text, with `Groups` of its longest passage. A
+    row goes to the shortest group that holds it. The longest length and its rows must equal
+    data.inputs_length (data.targets_length with `Groups`, where all queries have
+    data.inputs_length) and data.batch_size: texts are truncated to that length, and metrics other
+    than the loss are computed in batches of that shape.
 
     Attributes:
-      shapes: (tokens of a row, rows of the global batch), shortest first.
+      shapes: (row length in tokens, rows of the global batch), shortest first.
     """
 
     shapes: tuple[tuple[int, int], ...]
 
     def __init__(self, shapes: Mapping[int, int] | Iterable[tuple[int, int]]):
-        """Takes {tokens of a row: rows of the global batch}, or pairs of them.
+        """Take a mapping {row length in tokens: rows of the global batch}, or pairs of them.
 
         Raises:
-          InputError: there is none, one is below 1, or the lengths do not grow.
+          InputError: if shapes is empty, a value is below 1, or the lengths do not increase.
         """
         pairs = shapes.items() if isinstance(shapes, Mapping) else shapes
         object.__setattr__(self, "shapes", tuple((length, rows) for length, rows in pairs))
@@ -224,26 +222,28 @@ class Bucketed(Batches):
             )
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
-        """See `Batches.buckets`."""
+        """Return the static shapes, as `Batches.buckets` does."""
         return self.shapes
 
     def identity(self) -> dict[str, Any]:
-        """See `Batches.identity`."""
+        """Return the settings that a saved data position depends on, as `Batches.identity` does."""
         return {"batches": [list(shape) for shape in self.shapes]}
 
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Scheduled(Bucketed):
-    """As `Bucketed`, in an order that is worked out for each epoch, of caches alone.
+    """Batches by length as in `Bucketed`, in an order computed per epoch; only for caches.
 
-    A batch has examples of one length and of one cache, so that each set of pairs has its own
-    in-batch negatives. The order of batches is a function of (seed, epoch); it needs no queue, and
-    what does not fill a batch is not seen in that epoch (`data.scheduled`). A row of `Groups`
-    goes by the longest of its query and of all passages that it may draw.
+    All examples of a batch have one length group and one cache, so each set of pairs has its own
+    in-batch negatives. The order of batches is a function of (seed, epoch) and needs no queue.
+    Examples that do not fill a batch are skipped in that epoch (`data.scheduled`). The longest text
+    of a row of `Groups` sets its length, counting all passages that it may sample.
 
     Attributes:
-      small: where fewer examples of a cache have a length, they go with the next longer ones.
-      drop: where fewer are left, they are never seen.
+      small: minimum examples of a cache in a length group; a smaller group joins the next longer
+        one.
+      drop: minimum examples of a group after joining; a smaller group, or one that does not fill a
+        batch, is never used.
     """
 
     small: Whole
@@ -255,10 +255,11 @@ class Scheduled(Bucketed):
         small: int = 0,
         drop: int = 0,
     ):
-        """Takes {tokens of a row: rows of the global batch}, or pairs of them.
+        """Take a mapping {row length in tokens: rows of the global batch}, or pairs of them.
 
         Raises:
-          InputError: as `Bucketed`; or long rows are more than short ones, or a number is negative.
+          InputError: as in `Bucketed`; or if a longer length has more rows than a shorter one, or a
+            number is negative.
         """
         super().__init__(shapes)
         object.__setattr__(self, "small", small)
@@ -266,7 +267,7 @@ class Scheduled(Bucketed):
         rows = [rows for _, rows in self.shapes]
         if rows != sorted(rows, reverse=True):
             raise InputError(
-                "data.batches.shapes: of longer rows there may not be more in a batch, got "
+                "data.batches.shapes: a longer row length may not have more rows per batch, got "
                 f"{', '.join(map(str, rows))}"
             )
         check_bounds(self, prefix="data.batches.")
@@ -279,18 +280,18 @@ class Scheduled(Bucketed):
 def bucket_of(
     lengths: Int[np.ndarray, " n"], buckets: tuple[tuple[int, int], ...]
 ) -> Int[np.ndarray, " n"]:
-    """The bucket of each row: the first whose length holds it, else the last.
+    """Return the bucket of each row: the first that holds its length, else the last.
 
     Args:
       lengths: tokens of each row.
-      buckets: see `Batches.buckets`.
+      buckets: static shapes, as `Batches.buckets` returns them.
     """
     edges = np.array([length for length, _ in buckets])
     return np.minimum(np.searchsorted(edges, lengths), len(edges) - 1)
 
 
 TRUNCATIONS = ("first_documents", "first_tokens")
-"""Fields of `Data` that leave the first of the training data."""
+"""Fields of `Data` that limit training to the first examples."""
 
 
 _NO_IN_BATCH = "no_in_batch_neg"
@@ -303,59 +304,61 @@ class Data:
     Attributes:
       task: "module:function" of a function TaskArguments -> seqio.Task, or "module:name" of a
         `mixtures.Mixture` of tasks, or "seqio:module:name" of a task or a mixture that the module
-        adds to seqio's registry. With a cache it serves the task's own metrics alone, and may be
+        adds to seqio's registry. With a cache it is only needed for the task's metrics, and may be
         "".
       vocabulary: a SentencePiece .model file, a tokenizer.json, WordPiece's vocab.txt, DeBERTa's
-        spm.model, XLM-R's sentencepiece.bpe.model, RoBERTa's vocab.json beside merges.txt, or a
+        spm.model, XLM-R's sentencepiece.bpe.model, RoBERTa's vocab.json next to merges.txt, or a
         directory that holds one of them, sentencepiece.model or bytes.json; "bytes" and "bytes-hf"
         are byte vocabularies (ByT5).
-      directory: directory of the task's files; "" for a task that needs none. Of unlabelled text
+      directory: directory of the task's files; "" for a task that needs none. For unlabelled text
         also a file, a pattern, hf://NAME or tfds://NAME (`data.tasks.text_files`).
-      languages: of multilingual text, such as mC4, the languages to read, or "all"; several are a
-        mixture, of which `mixing` makes the rates. () is text without languages.
-      cache: a directory that `t5x-lite cache` wrote, to be read in place of the task's files, and
-        without TensorFlow; several as "DIRECTORY=RATE" are mixed, and without rates as `mixing`
-        says. "" runs the task on the fly.
-      mixing: how the tasks of a mixture are mixed, or several caches that are given without rates.
-      columns: for your own files (tasks/files.py), the columns of inputs and targets; of unlabelled
-        text columns.inputs is the text, "{text}" if it is not given.
-      template: the text of the inputs in place of the task's own, with columns in braces:
-        "premise: {premise} hypothesis: {hypothesis}"; "" is the task's own. `prefix` comes before
-        it.
-      prefix: beginning of the inputs in place of the task's own, "mnli"; "" is nothing, and
-        None the task's own.
-      augment: passages of a run behind each input (`data.augment`).
-      layout: how examples become rows (`layouts`): Seq2Seq() of an encoder-decoder; LM(),
-        PrefixLM() or ConcatLM() of a decoder alone; Encoder() of an encoder alone, Groups() of one
-        that compares queries with passages, Labelled() of one with a head that answers, Choices(),
-        Tokens() and Windows() of one whose head chooses, labels each token or finds spans.
-      batches: the static shapes of batches (`data.config`): Fixed() is one, Bucketed(...) are a
-        few, by the length of the rows.
-      refresh: hard negatives that are looked for while training goes on (`data.refresh`); of
-        Groups() and Ranked() from one cache.
-      batch_size: rows of the global batch; with Bucketed, of that of the longest rows.
+      languages: languages to read from multilingual text such as mC4, or "all"; several form a
+        mixture at the rates of `mixing`. () is text without languages.
+      cache: a directory that `t5x-lite cache` wrote, read instead of the task's files and without
+        TensorFlow. Several are mixed at the rates of "DIRECTORY=RATE", or without rates by
+        `mixing`. "" runs the task on the fly.
+      mixing: mixing of the tasks of a mixture, or of several caches that are given without rates.
+      columns: for your own files (tasks/files.py), the columns of inputs and targets; for
+        unlabelled text columns.inputs is the text, "{text}" by default.
+      template: the text of the inputs, instead of the task's text, with columns in braces:
+        "premise: {premise} hypothesis: {hypothesis}"; "" keeps the task's text. `prefix` comes
+        before it.
+      prefix: beginning of the inputs, such as "mnli", instead of the task's prefix; "" removes it,
+        and None keeps it.
+      augment: passages of a run that are added to each input (`Augment`).
+      layout: form of the rows (`layouts`): Seq2Seq() for an encoder-decoder; LM(),
+        PrefixLM() or ConcatLM() for a decoder-only model; for an encoder Encoder(), Groups() to
+        compare queries with passages, Labelled() to classify or score texts, Choices() for multiple
+        choice, Tokens() to label each token, and Windows() to find spans.
+      batches: the static shapes of batches: Fixed() is one, Bucketed(...) are a few, by the length
+        of the rows.
+      refresh: hard negatives that are searched during training (`Refresh`); for Groups() and
+        Ranked() from one cache.
+      batch_size: rows of the global batch; with Bucketed, rows of the batches of the longest rows.
       inputs_length: tokens of an encoder row, EOS included; of groups, tokens of a query. Rows of a
-        decoder alone have inputs_length plus targets_length tokens, those of LM() targets_length.
+        decoder-only model have inputs_length plus targets_length tokens, rows of LM()
+        targets_length.
       targets_length: tokens of a decoder row, EOS included; of groups, tokens of a passage.
-      pack: whether several short examples share a row.
-      shuffle: whether training examples are shuffled.
+      pack: if True, several short examples share a row.
+      shuffle: if True, training examples are shuffled.
       shuffle_buffer: examples that the shuffle of a stream holds at a time; data in memory and
-        caches are permuted as a whole.
-      first_documents: documents that are trained on, the first of all, which are repeated; None is
-        all. A document is a raw example: a page of C4, a pair of sentences. Held-out splits stay.
-      first_tokens: the same by the tokens of the text: the first examples that together have no
-        more of them, before corruption.
-      extra_ids: sentinels above the own pieces of a SentencePiece vocabulary, or above bytes.
-      final_sentinel: whether the targets of span corruption, and of i.i.d. noise with a sentinel
+        caches are permuted completely.
+      first_documents: number of documents to train on, the first ones, which are repeated; None
+        uses all. A document is a raw example: a page of C4, a pair of sentences. Held-out splits do
+        not change.
+      first_tokens: as first_documents, but limited by the tokens of the text: the first examples
+        with no more than so many tokens in total, before corruption.
+      extra_ids: sentinels above the pieces of a SentencePiece vocabulary, or above bytes.
+      final_sentinel: if True, the targets of span corruption, and of i.i.d. noise with a sentinel
         for each span, always end in a sentinel, as in figure 2 of the T5 paper. The released code
-        writes none where the text ends in noise. Labelled tasks pass over it.
-      adapter_of: caches of data.cache and the child of MultiTask that their rows have, as "mnli=0",
-        "rte=1": the name of a cache's directory, or the directory. Rows have the feature
-        `adapter_ids` then.
-      own_negatives: caches of data.cache whose queries are compared with their own row's passages
-        alone, as those of classes or of clusters are, named as in `adapter_of`; a directory whose
-        name ends in no_in_batch_neg, as FlagEmbedding's files are called, is one without being
-        named. Rows of Groups() have the feature `own_negatives` then.
+        writes no sentinel if the text ends in noise. Labelled tasks ignore it.
+      adapter_of: the child of MultiTask for the rows of each cache of data.cache, as "mnli=0",
+        "rte=1": the name of a cache's directory, or the directory. Rows then have the feature
+        `adapter_ids`.
+      own_negatives: caches of data.cache that compare a query only with passages of the same row,
+        such as class or cluster data, named as in `adapter_of`. A directory with a name ending
+        in no_in_batch_neg, as in FlagEmbedding's files, is included without being named. Rows of
+        Groups() then have the feature `own_negatives`.
     """
 
     task: str = ""
@@ -400,7 +403,7 @@ class Data:
             raise InputError("data.first_documents and data.first_tokens are both set: unset one")
         if self.languages and self.cache:
             raise InputError(
-                "data.languages chooses among files, and each language has a cache of its own: "
+                "data.languages chooses among files, but each language has a separate cache: "
                 "name the caches in data.cache"
             )
         if len({*self.languages}) < len(self.languages):
@@ -413,17 +416,17 @@ class Data:
         _check_refresh(self)
         if self.adapter_of and (self.pack or not self.cache):
             raise InputError(
-                "data.adapter_of is of caches whose rows have one example: give --data.cache, and "
+                "data.adapter_of is for caches with one example per row: give --data.cache, and "
                 "--data.pack False"
             )
         _ = adapter_numbers(self), own_negative_caches(self)
 
 
 def adapter_numbers(data: Data) -> dict[str, int]:
-    """The children of MultiTask by the caches of `adapter_of`.
+    """Return the child of MultiTask for each cache of `adapter_of`.
 
     Raises:
-      InputError: a line is no NAME=NUMBER, or a cache has two.
+      InputError: if an entry is not NAME=NUMBER, or a cache has two numbers.
     """
     found: dict[str, int] = {}
     for line in data.adapter_of:
@@ -436,17 +439,17 @@ def adapter_numbers(data: Data) -> dict[str, int]:
 
 
 def own_negative_caches(data: Data) -> list[str]:
-    """The directories of `own_negatives`, and those that are ones by their name.
+    """Return the directories of `own_negatives`, and directories that are included by their name.
 
     Raises:
-      InputError: rows have no negatives, or a name is of none of data.cache.
+      InputError: if rows have no negatives, or a name is not in data.cache.
     """
     if isinstance(data.layout, Groups) and data.cache:
         texts = [data.cache] if isinstance(data.cache, str) else data.cache
         directories = [split_rate(text)[0] for text in texts]
     elif data.own_negatives:
         raise InputError(
-            "data.own_negatives is of caches of the layout Groups(): read --data.cache, or set "
+            "data.own_negatives needs caches of the layout Groups(): read --data.cache, or set "
             "--objective.candidates group for all rows"
         )
     else:
@@ -464,12 +467,12 @@ def own_negative_caches(data: Data) -> list[str]:
 
 
 def names_of(directory: str) -> tuple[str, str]:
-    """What the options that name caches call one: its directory, and the last part of that."""
+    """Return the names of a cache in options: its directory, and the last part of its path."""
     return directory, directory.rstrip("/").rpartition("/")[2]
 
 
 def _check_batches(data: Data) -> None:
-    """Refuses batches that do not go together with the layout, the lengths or the batch size."""
+    """Raise InputError unless the batches fit the layout, the lengths and the batch size."""
     batches, layout = data.batches, data.layout
     if not isinstance(batches, Batches):
         raise InputError(
@@ -492,14 +495,14 @@ def _check_batches(data: Data) -> None:
     if (length, data.batch_size) != (longest, rows):
         option = layout.grouped.replace("_", "-")
         raise InputError(
-            f"data.{layout.grouped} {length} and data.batch_size {data.batch_size} are not those "
-            f"of the longest of data.batches, {longest} and {rows}: set --data.{option} {longest} "
+            f"data.{layout.grouped} {length} and data.batch_size {data.batch_size} differ from "
+            f"the longest of data.batches, {longest} and {rows}: set --data.{option} {longest} "
             f"--data.batch-size {rows}, or change data.batches"
         )
 
 
 def _check_refresh(data: Data) -> None:
-    """Refuses new negatives for rows that have none, or features that go with the old ones."""
+    """Raise InputError for new negatives that the layout, the batches or the features rule out."""
     if not data.refresh.period:
         return
     if "negatives" not in data.layout.features:
@@ -516,13 +519,13 @@ def _check_refresh(data: Data) -> None:
     identity = data.layout.identity()
     if identity.get("teacher") or identity.get("known_positives"):
         raise InputError(
-            "data.refresh has no scores and no ids of the passages that it finds: leave out "
+            "data.refresh has no scores and no ids of the passages that it finds: unset "
             "data.layout.teacher and data.layout.known_positives"
         )
 
 
 def shapes_of(data: Data) -> tuple[Data, ...]:
-    """The config of each static shape as if there were no other, those of short rows first."""
+    """Return one config per static shape, as if it were the only one, short rows first."""
     if not data.batches.buckets():
         return (data,)
     return tuple(
@@ -532,13 +535,13 @@ def shapes_of(data: Data) -> tuple[Data, ...]:
 
 
 def truncation_of(data: Data) -> dict[str, int]:
-    """What leaves the first of the training data, by its field; {} where all are read."""
+    """Return the fields that limit training to the first examples; {} if all are read."""
     values = {name: getattr(data, name) for name in TRUNCATIONS}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def rows_named(data: Data, shape: Data) -> str:
-    """What messages call the rows of a shape.
+    """Return the name of a shape's rows for messages.
 
     Args:
       data: the config.
@@ -551,13 +554,13 @@ def rows_named(data: Data, shape: Data) -> str:
 
 
 def wording_of(data: Data) -> dict[str, str]:
-    """What a config says of the words of the inputs: "template" and "prefix", where it is set."""
+    """Return the "template" and "prefix" of a config, each if it is set."""
     template = {"template": data.template} if data.template else {}
     return template if data.prefix is None else {**template, "prefix": data.prefix}
 
 
 def words_of_inputs(data: Data) -> dict[str, str]:
-    """What a cache of a config keeps of the text of its inputs: `wording_of`, and data.augment."""
+    """Return the settings of the input text that a cache keeps: `wording_of` and data.augment."""
     augment = data.augment
     if not augment.run:
         return wording_of(data)
@@ -566,38 +569,38 @@ def words_of_inputs(data: Data) -> dict[str, str]:
 
 
 def lengths_of(data: Data) -> dict[str, int]:
-    """Tokens at most of each feature of the layout; of a joined one, of each of its texts."""
+    """Return the maximum tokens of each feature of the layout, or of each text if it is joined."""
     return data.layout.lengths(inputs=data.inputs_length, targets=data.targets_length)
 
 
 def text_lengths(data: Data) -> dict[str, int]:
-    """Tokens at most of a "query" and of a "document"; {} where all texts are alike."""
+    """Return the maximum tokens of a "query" and a "document"; {} if texts do not differ."""
     return data.layout.text_lengths(inputs=data.inputs_length, targets=data.targets_length)
 
 
 def trimmed_lengths(data: Data) -> dict[str, int]:
-    """The lengths to which seqio trims features; those that a task lacks are passed over."""
+    """Return the lengths to which seqio trims features; features that a task lacks are ignored."""
     lengths = {"inputs": data.inputs_length, "targets": data.targets_length, **lengths_of(data)}
     return {name: size for name, size in lengths.items() if name not in data.layout.joined}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskArguments:
-    """What a task function gets; it returns a seqio.Task.
+    """Arguments of a task function, which returns a seqio.Task.
 
     Attributes:
       vocabulary: the vocabulary of inputs and targets.
-      directory: the user's data.directory, "" where none was given.
+      directory: the user's data.directory, "" if not given.
       inputs_length: tokens of an encoder row, EOS included.
       targets_length: tokens of a decoder row, EOS included.
-      seed: of all randomness that belongs to single examples (which spans are corrupted).
-      columns: of the user's own files.
-      languages: the language that is read; () of text without languages.
-      layout: how its examples are shown; a task may have one form as text to text, and another for
-        a layout that shows labels.
+      seed: seed of all randomness within single examples, such as the choice of corrupted spans.
+      columns: columns of the user's own files.
+      languages: the language that is read; () for text without languages.
+      layout: layout of the examples; a task may have one form as text to text, and another for a
+        layout with labels.
       final_sentinel: the user's data.final_sentinel.
-      template: the user's data.template, "" where none was given.
-      prefix: the user's data.prefix, None where none was given.
+      template: the user's data.template, "" if not given.
+      prefix: the user's data.prefix, None if not given.
     """
 
     vocabulary: Vocabulary

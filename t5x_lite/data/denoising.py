@@ -1,20 +1,20 @@
 """T5's unsupervised objectives: noise masks, inputs and targets, and UL2's mixture of denoisers.
 
-Which tokens of a text are noise: the masks of T5's objectives (Raffel et al. 2020, section 3.3).
+A noise mask marks the tokens of a text that are noise (Raffel et al. 2020, section 3.3).
 
     spans  0 0 1 1 0 0 0 1     `random_spans_noise_mask`: the number of noise tokens and of spans is
-                               fixed, their places are random; the first token is kept, the last cut
-    i.i.d. 1 0 0 1 1 0 0 0     `iid_noise_mask`: every token on its own
+                               fixed, their positions are random; the first token is kept, the last
+                               is noise
+    i.i.d. 1 0 0 1 1 0 0 0     `iid_noise_mask`: every token independently
 
-What becomes of the noise stands in replacement.py, and the objectives made of both in
-recipes.py. All of it is NumPy, and a pure function of (tokens, seed, epoch, index):
-`example_rng` gives the random numbers. Only uniform doubles are drawn: unlike NumPy's shuffling,
-these do not change between versions.
+Everything is NumPy, and a pure function of (tokens, seed, epoch, index). `example_rng` gives the
+random numbers. Only uniform doubles are sampled: unlike NumPy's shuffling, they do not change
+between versions.
 
 Source: t5/data/preprocessors.py in google-research/text-to-text-transfer-transformer
 (random_spans_helper, random_spans_noise_mask, iid_noise_mask).
 
-What becomes of noise: from tokens and a mask to inputs and targets (Raffel et al. 2020, 3.3).
+Tokens and a mask become inputs and targets (Raffel et al. 2020, section 3.3).
 
     tokens               10 11 12 13 14 15 16 17
     mask                  0  0  1  1  0  0  0  1
@@ -22,56 +22,53 @@ What becomes of noise: from tokens and a mask to inputs and targets (Raffel et a
     `drop`               inputs  10 11 14 15 16           targets  12 13 17
     `replace_tokens`     inputs  10 11 99 99 14 15 16 99
 
-With sentinels counting down from 99. Masks of section 3.3.3 and 3.3.4 begin with a kept token and
-end in a cut one, so their targets begin with a sentinel and have no closing one: the released T5
-code does it so, although the paper's figure 2 shows one. An i.i.d. mask may begin and end as it
-likes: then inputs begin with a sentinel, or targets end in one. With `final_sentinel` all targets
-end in one, as in the figure: where the text ends in noise, the next sentinel is appended.
+The sentinels count down from 99. Masks of sections 3.3.3 and 3.3.4 begin with a kept token and end
+in noise, so their targets begin with a sentinel and have no closing one. The released T5 code does
+this, although the paper's figure 2 shows a closing sentinel. An i.i.d. mask can begin and end with
+either kind: then inputs may begin with a sentinel, or targets end in one. With `final_sentinel` all
+targets end in a sentinel, as in the figure: if the text ends in noise, the next one is appended.
 
     `replace_spans(..., final_sentinel=True)`             targets  99 12 13 98 17 97
 
-Where there are more spans than sentinels, the ordinary tokens below them serve too, as in T5.
+If there are more spans than sentinels, the ordinary token ids below them are also used, as in T5.
 
 Source: t5/data/preprocessors.py in google-research/text-to-text-transfer-transformer
 (noise_span_to_unique_sentinel, nonnoise_span_to_unique_sentinel, drop_noise_tokens,
 noise_token_to_sentinel).
 
-T5's unsupervised objectives on tokens (Raffel et al. 2020, section 3.3), by their names there.
+T5's unsupervised objectives, by their names in the paper (Raffel et al. 2020, section 3.3):
 
     tokens                     10 11 12 13 14 15 16 17
     span corruption            inputs 10 11 99 14 15 16 98    targets 99 12 13 98 17
     i.i.d., replace spans      inputs 99 11 12 98 15 16 17    targets 10 99 13 14 98
     i.i.d., drop tokens        inputs 11 12 15 16 17          targets 10 13 14
-    BERT-style                 inputs 99 11 12 99 57 15 16 17, all of the text in the targets
-    MASS-style                 inputs 99 11 12 99 99 15 16 17, all of the text in the targets
-    deshuffling                inputs 13 10 16 11 17 12 14 15, all of the text in the targets
+    BERT-style                 inputs 99 11 12 99 57 15 16 17, complete text in the targets
+    MASS-style                 inputs 99 11 12 99 99 15 16 17, complete text in the targets
+    deshuffling                inputs 13 10 16 11 17 12 14 15, complete text in the targets
     prefix language modelling  inputs 10 11 12                targets 13 14 15 16 17
 
-With `final_sentinel` the targets of span corruption are 99 12 13 98 17 97 (replacement.py). A
-language model has no inputs, and no corruption. EOS is not added here. Everything is a pure
-function of (tokens, seed, epoch, index): the seqio pipeline and an offline cache give the same
-examples. What is noise and what becomes of it stand in noise.py and replacement.py; how long the
-text is that a corruption gets, in tasks/unsupervised.py; UL2's mixture in mixture_of_denoisers.py.
+With `final_sentinel` the targets of span corruption are 99 12 13 98 17 97. A language model has no
+inputs, and no corruption. EOS is not added here. The seqio pipeline and an offline cache give the
+same examples. `data.tasks.unsupervised` sets the length of the text that a corruption gets.
 
 Source: t5/data/preprocessors.py (denoise) and t5/models/gin/objectives in
 google-research/text-to-text-transfer-transformer.
 
-UL2's mixture of denoisers: seven objectives, one of them for each example (Tay et al. 2022).
+UL2's mixture of denoisers uses one of seven objectives for each example (Tay et al. 2022).
 
-    denoiser  mean span, density                          its mode token stands before the inputs
+    denoiser  mean span, density                          mode token before the inputs
     R         3, 0.15 | 8, 0.15                           [NLU]
     X         3, 0.5 | 8, 0.5 | 64, 0.15 | 64, 0.5        [NLG]
     S         the rest of the text, a quarter on average  [S2S]
 
-R and X are span corruption; S is prefix language modelling, without a sentinel. Which denoiser an
-example gets depends on (seed, epoch, index) alone, and so does the part of the chunk that it gets:
-denoisers need from 509 to 1004 tokens to fill inputs of 512, a chunk has the most, and a denoiser
-that needs fewer takes as many in a row from a random place. (The authors' code cuts the text into
-chunks for each denoiser on its own, which one cache could not hold.)
+R and X are span corruption; S is prefix language modelling, without a sentinel. The denoiser of an
+example, and the part of the chunk that it gets, depend only on (seed, epoch, index). Denoisers need
+from 509 to 1004 tokens to fill inputs of 512. A chunk has the maximum, and a denoiser that needs
+fewer takes them from a random start position. (The authors' code chunks the text separately for
+each denoiser, which one cache could not hold.)
 
-Source: "UL2: Unifying Language Learning Paradigms", table 1 and the code of appendix 9.2, by which
-denoisers are drawn uniformly; section 4 finds a share of 20 % best for S. Modes as in the released
-checkpoints.
+Source: "UL2: Unifying Language Learning Paradigms", table 1 and the code of appendix 9.2, which
+samples denoisers uniformly; section 4 finds 20 % best for S. Modes as in the released checkpoints.
 """
 
 import functools
@@ -88,17 +85,17 @@ from t5x_lite.layouts.base import DENOISER, IID, PERMUTATION, PREFIX, example_rn
 
 @functools.lru_cache(maxsize=4096)
 def noise_counts(length: int, noise_density: float, *, mean_span_length: float) -> tuple[int, int]:
-    """How many tokens are cut out of `length`, in how many spans.
+    """Return the number of noise tokens in a chunk, and the number of their spans.
 
     Args:
       length: tokens of the chunk.
-      noise_density: share of the tokens to cut, between 0 and 1.
+      noise_density: fraction of the tokens that are noise, between 0 and 1.
       mean_span_length: mean tokens of a span, >= 1.
 
     Returns:
       (noise tokens, spans): clip(round(length * density), 1, length - 1) and round(noise / mean),
-      at least 1 and at most what fits. Rounding is half to even, in float32 as T5's
-      random_spans_noise_mask does it: 0.15 of 190 tokens are 29. A chunk of fewer than two tokens
+      between 1 and the maximum that fits. Rounding is half to even, in float32 as in T5's
+      random_spans_noise_mask: 0.15 of 190 tokens are 29. A chunk of fewer than two tokens
       cannot both keep and cut one: (0, 0).
 
     Raises:
@@ -124,18 +121,18 @@ def random_spans_lengths(
     *,
     final_sentinel: bool = False,
 ) -> tuple[int, int]:
-    """The chunk length that fills inputs exactly, and the targets' length that goes with it.
+    """Return the chunk length that fills inputs exactly, and the resulting targets length.
 
     512 tokens of inputs at density 0.15 and mean span 3 need 568 raw tokens and give targets of
-    114, EOS counted in both; a final sentinel makes them 115, of the same text. T5's
-    random_spans_helper rounds in float64 and its mask in float32: where they differ (172 tokens:
-    targets of 38 and 40) room is made for what the mask cuts.
+    114, EOS counted in both; a final sentinel makes them 115, for the same text. T5's
+    random_spans_helper rounds in float64 and its mask in float32: if they differ (172 tokens:
+    targets of 38 and 40), the length is large enough for the mask.
 
     Args:
       inputs_length: tokens of the inputs, EOS included, >= 3.
-      noise_density: share of the tokens to cut.
+      noise_density: fraction of the tokens that are noise.
       mean_span_length: mean tokens of a span.
-      final_sentinel: whether targets end in a sentinel (`replacement.replace_spans`).
+      final_sentinel: if True, targets end in a sentinel (`replace_spans`).
 
     Returns:
       (raw tokens, targets length).
@@ -155,14 +152,14 @@ def random_spans_lengths(
     raw = 2
     while lengths(raw + 1)[0] <= inputs_length:
         raw += 1
-    # T5's exception: at density 0.5 the targets shall not be longer than the inputs.
+    # T5's exception: at density 0.5 the targets must not be longer than the inputs.
     if noise_density == 0.5 and raw > 2 and lengths(raw)[1] > inputs_length:
         raw -= 1
     return raw, lengths(raw)[1] + final_sentinel
 
 
 def _random_segments(rng: np.random.Generator, total: int, *, parts: int) -> Int[np.ndarray, " n"]:
-    """`total` in `parts` positive summands, every such composition equally likely."""
+    """Split `total` into `parts` positive summands, every such composition equally likely."""
     if parts == total:
         return np.ones(parts, np.int64)
     bounds = np.empty(parts + 1, np.int64)
@@ -179,16 +176,16 @@ def random_spans_noise_mask(
     noise_density: float = 0.15,
     mean_noise_span_length: float = 3.0,
 ) -> Bool[np.ndarray, " n"]:
-    """Which tokens are cut out: kept and cut spans alternate, first kept, last cut.
+    """Return a mask of noise spans that alternate with kept spans, first kept, last noise.
 
     Args:
-      length: tokens of the chunk; below 2 nothing is cut.
-      rng: from `example_rng`.
-      noise_density: share of the tokens to cut.
-      mean_noise_span_length: mean tokens of a cut span.
+      length: tokens of the chunk; below 2 the mask is all False.
+      rng: random numbers from `example_rng`.
+      noise_density: fraction of the tokens that are noise.
+      mean_noise_span_length: mean tokens of a noise span.
 
     Returns:
-      Mask [length], true where the token is cut out.
+      Mask [length], true where the token is noise.
     """
     noise, spans = noise_counts(length, noise_density, mean_span_length=mean_noise_span_length)
     if not spans:
@@ -204,15 +201,15 @@ def random_spans_noise_mask(
 def iid_noise_mask(
     length: int, rng: np.random.Generator, *, noise_density: float = 0.15
 ) -> Bool[np.ndarray, " n"]:
-    """Which tokens are cut out: each with probability `noise_density`, on its own.
+    """Return a mask in which each token is noise with probability `noise_density`.
 
     Args:
       length: tokens of the chunk.
-      rng: from `example_rng`.
-      noise_density: share of the tokens to cut.
+      rng: random numbers from `example_rng`.
+      noise_density: probability that a token is noise, independently of the others.
 
     Returns:
-      Mask [length], true where the token is cut out.
+      Mask [length], true where the token is noise.
     """
     return rng.random(length) < noise_density
 
@@ -220,21 +217,21 @@ def iid_noise_mask(
 def iid_targets_length(
     length: int, noise_density: float, *, final_sentinel: bool = False
 ) -> tuple[float, float]:
-    """How long targets are where i.i.d. noise is kept and every other span is a sentinel.
+    """Return the length of targets that keep i.i.d. noise and a sentinel per kept span.
 
-    A token of the chunk gives one of the targets if it is noise, or kept and after noise; the first
-    always does. 511 tokens at density 0.15 give 142.5 on average.
+    A token of the chunk adds one token to the targets if it is noise, or if it is kept and follows
+    noise; the first token always does. 511 tokens at density 0.15 give 142.5 on average.
 
     Args:
       length: tokens of the chunk, >= 1.
-      noise_density: share of the tokens to cut.
-      final_sentinel: whether a text that ends in noise gives one more.
+      noise_density: probability that a token is noise.
+      final_sentinel: if True, a text that ends in noise adds one more.
 
     Returns:
       (mean, standard deviation), without EOS.
     """
     either = 1 - (1 - noise_density) ** 2
-    # Two neighbouring pairs share a token.
+    # Two adjacent pairs share a token.
     both = noise_density + (1 - noise_density) * noise_density**2
     variance = (length - 1) * either * (1 - either)
     variance += 2 * max(length - 2, 0) * (both - either**2)
@@ -248,17 +245,17 @@ def iid_targets_length(
 
 
 def iid_spans(length: int, noise_density: float) -> tuple[float, float]:
-    """How many spans i.i.d. noise has, of noise and nearly as many of kept tokens.
+    """Return the number of spans of i.i.d. noise; there are nearly as many kept spans.
 
     Args:
       length: tokens of the chunk, >= 1.
-      noise_density: share of the tokens to cut.
+      noise_density: probability that a token is noise.
 
     Returns:
       (mean, standard deviation) of the number of noise spans.
     """
     begins = noise_density * (1 - noise_density)
-    # A span begins at the first token, or where noise follows what is kept; never at two in turn.
+    # A span begins at the first token, or where noise follows a kept token; never twice in a row.
     variance = begins + (length - 1) * begins * (1 - begins)
     variance -= 2 * max(length - 2, 0) * begins**2 + 2 * min(length - 1, 1) * noise_density * begins
     return noise_density + (length - 1) * begins, math.sqrt(variance)
@@ -271,23 +268,23 @@ def replace_spans(
     *,
     final_sentinel: bool = False,
 ) -> dict[str, Int32[np.ndarray, " _"]]:
-    """One sentinel for each span of noise in the inputs, for each kept span in the targets.
+    """Replace each noise span by a sentinel in the inputs, and each kept span in the targets.
 
     Args:
       tokens: token ids.
       mask: true where a token is noise.
       sentinel_start: the first sentinel; the others count down from it.
-      final_sentinel: whether targets end in a sentinel where the text ends in noise, too.
+      final_sentinel: if True, targets also end in a sentinel if the text ends in noise.
 
     Returns:
-      {"inputs", "targets"}: token ids without EOS; of no tokens both are empty.
+      {"inputs", "targets"}: token ids without EOS; without tokens both are empty.
     """
     if not len(tokens):
         return {"inputs": tokens, "targets": tokens}
     starts = np.empty(np.count_nonzero(changes := mask[1:] != mask[:-1]) + 1, np.int64)
     starts[0] = 0
     np.add(changes.nonzero()[0], 1, out=starts[1:])
-    first = int(mask[0])  # spans of noise are the first, third ... or the second, fourth ...
+    first = int(mask[0])  # noise spans are the first, third ... or the second, fourth ...
     kept = starts[first::2]
     targets = _with_sentinels(tokens, mask, kept, sentinel_start)
     if final_sentinel and mask[-1]:
@@ -301,7 +298,7 @@ def replace_spans(
 def _with_sentinels(
     tokens: np.ndarray, keep: np.ndarray, starts: np.ndarray, sentinel_start: int
 ) -> np.ndarray:
-    """The tokens to keep, and a sentinel for each of the other spans, which begin at `starts`."""
+    """Return the kept tokens, and a sentinel for each other span (they begin at `starts`)."""
     marked, kept = tokens.copy(), keep.copy()
     marked[starts] = np.arange(sentinel_start, sentinel_start - len(starts), -1)
     kept[starts] = True
@@ -311,7 +308,7 @@ def _with_sentinels(
 def drop(
     tokens: Int32[np.ndarray, " n"], mask: Bool[np.ndarray, " n"]
 ) -> dict[str, Int32[np.ndarray, " _"]]:
-    """Kept tokens in the inputs, noise in the targets, and nothing to say where it was.
+    """Put kept tokens into the inputs and noise into the targets, without marks of its positions.
 
     Args:
       tokens: token ids.
@@ -328,12 +325,12 @@ def replace_tokens(
     mask: Bool[np.ndarray, " n"],
     replacements: Int[np.ndarray, " n"] | int,
 ) -> dict[str, Int32[np.ndarray, " _"]]:
-    """Each noise token replaced by one other in the inputs, and the whole text in the targets.
+    """Replace each noise token in the inputs, and use the complete text as targets.
 
     Args:
       tokens: token ids.
       mask: true where a token is noise.
-      replacements: what takes its place: a sentinel, or one id for each token.
+      replacements: ids for noise tokens: a sentinel, or one id for each token.
 
     Returns:
       {"inputs", "targets"}: token ids without EOS, as many as there are tokens.
@@ -344,7 +341,7 @@ def replace_tokens(
 def invert(
     inputs: Int[np.ndarray, " n"], targets: Int[np.ndarray, " m"], sentinel_start: int
 ) -> Int[np.ndarray, " _"]:
-    """Puts the cut spans back: the tokens that `replace_spans` was given, with either ending.
+    """Return the tokens that `replace_spans` was given, with or without a final sentinel.
 
     Args:
       inputs: int token ids [n] without EOS.
@@ -355,26 +352,26 @@ def invert(
       The int32 token ids.
 
     Raises:
-      ValueError: if inputs and targets are not two sides of one text.
+      ValueError: if inputs and targets do not belong to one text.
     """
     inputs, targets = np.asarray(inputs, np.int32), np.asarray(targets, np.int32)
     if not len(inputs) or not len(targets):
         return np.concatenate([inputs, targets])
-    # Who begins with a sentinel has the second span of the text, the fourth and so on.
+    # The side that begins with a sentinel has the second span of the text, the fourth and so on.
     begin = [side[0] == sentinel_start for side in (inputs, targets)]
     if begin[0] == begin[1]:
         raise ValueError(
             f"inputs and targets do not fit: sentinel {sentinel_start} must be at position 0 of "
-            f"one of them, and is of {'both' if begin[0] else 'none'}"
+            f"one of them, and is in {'both' if begin[0] else 'neither'}"
         )
     sides = [_split(side, sentinel_start) for side in (inputs, targets)]
     (kept, _), (noise, in_targets) = sides
     if in_targets == len(kept) + 1 and targets[-1] == sentinel_start - len(kept):
-        sides[1] = noise, in_targets - 1  # the final one stands for no span
+        sides[1] = noise, in_targets - 1  # the final sentinel replaces no span
     (first, after_first), (second, after_second) = reversed(sides) if begin[0] else sides
     if after_first != len(second) or after_second != len(first):
         raise ValueError(
-            f"inputs and targets do not fit: {after_first} and {after_second} sentinels stand for "
+            f"inputs and targets do not fit: {after_first} and {after_second} sentinels replace "
             f"{len(second)} and {len(first)} spans"
         )
     spans: list[np.ndarray] = [np.zeros(0, np.int32)] * (len(first) + len(second))
@@ -383,7 +380,7 @@ def invert(
 
 
 def _split(side: np.ndarray, sentinel_start: int) -> tuple[list[np.ndarray], int]:
-    """The spans between the sentinels of one side, and how many sentinels there are."""
+    """Return the spans between the sentinels of one side, and the number of sentinels."""
     spans, start, sentinel = [], 0, sentinel_start
     while len(found := np.flatnonzero(side[start:] == sentinel)):
         spans.append(side[start : start + found[0]])
@@ -393,12 +390,12 @@ def _split(side: np.ndarray, sentinel_start: int) -> tuple[list[np.ndarray], int
 
 
 MODES = {"R": "[NLU]", "X": "[NLG]", "S": "[S2S]"}
-"""What is written before the inputs, for each kind of denoiser."""
+"""Mode token before the inputs, for each kind of denoiser."""
 
 
 @dataclass(frozen=True)
 class Denoiser:
-    """One of the seven; S has no mean span length of its own."""
+    """One of the seven denoisers; S has no mean span length."""
 
     kind: Literal["R", "X", "S"]
     noise_density: float
@@ -418,7 +415,7 @@ SEQUENTIAL_SHARE = 1 / len(DENOISERS)
 
 
 def chunk_lengths(denoiser: Denoiser, inputs_length: int) -> tuple[int, int]:
-    """How much text fills a denoiser's inputs, and how long its targets get at most.
+    """Return the tokens of text that fill a denoiser's inputs, and the maximum targets length.
 
     Args:
       denoiser: one of `DENOISERS`.
@@ -433,7 +430,7 @@ def chunk_lengths(denoiser: Denoiser, inputs_length: int) -> tuple[int, int]:
 
 
 def _longest_suffix(length: int, denoiser: Denoiser) -> int:
-    """Suffixes are uniform from 1 to this: a quarter of the text on average, at density 0.25."""
+    """Return the longest suffix; lengths are uniform from 1 to it, on average density * length."""
     return max(min(round(2 * denoiser.noise_density * length) - 1, length - 1), 1)
 
 
@@ -446,7 +443,7 @@ def _draw(
     room: tuple[int, ...],
     sequential_share: float,
 ) -> tuple[Denoiser, int, int, int]:
-    """What an example gets: denoiser, start and length of its text, and S's suffix."""
+    """Sample the denoiser of an example, start and length of its text, and S's suffix length."""
     which, where, suffix = example_rng(seed, epoch, index, stream=DENOISER).random(3)
     others = len(DENOISERS) - 1
     number = others
@@ -460,7 +457,7 @@ def _draw(
 
 @functools.lru_cache(maxsize=64)
 def _room(inputs_length: int, modes: tuple[int, ...]) -> tuple[int, ...]:
-    """Tokens of text that each denoiser takes; `modes` are the lengths of R's, X's and S's."""
+    """Return the tokens of text that each denoiser takes, given the lengths of its mode tokens."""
     taken = dict(zip(MODES, modes, strict=True))
     return tuple(chunk_lengths(d, inputs_length - taken[d.kind])[0] for d in DENOISERS)
 
@@ -478,18 +475,18 @@ def mixture_of_denoisers(
     s_mode: list[int],
     sequential_share: float = SEQUENTIAL_SHARE,
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """One chunk of text, or part of it, as an example of one of the denoisers.
+    """Turn a chunk of text, or part of it, into an example of one of the denoisers.
 
     Args:
-      tokens: token ids [n]; of fewer than two there are no targets.
+      tokens: token ids [n]; with fewer than two, targets are empty.
       seed: the run's seed.
-      epoch: how often the data were repeated before.
+      epoch: number of completed passes over the data.
       index: the chunk's position in the unshuffled data.
       sentinel_start: the first sentinel; the others count down from it.
       inputs_length: tokens of the inputs, mode and EOS included.
-      r_mode: token ids that stand before the inputs of an R denoiser.
-      x_mode: those of an X denoiser.
-      s_mode: those of the S denoiser.
+      r_mode: token ids before the inputs of an R denoiser.
+      x_mode: token ids before the inputs of an X denoiser.
+      s_mode: token ids before the inputs of the S denoiser.
       sequential_share: probability of S; the others are equally likely.
 
     Returns:
@@ -533,9 +530,9 @@ def mixture_of_denoisers_lengths(
     sequential_share: float = SEQUENTIAL_SHARE,
     **unused: object,
 ) -> Int[np.ndarray, "n 2"]:
-    """How long `mixture_of_denoisers` makes inputs and targets, without making them.
+    """Return the lengths of inputs and targets of `mixture_of_denoisers`, without building them.
 
-    Args and results are those of the functions in `corruption.LENGTHS`.
+    Args and results are the same as for the other functions in `LENGTHS`.
     """
     modes = {"R": len(r_mode), "X": len(x_mode), "S": len(s_mode)}
     room = _room(inputs_length, tuple(modes.values()))
@@ -562,7 +559,7 @@ def mixture_of_denoisers_lengths(
 
 
 _SPECIAL_TOKENS = 3
-"""Padding, EOS and unknown: the first ids, which no random token is."""
+"""Number of ids for padding, EOS and unknown, the first ids; random tokens are never among them."""
 
 
 def span_corruption(
@@ -576,17 +573,17 @@ def span_corruption(
     mean_noise_span_length: float = 3.0,
     final_sentinel: bool = False,
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """One chunk of text as an example of span corruption.
+    """Turn a chunk of text into an example of span corruption.
 
     Args:
-      tokens: token ids [n]. Of fewer than two nothing is cut: inputs are the tokens, targets empty.
+      tokens: token ids [n]. With fewer than two, inputs are the tokens and targets are empty.
       seed: the run's seed.
-      epoch: how often the data were repeated before.
+      epoch: number of completed passes over the data.
       index: the chunk's position in the unshuffled data.
       sentinel_start: the first sentinel, the vocabulary's last id; the others count down from it.
-      noise_density: share of the tokens to cut.
-      mean_noise_span_length: mean tokens of a cut span.
-      final_sentinel: whether targets end in a sentinel.
+      noise_density: fraction of the tokens that are noise.
+      mean_noise_span_length: mean tokens of a noise span.
+      final_sentinel: if True, targets end in a sentinel.
 
     Returns:
       {"inputs", "targets"}: int32 token ids without EOS.
@@ -613,17 +610,17 @@ def iid_replace_spans(
     noise_density: float = 0.15,
     final_sentinel: bool = False,
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """The paper's baseline: i.i.d. noise, one sentinel for each span of it ("u_u").
+    """Corrupt i.i.d. tokens, with one sentinel per noise span: the paper's baseline ("u_u").
 
     Args:
       tokens: token ids [n].
       seed: the run's seed.
-      epoch: how often the data were repeated before.
+      epoch: number of completed passes over the data.
       index: the chunk's position in the unshuffled data.
       sentinel_start: the first sentinel; the others count down from it, into the ordinary tokens
-        where there are more spans than sentinels.
+        if there are more spans than sentinels.
       noise_density: probability that a token is noise.
-      final_sentinel: whether targets end in a sentinel where the text ends in noise, too.
+      final_sentinel: if True, targets also end in a sentinel if the text ends in noise.
 
     Returns:
       {"inputs", "targets"}: int32 token ids without EOS.
@@ -636,9 +633,9 @@ def iid_replace_spans(
 def iid_drop_tokens(
     tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int, noise_density: float = 0.15
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """I.i.d. noise, dropped from the inputs; the targets are what was dropped ("d_d").
+    """Drop i.i.d. noise from the inputs; the targets are the dropped tokens ("d_d").
 
-    Args and results are those of `iid_replace_spans`, without sentinels.
+    Args and results are the same as in `iid_replace_spans`, without sentinels.
     """
     tokens = np.asarray(tokens, np.int32)
     return drop(tokens, _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density))
@@ -654,17 +651,17 @@ def bert_style(
     noise_density: float = 0.15,
     random_share: float = 0.1,
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """I.i.d. noise of which a tenth becomes random tokens, the rest sentinels ("r10s90_f").
+    """Replace a tenth of i.i.d. noise by random tokens, the rest by sentinels ("r10s90_f").
 
     Args:
       tokens: token ids [n], which are the targets.
       seed: the run's seed.
-      epoch: how often the data were repeated before.
+      epoch: number of completed passes over the data.
       index: the chunk's position in the unshuffled data.
-      sentinel_start: the one sentinel that is used, the vocabulary's last id.
+      sentinel_start: the only sentinel that is used, the vocabulary's last id.
       noise_density: probability that a token is noise.
       random_share: probability that noise becomes a random token of the vocabulary, special tokens
-        left out.
+        excluded.
 
     Returns:
       {"inputs", "targets"}: int32 token ids without EOS.
@@ -686,9 +683,9 @@ def mass_style(
     sentinel_start: int,
     noise_density: float = 0.15,
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """I.i.d. noise that becomes one and the same sentinel, token by token ("m_f").
+    """Replace each token of i.i.d. noise by the same sentinel ("m_f").
 
-    Args and results are those of `bert_style`, without random tokens.
+    Args and results are the same as in `bert_style`, without random tokens.
     """
     tokens = np.asarray(tokens, np.int32)
     mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
@@ -698,12 +695,12 @@ def mass_style(
 def deshuffling(
     tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """The tokens in random order; the targets have them in theirs ("all_permute").
+    """Shuffle the tokens of the inputs; the targets keep the original order ("all_permute").
 
     Args:
       tokens: token ids [n].
       seed: the run's seed.
-      epoch: how often the data were repeated before.
+      epoch: number of completed passes over the data.
       index: the chunk's position in the unshuffled data.
 
     Returns:
@@ -717,17 +714,17 @@ def deshuffling(
 def prefix_split(
     tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """One chunk of text as an example of prefix language modelling.
+    """Split a chunk of text into the prefix and the rest, for prefix language modelling.
 
     Args:
       tokens: token ids [n].
       seed: the run's seed.
-      epoch: how often the data were repeated before.
+      epoch: number of completed passes over the data.
       index: the chunk's position in the unshuffled data.
 
     Returns:
       {"inputs", "targets"}: int32 token ids without EOS, together the tokens. The inputs' length is
-      uniform in [1, n - 1]; of fewer than two tokens there are no inputs.
+      uniform in [1, n - 1]; with fewer than two tokens, inputs are empty.
     """
     tokens = np.asarray(tokens, np.int32)
     start = _split_place(len(tokens), seed=seed, epoch=epoch, index=index)
@@ -742,7 +739,7 @@ def _iid_mask(
 
 
 def _split_place(length: int, *, seed: int, epoch: int, index: int) -> int:
-    """How many of `length` tokens are the prefix."""
+    """Return the number of tokens in the prefix."""
     places = max(length - 1, 0)
     draw = example_rng(seed, epoch, index, stream=PREFIX).random()
     return min(1 + int(draw * places), places)
@@ -761,10 +758,10 @@ CORRUPTIONS: Mapping[str, Callable[..., Mapping[str, np.ndarray]]] = {
         mixture_of_denoisers,
     )
 }
-"""The corruptions that a cache can name, (tokens, *, seed, epoch, index, **options) -> example."""
+"""Corruptions that a cache can name: (tokens, *, seed, epoch, index, **options) -> example."""
 
 
-# How long they make inputs and targets, which an offline cache must know before it makes them:
+# Lengths of inputs and targets, which an offline cache needs before the examples are built:
 # (counts [n], *, seed, epochs [n], indices [n], **options) -> int64 [n, 2], without EOS.
 
 
@@ -776,7 +773,7 @@ def span_corruption_lengths(
     final_sentinel: bool = False,
     **_: object,
 ) -> Int[np.ndarray, "n 2"]:
-    """Inputs' and targets' lengths of `span_corruption`, which depend on nothing else."""
+    """Return the inputs' and targets' lengths of `span_corruption`, which are not random."""
     different, inverse = np.unique(counts, return_inverse=True)
     lengths = np.empty((len(different), 2), np.int64)
     for row, count in enumerate(different.tolist()):
@@ -786,17 +783,17 @@ def span_corruption_lengths(
 
 
 def same_lengths(counts: Int[np.ndarray, " n"], **_: object) -> Int[np.ndarray, "n 2"]:
-    """Those of a corruption that gives the whole text on both sides."""
+    """Return the lengths of a corruption that gives the complete text on both sides."""
     return np.stack([counts, counts], axis=1).astype(np.int64)
 
 
 def one_by_one(
     corruption: Callable[..., Mapping[str, np.ndarray]],
 ) -> Callable[..., Int[np.ndarray, "n 2"]]:
-    """Those of a corruption whose lengths are random: of as many tokens as the chunk has.
+    """Return a length function for a corruption with random lengths, which runs it per chunk.
 
     Args:
-      corruption: one whose lengths do not depend on what the tokens are.
+      corruption: function with lengths that do not depend on the token ids.
     """
 
     def lengths(
@@ -828,4 +825,4 @@ LENGTHS: Mapping[str, Callable[..., np.ndarray]] = {
     "prefix_split": one_by_one(prefix_split),
     "mixture_of_denoisers": mixture_of_denoisers_lengths,
 }
-"""For each of them its lengths."""
+"""Length function of each corruption in `CORRUPTIONS`."""

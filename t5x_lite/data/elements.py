@@ -1,26 +1,25 @@
-"""tf.data in Python: imports without chatter, elements in order, iterators that are closed.
+"""tf.data in Python: quiet imports, elements in order, iterators that are closed.
 
-TensorFlow and seqio without their chatter, and TensorFlow without the accelerator.
+The package imports TensorFlow and seqio only here, without log noise and without the accelerator:
 
     from t5x_lite.data.elements import seqio, tf
 
-is how the package imports both, and the only place where it does. TensorFlow's C++ writes log lines
-to standard error while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says, and later a traceback
-for every error that it also raises; it takes all memory of a GPU; seqio warns of things that are
-meant here. TF_CPP_MIN_LOG_LEVEL 0 or 2 in the environment is a person's choice and stands.
+Without this module TensorFlow's C++ code writes log lines to standard error during the import,
+whatever TF_CPP_MIN_LOG_LEVEL is, and later a traceback for every error that it also raises. It
+takes all memory of a GPU, and seqio warns of intended settings. A TF_CPP_MIN_LOG_LEVEL of 0 or 2 in
+the environment is the user's choice and is kept.
 
-Elements of a tf.data.Dataset, in Python: in one order, and with the errors of the user's files.
+Elements of a tf.data.Dataset come in one order, and with the errors of the user's files. An
+InputError or a BucketError of NumPy code inside tf.data is raised by tf.data as a TensorFlow error,
+which holds the original text between two marks.
 
-An InputError, or a BucketError, of NumPy code inside tf.data comes out of it as an error of
-TensorFlow's, whose text holds its own between two marks.
-
-Iterators of tf.data that are closed before the interpreter ends.
+Iterators of tf.data are closed before the interpreter ends:
 
     examples = closed_at_exit(read(dataset))       # a generator, or any object with close()
 
-Where an iterator is let go of, tf.data waits for its threads; one of them may run NumPy code, and
-waits for the interpreter. In a program that keeps an iterator in a global variable, the interpreter
-would be ending by then, and neither would go on: a script or a notebook that never ends.
+When an iterator is deleted, tf.data waits for its threads. One of them may run NumPy code, and
+waits for the interpreter. If a program keeps an iterator in a global variable, the interpreter is
+already ending at that time, and both would wait: a script or a notebook would never end.
 """
 
 import atexit
@@ -70,30 +69,30 @@ _open: "weakref.WeakSet[_Closes]" = weakref.WeakSet()
 
 
 def closed_at_exit(iterator: _T) -> _T:
-    """The same iterator; if it is still there at the end of the program, it is closed."""
+    """Return the same iterator, and close it at the end of the program if it still exists."""
     _open.add(iterator)
     return iterator
 
 
 @atexit.register
 def _close() -> None:
-    object_store.stop()  # a thread that waits for a bucket would be waited for
+    object_store.stop()  # else the exit would wait for a thread that waits for a bucket
     for iterator in list(_open):
-        with contextlib.suppress(ValueError):  # a generator that runs at this moment, in a thread
+        with contextlib.suppress(ValueError):  # a generator that is running in a thread
             iterator.close()
 
 
 _OF_TENSORFLOW = re.compile(r"\{\{function_node .*?\}\} ?| ?\[Op:.*")
-"""Of a message of tf.data, what says nothing to those who read it."""
+"""Parts of a tf.data message that do not help users."""
 
 BEGIN, END = "<input error>", "</input error>"
-"""The marks around the text of an InputError inside an error of tf.data."""
+"""Marks around the text of an InputError inside an error of tf.data."""
 BEGIN_BUCKET = "<bucket error>"
-"""The first of them, around that of a BucketError."""
+"""First mark around the text of a BucketError; `END` is the last."""
 
 
 def input_error(error: Exception) -> Exception:
-    """The InputError inside an error that tf.data raised, or that error where the fault is ours."""
+    """Return the InputError inside an error of tf.data, or the error itself if it is a bug."""
     message = str(getattr(error, "message", error))
     if BEGIN in message:
         return InputError(message.split(BEGIN, 1)[1].split(END, 1)[0])
@@ -113,9 +112,9 @@ def input_error(error: Exception) -> Exception:
 
 
 def let_go(error: Exception) -> Exception:
-    """The `input_error` of an error; of a bucket's, what its frames held is let go of.
+    """Return the `input_error` of an error; for a bucket's error, clear its frames.
 
-    Other threads of tf.data wait for the bucket then, in Python. An iterator that lived in the
+    Other threads of tf.data then wait for the bucket, in Python. An iterator that lived in the
     error's frames until the interpreter ends would wait for them, and they for the interpreter.
     """
     found = input_error(error)
@@ -125,7 +124,7 @@ def let_go(error: Exception) -> Exception:
 
 
 def as_numpy(dataset: tf.data.Dataset) -> Iterator[dict[str, Any]]:
-    """Elements as NumPy values; what was wrong with the user's files is raised as InputError."""
+    """Return elements as NumPy values; errors in the user's files are raised as InputError."""
     return closed_at_exit(_as_numpy(dataset))
 
 
@@ -139,7 +138,7 @@ def _as_numpy(dataset: tf.data.Dataset) -> Generator[dict[str, Any]]:
 
 
 def deterministic(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset with its elements in the same order in every run."""
+    """Return the dataset with its elements in the same order in every run."""
     options = tf.data.Options()
     options.deterministic = True
     return dataset.with_options(options)

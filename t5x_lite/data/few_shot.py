@@ -1,6 +1,6 @@
-r"""Few-shot prompts: k examples of a task in front of each question (Brown et al. 2020, section 2).
+r"""Few-shot prompts: k examples of a task before each question (Brown et al. 2020, section 2).
 
-    FewShot(examples=2, seeds=(0, 1), orders=2)        # four trials; each is measured
+    FewShot(examples=2, seeds=(0, 1), orders=2)        # four trials; each is evaluated
 
 A prompt of two shown examples, with the default template and separator:
 
@@ -12,10 +12,10 @@ A prompt of two shown examples, with the default template and separator:
 
     sst2 sentence: a moving and funny film
 
-What is shown is a pure function of the task, the seed and the order: all questions of a trial have
-the same examples, but for one whose text is the question's own, in whose place the next one drawn
-stands. Where a prompt is longer than inputs may be, examples are left out from the front; the
-question is never cut for them.
+The shown examples are a pure function of the task, the seed and the order. All questions of a trial
+have the same examples, with one exception: an example with the text of the question is replaced by
+the next sampled one. If a prompt is too long, examples are dropped from the front; the question is
+never truncated to make room for them.
 """
 
 import dataclasses
@@ -36,18 +36,18 @@ _TEMPLATE = "{inputs}\n{targets}"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FewShot:
-    r"""Examples of a task that stand in front of its questions.
+    r"""Few-shot examples of a task that are shown before its questions.
 
     Attributes:
-      examples: number of examples in a prompt; 0 is the question alone.
-      seeds: seeds that draw the examples; each is measured.
-      orders: orders in which the examples of a seed are shown; each is measured.
-      templates: wordings, each of which is measured, such as "Q: {inputs} A: {targets}"; the
-        question is written by the part in front of {targets}. \n is a new line. () is
+      examples: number of examples in a prompt; 0 shows only the question.
+      seeds: seeds that sample the examples; each is evaluated.
+      orders: number of orders in which the examples of a seed are shown; each is evaluated.
+      templates: wordings such as "Q: {inputs} A: {targets}"; each is evaluated. The question uses
+        the part before {targets}. \n is a new line. () is
         "{inputs}\n{targets}".
       separator: text between the examples; \n is a new line.
-      split: split of the task that the examples are drawn from.
-      pool: number of the first examples of that split that are drawn from; None is all.
+      split: split of the task from which the examples are sampled.
+      pool: number of examples of that split, the first ones, to sample from; None is all.
     """
 
     examples: Whole = 0
@@ -77,7 +77,7 @@ class FewShot:
 
     @property
     def is_on(self) -> bool:
-        """Whether prompts are anything but the task's own inputs."""
+        """True if prompts differ from the task's own inputs."""
         return self.examples > 0 or bool(self.templates)
 
     @property
@@ -87,7 +87,7 @@ class FewShot:
 
     @property
     def trials(self) -> tuple["Trial", ...]:
-        """What is measured; without examples each wording once."""
+        """The trials to evaluate; without examples, one per wording."""
         seeds, orders = (self.seeds, self.orders) if self.examples else ((0,), 1)
         return tuple(
             Trial(seed=seed, order=order, template=template)
@@ -99,12 +99,12 @@ class FewShot:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One way to show examples.
+    """A selection, order and wording of the examples.
 
     Attributes:
-      seed: seed that draws the examples.
-      order: number of their order, from 0.
-      template: number of the wording, from 0.
+      seed: seed that samples the examples.
+      order: index of their order, from 0.
+      template: index of the wording, from 0.
     """
 
     seed: int = 0
@@ -124,18 +124,18 @@ class Shown(Protocol):
 
 @runtime_checkable
 class Encodes(Protocol):
-    """What prompts need of a vocabulary."""
+    """Interface of a vocabulary that prompts use."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """What a model reads of a question.
+    """The text that a model reads for a question.
 
     Attributes:
       text: the examples and the question.
-      tokens: int32 [_], its tokens, the end included.
+      tokens: int32 [_], token ids of the text, with the ending.
       examples: number of examples in it.
     """
 
@@ -148,15 +148,15 @@ class Prompts:
     """The prompts of a task.
 
     Attributes:
-      config: says how many examples are shown, and how.
-      length: tokens of a prompt at most.
+      config: number of examples and their presentation.
+      length: maximum tokens of a prompt.
 
     Args:
-      config: says how many examples are shown, and how.
-      pool: the examples to draw from, with different inputs.
-      task: the task's name, for the draw.
-      vocabulary: of the inputs.
-      length: tokens of a prompt at most, the end included.
+      config: number of examples and their presentation.
+      pool: the examples to sample from, with different inputs.
+      task: the task's name, which enters the random seed.
+      vocabulary: vocabulary of the inputs.
+      length: maximum tokens of a prompt, the ending included.
       ending: tokens that end a prompt, such as EOS.
     """
 
@@ -179,21 +179,21 @@ class Prompts:
         self._drawn: dict[int, list[int]] = {}
 
     def check(self, questions: Sequence[str]) -> None:
-        """Refuses questions for which there are too few examples.
+        """Check that there are enough examples for each question.
 
         Raises:
-          InputError: with both numbers.
+          InputError: if there are too few, with both numbers.
         """
         if len(self._pool) <= self.config.examples:
             for question in dict.fromkeys(questions):
                 self._shown(Trial(seed=self.config.seeds[0]), question)
 
     def of(self, trial: Trial, questions: Sequence[str]) -> list[Prompt]:
-        """The prompts of questions, in their order.
+        """Return the prompts of questions, in their order.
 
         Args:
           trial: one of `config.trials`.
-          questions: their texts, as the task writes its inputs.
+          questions: the texts, as the task writes its inputs.
         """
         shown = [self._written(trial, question) for question in questions]
         counts = [len(parts) - 1 for parts in shown]
@@ -212,7 +212,7 @@ class Prompts:
         return [prompts[i] for i in range(len(questions))]
 
     def _written(self, trial: Trial, question: str) -> list[str]:
-        """The texts of the examples of a trial, and that of the question."""
+        """Return the texts of the examples of a trial, and the text of the question."""
         template = self.config.wordings[trial.template]
         asked = template.partition("{targets}")[0].rstrip()
         return [
@@ -224,7 +224,7 @@ class Prompts:
         ]
 
     def _shown(self, trial: Trial, question: str) -> list[Shown]:
-        """The examples of a trial, in its order."""
+        """Return the examples of a trial, in its order."""
         number = self.config.examples
         if not number:
             return []
@@ -242,7 +242,7 @@ class Prompts:
         return [drawn[place] for place in self._order(trial)]
 
     def _order(self, trial: Trial) -> list[int]:
-        """The places of the examples in one of the orders of a seed, which are different."""
+        """Return the indices of the examples in the trial's order; orders of a seed differ."""
         number, found = self.config.examples, [[*range(self.config.examples)]]
         attempt = 0
         while len(found) <= trial.order:
@@ -255,22 +255,22 @@ class Prompts:
 
     @property
     def _key(self) -> int:
-        """A number for the task's name, equal in all processes."""
+        """Hash of the task's name, equal in all processes."""
         return zlib.crc32(self._task.encode())
 
 
 def _with_lines(text: str) -> str:
-    r"""The text with new lines where \n stands, as a shell hands it on."""
+    r"""Replace the characters \n, as a shell passes them, by new lines."""
     return text.replace("\\n", "\n")
 
 
 def _check_template(template: str) -> None:
-    """Refuses a template that does not have {inputs} and then {targets}, once each."""
+    """Raise InputError unless a template has {inputs} and then {targets}, once each."""
     before, _, after = template.partition("{targets}")
     found = "{inputs}" in before and "{inputs}" not in before.replace("{inputs}", "", 1)
     if not found or places(template) != ("inputs", "targets") or places(after):
         raise InputError(
-            "evaluation.few_shot.templates must have {inputs} and behind it {targets}, each once, "
+            "evaluation.few_shot.templates must have {inputs} and after it {targets}, each once, "
             f"such as 'Q: {{inputs}} A: {{targets}}'; got {template!r}"
         )
     fill(template, {"inputs": "", "targets": ""})

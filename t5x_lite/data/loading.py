@@ -1,21 +1,21 @@
-"""The tasks that a config reads, looked at and read as datasets of examples.
+"""Tasks of a config: loading, checks, and datasets of their examples.
 
     task = load_task(data, vocabulary, seed=0)          # a seqio.Task
     examples_of(data, task, split="validation")         # its examples as NumPy values, in order
 
-The first documents or tokens of a task, to be repeated (Raffel et al. 2020, table 9):
+Training can repeat the first documents or tokens of a task (Raffel et al. 2020, table 9):
 
     data = Data(task="tasks.c4:iid_15_u_u", first_tokens=2**23, ...)
     task = truncated(data, load_task(data, vocabulary, seed=0), seed=0)
 
-Documents are the raw examples of the source. Tokens are counted before corruption: of the examples
-at the placeholder those are taken, from the first on, that together have no more of them. A cache
-of the task begins with the same examples. Other splits than "train" stay whole.
+Documents are the raw examples of the source. Tokens are counted before corruption: at the
+placeholder the first examples are taken that together do not exceed the limit. A cache of the task
+begins with the same examples. Splits other than "train" are not truncated.
 
-The tasks that a config reads: one, or those of a mixture whose data are there, and their rates.
+A config reads one task, or the tasks of a mixture with available data, at their rates:
 
 found = members(data, vocabulary)       # found.present: tasks; found.absent: reasons, by name
-trained_members(data, vocabulary)       # those that are trained on; an error names all missing
+trained_members(data, vocabulary)       # tasks to train on; an error names all missing ones
 rates_of(data, trained, anew=True)      # [1.0] of one task
 """
 
@@ -41,13 +41,13 @@ _logger = logging.getLogger(__name__)
 
 
 def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Task:
-    """Builds the task that data.task names, "module:function"."""
+    """Build the task that data.task names, "module:function"."""
     function = find_task(data.task)
     ending = _ending(data, vocabulary)
     arguments = TaskArguments(
         vocabulary=vocabulary,
         directory=data.directory,
-        # A task leaves room for EOS.
+        # A task reserves one token for EOS.
         inputs_length=data.inputs_length - len(ending[1:]),
         targets_length=data.targets_length,
         seed=seed,
@@ -60,7 +60,7 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
     )
     try:
         task = function(arguments)
-    except (AttributeError, TypeError) as error:  # as of a function that is none of a task
+    except (AttributeError, TypeError) as error:  # for example from a function that is not a task
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(
             f"data.task {data.task!r} failed ({what}); a task function takes TaskArguments and "
@@ -73,13 +73,13 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
         )
     if data.languages and not getattr(task.source, "language", ""):
         raise InputError(
-            f"data.languages is of unlabelled text, and data.task {data.task!r} has none: unset it"
+            f"data.languages is for unlabelled text, and data.task {data.task!r} has none: unset it"
         )
     words = wording_of(data)
     if words and not is_marked(task):
         raise InputError(
-            f"data.{' and data.'.join(words)} cannot be set: data.task {data.task!r} makes its "
-            f"rows of data.layout {data.layout.name} of no template"
+            f"data.{' and data.'.join(words)} cannot be set: data.task {data.task!r} builds its "
+            f"rows of data.layout {data.layout.name} without a template"
         )
     if data.augment.run:
         task = augmented(
@@ -94,7 +94,7 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
 
 
 def _ending(data: Data, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The words of the layout that stand in the place of EOS behind inputs, in tokens, or none."""
+    """Return the layout's text that replaces EOS after inputs, as tokens; () if EOS is kept."""
     ending = data.layout.ending(vocabulary, length=data.inputs_length)
     return () if ending == (vocabulary.eos_id,) else ending
 
@@ -105,10 +105,10 @@ def task_metrics(task: seqio.Task) -> tuple[Callable[..., Any], list[Callable[..
 
 
 def task_labels(task: seqio.Task) -> tuple[str, ...] | None:
-    """The texts of which a task's answer is always one, to choose among by rank classification.
+    """Return the possible answers of a task, for rank classification; None if they are free text.
 
-    A task says them by the attribute `labels` of its postprocess_fn: `postprocess.ClassIndex` has
-    it, and so may any callable of a user's own.
+    A task gives them as the attribute `labels` of its postprocess_fn. `postprocess.ClassIndex` has
+    this attribute, and any other callable may have it.
     """
     labels = getattr(task.postprocessor, "labels", None)
     return None if labels is None else tuple(labels)
@@ -122,21 +122,21 @@ def look_at(
     name: str,
     split: str = "train",
 ) -> None:
-    """Looks at the first examples of a task: a split without any would be repeated for ever."""
+    """Read the first examples of a task; an empty split would otherwise be repeated endlessly."""
     examples = examples_of(data, task, split=split)
     if vocabulary is not None:
         unknown_tokens.tell(name, examples, vocabulary)
 
 
 def check_split(data: Data, task: seqio.Task, *, split: str) -> None:
-    """Refuses a split that a task lacks."""
+    """Raise InputError if a task lacks a split."""
     if split not in task.splits:
         there = ", ".join(task.splits)
         raise InputError(f"data.task {data.task!r} has no split {split!r}: there are {there}")
 
 
 def no_example(data: Data, *, split: str) -> InputError:
-    """The error of a split without an example."""
+    """Return the error for a split without examples."""
     where = f" in {data.directory}" if data.directory else ""
     hint = (
         ""
@@ -149,7 +149,7 @@ def no_example(data: Data, *, split: str) -> InputError:
 
 
 def examples_of(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[str, Any]]:
-    """The task's own examples in order, once, as NumPy values; at least one."""
+    """Return the task's own examples once, in order, as NumPy values; at least one."""
     check_split(data, task, split=split)
     dataset = deterministic(dataset_of(data, task, split=split, shuffle=False))
     examples = as_numpy(dataset)
@@ -159,14 +159,14 @@ def examples_of(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[st
 
 
 def dataset_of(data: Data, task: seqio.Task, *, split: str, **options) -> tf.data.Dataset:
-    """The task's examples behind all of its steps, trimmed."""
+    """Return the task's examples after all of its steps, trimmed."""
     return task.get_dataset(
         sequence_length=trimmed_lengths(data), split=split, try_in_mem_cache=False, **options
     )
 
 
 def truncated(data: Data, task: seqio.Task, *, seed: int) -> seqio.Task:
-    """The task with the training examples that data.first_documents or data.first_tokens leaves."""
+    """Return the task limited to the examples of data.first_documents or data.first_tokens."""
     if "train" not in task.splits:
         return task
     if data.first_documents is not None:
@@ -221,7 +221,7 @@ def _first_tokens(data: Data, task: seqio.Task, number: int, *, seed: int) -> se
 
 
 def _no_more_tokens(dataset: tf.data.Dataset, names: Sequence[str], number: int) -> tf.data.Dataset:
-    """The first examples that together have so many tokens at most."""
+    """Take the first examples that together do not exceed a number of tokens."""
 
     @tf.autograph.experimental.do_not_convert
     def step(before: Any, example: Any) -> Any:
@@ -233,16 +233,16 @@ def _no_more_tokens(dataset: tf.data.Dataset, names: Sequence[str], number: int)
 
 
 _counted: dict[str, int] = {}
-"""What training has counted, for the held-out losses of the same run."""
+"""Examples that training has counted, for the held-out losses of the same run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Present:
-    """A task of a mixture whose data are there.
+    """A task of a mixture with available data.
 
     Attributes:
-      member: its place in the mixture.
-      data: the config by which it is read alone.
+      member: its entry in the mixture.
+      data: the config that reads it separately.
       task: the seqio.Task.
     """
 
@@ -256,9 +256,9 @@ class Members:
     """The tasks of a mixture.
 
     Attributes:
-      mixture: all of them.
-      present: those whose data are there, in the mixture's order.
-      absent: why the others are not there, by name.
+      mixture: all tasks.
+      present: tasks with available data, in the mixture's order.
+      absent: reasons why the other tasks are missing, by name.
     """
 
     mixture: Mixture
@@ -267,14 +267,14 @@ class Members:
 
 
 def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
-    """Makes the tasks of the mixture that data.task names."""
+    """Build the tasks of the mixture that data.task names."""
     mixture = find_mixture(data)
     if mixture is None:
         raise InputError(f"data.task {data.task!r} is one task and no mixture")
     present, absent = [], {}
     for member in mixture.members:
         alone = member_data(data, member)
-        find_task(member.task)  # that there is no such task is not the data's fault
+        find_task(member.task)  # an unknown task is an error, not missing data
         if reason := mixture.unanswered(member):
             absent[member.name] = reason
             continue
@@ -282,7 +282,7 @@ def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
             task = load_task(alone, vocabulary, seed=seed)
         except OtherVocabulary:
             raise
-        except InputError as error:  # its files are looked for when it is made, and read later
+        except InputError as error:  # files are searched when a task is built, and read later
             absent[member.name] = str(error)
             continue
         present.append(Present(member=member, data=alone, task=task))
@@ -307,7 +307,7 @@ def trained_members(
     seed: int = 0,
     tells: bool = False,
 ) -> list[Present]:
-    """The tasks that are trained on, after a look at the first examples of each."""
+    """Return the tasks that are trained on, after reading the first examples of each."""
     if find_mixture(data) is None:
         task = truncated(data, load_task(data, vocabulary, seed=seed), seed=seed)
         told = vocabulary if tells else None
@@ -335,7 +335,7 @@ def trained_members(
 
 
 def _without_data(data: Data, names: Sequence[str], *, reason: str) -> str:
-    """The message about tasks that cannot be trained on, and the way to train without them."""
+    """Return the message about tasks that cannot be trained on, with the option to skip them."""
     option = f"--data.mixing.leave-out {' '.join([*data.mixing.leave_out, *names])}"
     if len(names) == 1:
         return f"{reason}; {option} trains without it"
@@ -348,7 +348,7 @@ def _without_data(data: Data, names: Sequence[str], *, reason: str) -> str:
 def held_out_members(
     data: Data, vocabulary: Vocabulary, *, split: str
 ) -> tuple[list[Present], list[float]]:
-    """The trained tasks that have a split, and their rates."""
+    """Return the trained tasks that have a split, and their rates."""
     if find_mixture(data) is None:
         task = load_task(data, vocabulary)
         check_split(data, task, split=split)
@@ -379,7 +379,7 @@ def _is_there(one: Present, split: str) -> bool:
 def rates_of(
     data: Data, trained: Sequence[Present], *, anew: bool, tells: bool = False
 ) -> list[float]:
-    """The rates of tasks that are there; examples are counted where nothing says how many."""
+    """Return the rates of available tasks; examples are counted if their number is unknown."""
     mixture = find_mixture(data)
     if mixture is None:
         return [1.0]
@@ -404,7 +404,7 @@ def rates_of(
 
 
 def _tell_constants(data: Data, mixture: Mixture) -> None:
-    """One line about constant rates that a limit or a temperature leaves as they are."""
+    """Log each constant rate that a limit or a temperature does not change."""
     for member in mixture.constants(data.mixing):
         _logger.info(
             "data.mixing.maximum and data.mixing.temperature leave %s at its constant rate of %s",
@@ -414,13 +414,13 @@ def _tell_constants(data: Data, mixture: Mixture) -> None:
 
 
 def _num_examples(one: Present, *, at_most: int | None) -> int:
-    """The examples of a task's training split as its source gives them; at least one."""
+    """Count the examples of a task's training split in its source; at least one."""
     check_split(one.data, one.task, split="train")
     source = one.task.source.get_dataset(split="train", shuffle=False)
     number = int(source.cardinality())
     if number < 0:
         _logger.info(
-            "counting the examples of %s: its Member in the mixture does not say how many it has",
+            "counting the examples of %s: its Member in the mixture does not give their number",
             one.member.name,
         )
         number = sum(1 for _ in itertools.islice(elements.as_numpy(source), at_most))

@@ -1,26 +1,28 @@
-"""Which example comes next: rates of tasks, mixtures of caches, permutations without memory.
+"""Choice of the next example: rates of tasks, mixtures of caches, permutations without memory.
 
-Mixtures of caches: which cache each example of a mixture comes from, by a stateless rule.
+A stateless rule gives the cache of each example of a mixture:
 
     sources = parse_sources(("prose=0.75", "code=0.25"))
     schedule = Schedule([rate for _, rate in sources])
     schedule.at([0, 1, 2, 3, 4])   -> caches [0, 0, 1, 0, 0], their examples [0, 1, 0, 2, 3]
 
-Of the first n examples each cache gives rate * n, with an error of less than one example for every
+Among the first n examples each cache has rate * n, with an error of less than one example for every
 n: Tijdeman's solution of the chairman assignment problem (Discrete Mathematics 32, 1980). Rates are
-fractions, so the order repeats with their common denominator and any place in it is arithmetic.
+fractions, so the order repeats with their common denominator and any position can be computed.
 
-A pseudo-random order of any number of examples that needs no memory.
+A pseudo-random order of any number of examples needs no memory:
 
     order([0, 1, 2, 3], [0, 0, 0, 0], size=4, seed=7)   -> [3, 0, 2, 1]
     order([0, 1, 2, 3], [1, 1, 1, 1], size=4, seed=7)   -> [2, 0, 3, 1]
 
-A shuffle buffer mixes neighbours only, and a shuffled list of indices must be kept. Here the place
-of each example is computed: a Feistel network (Luby and Rackoff 1988) permutes the next power of
-four, and what falls outside of [0, size) is permuted again until it falls inside (cycle walking,
-Black and Rogaway 2002). It is our own so that the order does not change with a library's version.
+A shuffle buffer mixes only neighbors, and a shuffled list of indices must be kept. Here the
+position of each example is computed. A Feistel network (Luby and Rackoff 1988) permutes the next
+power of four, and a value outside of [0, size) is permuted again until it is inside (cycle walking,
+Black and Rogaway 2002). The implementation is our own, so that library versions do not change the
+order.
 
-At what rates the tasks of a mixture are drawn (Raffel et al. 2020, section 3.5.2).
+The tasks of a mixture have rates from their numbers of examples (Raffel et al. 2020, section
+3.5.2):
 
     rate_num_examples(392_702, maximum=2**16)                   # 65536.0: proportional, at most K
     rate_num_examples(250, maximum=2**21, temperature=2.0)      # 15.81...: K before the root
@@ -45,24 +47,24 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Above, Count, check_bounds
 
 MAX_PERIOD = 100_000
-"""The rates' common denominator at most: the order over one period is kept in memory."""
+"""Maximum common denominator of the rates: the order over one period is kept in memory."""
 
 _RATE = re.compile(r"\d+(\.\d+)?|\.\d+")
 
 
 def parse_sources(cache: str | Sequence[str]) -> list[tuple[str, Fraction]]:
-    """Reads what data.cache says.
+    """Parse data.cache.
 
     Args:
-      cache: a directory, or several as "DIRECTORY=RATE". Rates need not add up to 1. A directory
-        whose own name ends in =NUMBER is taken whole if it exists.
+      cache: a directory, or several as "DIRECTORY=RATE". Rates need not add up to 1. If a directory
+        with a name that ends in =NUMBER exists, the complete text is its name.
 
     Returns:
-      (directory, rate) in the order given; the rates add up to 1.
+      (directory, rate) in the given order; the rates add up to 1.
 
     Raises:
-      InputError: there is none, a rate is missing, not positive or not a number, or a directory
-        stands there twice.
+      InputError: if no directory is given, a rate is missing, not positive or not a number, or a
+        directory is named twice.
     """
     texts = [cache] if isinstance(cache, str) else list(cache)
     if not texts or not all(texts):
@@ -79,7 +81,7 @@ def parse_sources(cache: str | Sequence[str]) -> list[tuple[str, Fraction]]:
 
 
 def split_rate(text: str) -> tuple[str, Fraction | None]:
-    """("DIRECTORY", RATE) of "DIRECTORY=RATE"; the rate is None where there is none."""
+    """Return ("DIRECTORY", RATE) of "DIRECTORY=RATE"; RATE is None if it is missing."""
     directory, _, rate = text.rpartition("=")
     if directory and not Path(text).exists() and _RATE.fullmatch(rate):
         return directory, Fraction(rate)
@@ -92,7 +94,7 @@ def _parse(text: str, *, alone: bool) -> tuple[str, Fraction]:
         return directory, rate
     if not alone:
         raise InputError(
-            f"data.cache: {text!r} has no rate; of several caches each is written DIRECTORY=RATE, "
+            f"data.cache: {text!r} has no rate; write each of several caches as DIRECTORY=RATE, "
             f"as {text}=0.5"
         )
     return text, Fraction(1)
@@ -102,23 +104,23 @@ class Schedule:
     """The order of the sources of a mixture.
 
     Attributes:
-      period: after so many examples the order of the sources repeats.
+      period: number of examples after which the order of the sources repeats.
     """
 
     def __init__(self, rates: Sequence[Fraction]):
-        """Works out one period.
+        """Compute one period.
 
         Args:
-          rates: positive, of sum 1.
+          rates: positive rates that add up to 1.
 
         Raises:
-          InputError: their common denominator is more than `MAX_PERIOD`.
+          InputError: if their common denominator is more than `MAX_PERIOD`.
         """
         self.period = math.lcm(*(rate.denominator for rate in rates))
         if self.period > MAX_PERIOD:
             raise InputError(
-                f"the rates of data.cache have the common denominator {self.period}, and it may be "
-                f"{MAX_PERIOD} at most: round them, so that they add up to 1 or 100"
+                f"the rates of data.cache have the common denominator {self.period}, above the "
+                f"maximum {MAX_PERIOD}: round them, so that they add up to 1 or 100"
             )
         weights = [int(rate * self.period) for rate in rates]
         self._weights = np.array(weights, np.int64)
@@ -130,33 +132,33 @@ class Schedule:
     def at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Which examples stand at some places of the mixture.
+        """Return the source and the example at each position of the mixture.
 
         Args:
-          places: places, >= 0.
+          places: positions in the mixture, >= 0.
 
         Returns:
-          (source, number of the example among those of its source), int64.
+          (source, index among the examples of the source), int64.
         """
         periods, rest = np.divmod(places, self.period)
         sources = self._sources[rest]
         return sources, periods * self._weights[sources] + self._before[rest, sources]
 
     def counts(self, places: int) -> list[int]:
-        """How many of the first `places` examples each source gives."""
+        """Return how many of the first `places` examples come from each source."""
         periods, rest = divmod(places, self.period)
         return (periods * self._weights + self._before[rest]).tolist()
 
 
 def _chairmen(weights: Sequence[int]) -> list[int]:
-    """Tijdeman's order of sum(weights) places, in integers."""
+    """Return Tijdeman's order of sum(weights) positions, in integers."""
     if len(weights) == 1:
         return [0] * weights[0]
     period, slack = sum(weights), 2 * len(weights) - 2
     common = math.lcm(*weights)
     given, found = [0] * len(weights), []
     for place in range(1, period + 1):
-        # Of the sources that are far enough behind, the one whose time runs out first.
+        # Among the sources that are far enough behind, the one with the earliest deadline.
         _, chosen = min(
             ((period * (slack - 1) - slack * lag) * (common // weight), source)
             for source, weight in enumerate(weights)
@@ -175,16 +177,16 @@ _WORD = 2**64
 def order(
     places: Int[np.ndarray, " n"], epochs: Int[np.ndarray, " n"], *, size: int, seed: int
 ) -> Int[np.ndarray, " n"]:
-    """Which example stands at each place of an epoch.
+    """Return the index of the example at each position of an epoch.
 
     Args:
-      places: places in [0, size).
-      epochs: the epoch of each, >= 0; every epoch has an order of its own.
+      places: positions in [0, size).
+      epochs: the epoch of each position, >= 0; every epoch has a different order.
       size: the number of examples, >= 1.
       seed: the run's seed, taken modulo 2**64.
 
     Returns:
-      int64 indices in [0, size): over all places of one epoch, each of them once.
+      int64 indices in [0, size): over all positions of one epoch, each index once.
     """
     half = np.uint64(max((size - 1).bit_length() + 1, 2) // 2)
     start = np.full(1, seed % _WORD, np.uint64)
@@ -200,7 +202,7 @@ def order(
 def _feistel(
     values: UInt64[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"], half: np.uint64
 ) -> UInt64[np.ndarray, " n"]:
-    """A permutation of the numbers below 4**half, another one for each key."""
+    """Return a permutation of the numbers below 4**half, a different one for each key."""
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
     for number in range(_ROUNDS):
@@ -210,31 +212,32 @@ def _feistel(
 
 
 def _mix(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
-    """SplitMix64's finalizer (Steele, Lea and Flood 2014): every bit depends on every other."""
+    """Apply SplitMix64's finalizer (Steele, Lea and Flood 2014), which mixes all bits."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 CACHE_PERIOD = 10_000
-"""Of so many examples of a mixture of caches each gives a whole number."""
+"""Number of examples of a mixture of caches in which each cache has a whole number of examples."""
 
 _By = Literal["examples", "equal"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
-    """How the tasks of a mixture, or several caches without rates, are mixed.
+    """Rates for the tasks of a mixture, or for several caches without rates.
 
     Attributes:
-      by: "examples" draws them in proportion to the numbers of their training examples; "equal"
-        draws all equally often.
-      maximum: the paper's K: a task counts as having so many examples at most; None is no limit.
+      by: "examples" samples tasks in proportion to their numbers of training examples; "equal"
+        samples all equally often.
+      maximum: the paper's K, the maximum number of examples that a task counts as; None disables
+        the limit.
       temperature: the paper's T: a rate is the number's T-th root; 1 is proportional.
       unlabelled: the number of examples that a mixture's unlabelled text counts as, which is its
-        rate: neither `maximum` nor `temperature` changes it. None is what the mixture says.
-      leave_out: tasks that are neither trained on nor measured: "tasks.glue:rte", all of a module
-        as "tasks.glue", the name that its metrics have, "glue_rte", or its own, "dpr", where no
+        rate: neither `maximum` nor `temperature` changes it. None keeps the mixture's value.
+      leave_out: tasks that are neither trained on nor evaluated: "tasks.glue:rte", all of a module
+        as "tasks.glue", the name of its metrics, "glue_rte", or its own name, "dpr", if no
         other task has it.
     """
 
@@ -248,17 +251,17 @@ class Mixing:
         check_bounds(self, prefix="data.mixing.")
         if self.by == "equal" and self.unlabelled is not None:
             raise InputError(
-                "data.mixing.by equal gives unlabelled text the rate of all others: leave out "
+                "data.mixing.by equal gives unlabelled text the same rate as other tasks: unset "
                 "data.mixing.unlabelled"
             )
         if self.by == "equal" and (self.maximum is not None or self.temperature != 1.0):
             raise InputError(
-                "data.mixing.by equal knows no numbers of examples: leave out "
+                "data.mixing.by equal does not use the numbers of examples: unset "
                 "data.mixing.maximum and data.mixing.temperature"
             )
 
     def rate(self, num_examples: int) -> float:
-        """The rate of a task with so many training examples."""
+        """Return the rate of a task with the given number of training examples."""
         if self.by == "equal":
             return 1.0
         return rate_num_examples(num_examples, maximum=self.maximum, temperature=self.temperature)
@@ -271,13 +274,13 @@ def rate_num_examples(
     temperature: float = 1.0,
     scale: float = 1.0,
 ) -> float:
-    """The rate of a task by its number of examples: min(scale * examples, K) ** (1 / T).
+    """Return the rate of a task by its number of examples: min(scale * examples, K) ** (1 / T).
 
     Args:
-      num_examples: of the training split.
-      maximum: K, the limit, after `scale` and before `temperature`; None or 0 is no limit.
+      num_examples: number of examples in the training split.
+      maximum: K, the limit, after `scale` and before `temperature`; None or 0 disables it.
       temperature: T.
-      scale: what the number is multiplied by first.
+      scale: factor that is applied to the number first.
     """
     rate = num_examples * scale
     if maximum:
@@ -288,24 +291,24 @@ def rate_num_examples(
 
 
 def rate_unsupervised(value: float | int = 1e6) -> float:
-    """The rate of the unsupervised task in multi-task pretraining: a constant."""
+    """Return the rate of the unsupervised task in multi-task pretraining: a constant."""
     return float(value)
 
 
 def cache_rates(rates: Sequence[float | int]) -> list[int]:
-    """Whole numbers, of sum `CACHE_PERIOD`, nearest to relative rates; each at least 1.
+    """Round relative rates to whole numbers with the sum `CACHE_PERIOD`, each at least 1.
 
-    Largest remainders are rounded up, so that no share is off by as much as one of the period.
+    Largest remainders are rounded up, so each number is off by less than one.
 
     Args:
-      rates: positive; fewer than `CACHE_PERIOD`.
+      rates: positive rates; fewer than `CACHE_PERIOD`.
     """
     total = sum(rates)
     shares = [rate / total * CACHE_PERIOD for rate in rates]
     found = [max(1, math.floor(share)) for share in shares]
     while (missing := CACHE_PERIOD - sum(found)) != 0:
         step = 1 if missing > 0 else -1
-        # Who is furthest from its share in the direction that is needed; of equals the first.
+        # The number furthest from its exact value in the needed direction; on a tie the first.
         able = [k for k in range(len(found)) if found[k] + step >= 1]
         chosen = max(able, key=lambda k: (step * (shares[k] - found[k]), -k))
         found[chosen] += step
@@ -313,7 +316,7 @@ def cache_rates(rates: Sequence[float | int]) -> list[int]:
 
 
 class UnknownSize(InputError):
-    """The data do not say how many examples an epoch has."""
+    """Error of data that do not give the number of examples of an epoch."""
 
 
 @dataclass(frozen=True)
@@ -321,8 +324,8 @@ class Epoch:
     """A pass over the training data.
 
     Attributes:
-      examples: their number.
-      batches: about as many batches.
+      examples: number of examples.
+      batches: approximate number of batches.
     """
 
     examples: int

@@ -1,15 +1,14 @@
-"""Mixtures of tasks: what is trained on together, by name, and at what rates.
+"""Mixtures of tasks: named sets of tasks that are trained on together, with rates.
 
     glue = Mixture(members=(Member(task="tasks.glue:cola", examples=8551), ...))
 
-data.task names a mixture as it names a task, "module:name", and data.mixing says how to mix:
+data.task names a mixture like a task, as "module:name", and data.mixing sets the rates:
 
     --data.task tasks.mixtures:glue --data.mixing.temperature 2 --data.mixing.maximum 2097152
     --data.task tasks.mixtures:all_proportional --data.mixing.leave-out tasks.squad
 
-Each task is measured by itself, under its own name: "validation/glue_cola/matthews_correlation".
-Reading a mixture imports none of its tasks. How examples are drawn stands in
-live/pipeline.py.
+Each task is evaluated separately, under its own name: "validation/glue_cola/matthews_correlation".
+Reading a mixture imports none of its tasks. `data.reading` samples the examples.
 """
 
 import dataclasses
@@ -34,22 +33,24 @@ class Member:
 
     Attributes:
       task: its name, "module:function".
-      examples: training examples, from which data.mixing makes the rate; None counts them.
-      maximum: training examples that it counts as at most, whatever data.mixing.maximum says; None
-        is no limit of its own.
-      rate: the rate itself, in place of one that data.mixing makes; 0 is a task that is measured
-        and not trained on.
-      unlabelled: whether it is unlabelled text beside labelled tasks: data.mixing.unlabelled sets
-        its rate, and only then may a limit or a temperature leave a constant `rate` as it is.
-      shared_examples: a name for its training examples where several members have the same ones,
-        as GLUE and SuperGLUE have those of RTE: together they are drawn as often as one would be.
-      directory: its folder in data.directory, where there is such a folder.
-      language: of multilingual text; several members are of one task then.
-      cache: its cache, where several caches are of one task, as those of languages are: then this
-        is the member's name, and leave_out knows the last part of it, too.
-      measured: whether it has metrics of its own; one whose held-out splits are tasks has none.
-      form_of: tasks whose form it is asked in, of a task that is not trained on: only a mixture
-        that trains on one of them answers it. It does not count in the mean of the scores.
+      examples: number of training examples, from which data.mixing computes the rate; None counts
+        them.
+      maximum: maximum number of training examples that it counts as, independent of
+        data.mixing.maximum; None sets no limit for this task.
+      rate: a constant rate, instead of the one from data.mixing; 0 is a task that is evaluated and
+        not trained on.
+      unlabelled: True for unlabelled text in a mixture with labelled tasks: data.mixing.unlabelled
+        sets its rate, and only then may a limit or a temperature leave a constant `rate`
+        unchanged.
+      shared_examples: a name for its training examples if several members have the same ones, as
+        RTE in GLUE and in SuperGLUE: together they are sampled as often as one would be.
+      directory: its folder in data.directory, if that folder exists.
+      language: a language of multilingual text; several members then belong to one task.
+      cache: its cache, if one task has several caches, such as one per language: this is then the
+        member's name, and leave_out also accepts the last part of its path.
+      measured: True if it has metrics; False if its held-out splits are separate tasks.
+      form_of: tasks with the same form of inputs, for a task that is not trained on: only a mixture
+        that trains on one of them answers it. It is excluded from the mean of the scores.
     """
 
     task: str
@@ -80,7 +81,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The name of its metrics: "glue_cola" of "tasks.glue:cola"; of seqio its own there."""
+        """The name of its metrics: "glue_cola" for "tasks.glue:cola"; for seqio its name there."""
         if self.cache:
             return self.cache
         module, function = parts_of(self.task)
@@ -91,12 +92,12 @@ class Member:
 
     @property
     def named_task(self) -> str:
-        """Its task, with the language if it has one."""
+        """The name of its task, with the language if it has one."""
         return f"{self.task}[{self.language}]" if self.language else self.task
 
     @property
     def is_trained(self) -> bool:
-        """Whether training draws from it."""
+        """True if training samples from it."""
         return self.rate != 0 and self.examples != 0
 
 
@@ -119,11 +120,11 @@ class Mixture:
             raise InputError("a mixture needs a task with a rate above 0")
 
     def __call__(self, arguments: TaskArguments) -> list[Any]:
-        """Its tasks, as its name is in the place of a task function's."""
+        """Build its tasks, so that a mixture can be used like a task function."""
         return [find_task(member.task)(arguments) for member in self.members]
 
     def unanswered(self, member: Member) -> str:
-        """Why a mixture does not answer one of its tasks; "" where it does."""
+        """Return the reason why a mixture does not answer one of its tasks; "" if it does."""
         trained = {other.task for other in self.members if other.is_trained}
         if not member.form_of or trained & set(member.form_of):
             return ""
@@ -134,7 +135,7 @@ class Mixture:
         )
 
     def without(self, names: Sequence[str]) -> "Mixture":
-        """The mixture without some of its tasks (leave-one-out, section 3.5.3)."""
+        """Return the mixture without some of its tasks (leave-one-out, section 3.5.3)."""
         gone = {member.name for name in names for member in self._named(name)}
         left = tuple(member for member in self.members if member.name not in gone)
         if not any(member.is_trained for member in left):
@@ -144,7 +145,7 @@ class Mixture:
         return Mixture(members=left)
 
     def with_unlabelled(self, examples: int | None) -> "Mixture":
-        """The mixture with another rate of its unlabelled text (section 3.7)."""
+        """Return the mixture with another rate of its unlabelled text (section 3.7)."""
         if examples is None:
             return self
         if not any(member.unlabelled and member.is_trained for member in self.members):
@@ -164,7 +165,7 @@ class Mixture:
         )
 
     def _named(self, name: str) -> list[Member]:
-        """The members that a name stands for, at least one."""
+        """Return the members that a name refers to, at least one."""
         named = [member for member in self.members if name in _labels(member)]
         if named:
             return named
@@ -180,10 +181,10 @@ class Mixture:
         raise InputError(f"data.mixing.leave_out: the mixture has no {name!r}{hint}")
 
     def rates(self, mixing: Mixing, *, count: Callable[[Member], int]) -> list[float]:
-        """The relative rates of its tasks, in their order.
+        """Return the relative rates of its tasks, in their order.
 
         Members with the same `shared_examples` share the rate that one of them would have, after
-        the limit and the temperature; where data.mixing.by is "equal" each is a task like others.
+        the limit and the temperature; if data.mixing.by is "equal", each counts as a full task.
         """
         constants = self.constants(mixing)
         if constants and len(constants) == sum(member.is_trained for member in self.members):
@@ -205,7 +206,7 @@ class Mixture:
         ]
 
     def constants(self, mixing: Mixing) -> list[Member]:
-        """The trained tasks whose constant rates a limit or a temperature does not change."""
+        """Return the trained tasks with constant rates that a limit or temperature leaves as is."""
         if mixing.maximum is None and mixing.temperature == 1.0:
             return []
         return [m for m in self.members if m.is_trained and m.rate is not None]
@@ -225,13 +226,13 @@ class Mixture:
 
 
 def _labels(member: Member) -> tuple[str, ...]:
-    """The names that always stand for a member."""
+    """Return the names that always refer to a member."""
     of_cache = names_of(member.cache) if member.cache else ()
     return member.task, parts_of(member.task)[0], member.name, *of_cache
 
 
 def mixture_named(name: str) -> Mixture | None:
-    """The mixture that "module:name" or "seqio:module:name" names; None for a task.
+    """Return the mixture that "module:name" or "seqio:module:name" names; None for a task.
 
     The module is imported.
     """
@@ -242,9 +243,9 @@ def mixture_named(name: str) -> Mixture | None:
 
 
 def find_mixture(data: Data) -> Mixture | None:
-    """The mixture that data.task names, as data.mixing changes it; None for a task.
+    """Return the mixture that data.task names, modified by data.mixing; None for a task.
 
-    It is without what data.mixing.leave_out names, and its unlabelled text has the rate of
+    Tasks of data.mixing.leave_out are removed, and unlabelled text has the rate of
     data.mixing.unlabelled. The module of data.task is imported.
     """
     if not data.task:
@@ -252,7 +253,7 @@ def find_mixture(data: Data) -> Mixture | None:
     found = mixture_named(data.task)
     if found is not None and data.languages:
         raise InputError(
-            f"data.languages is of one task, and data.task {data.task!r} is a mixture: name a task"
+            f"data.languages is for one task, and data.task {data.task!r} is a mixture: name a task"
         )
     if len(data.languages) > 1 or "all" in data.languages:
         found = of_languages(data)
@@ -264,18 +265,18 @@ def find_mixture(data: Data) -> Mixture | None:
             )
         if words := wording_of(data):
             raise InputError(
-                f"data.{next(iter(words))} is that of one task, and data.task {data.task!r} is a "
-                "mixture of tasks whose columns differ: name one of them, or mix caches that were "
-                "made with templates of their own"
+                f"data.{next(iter(words))} is for one task, and data.task {data.task!r} is a "
+                "mixture of tasks with different columns: name one of them, or mix caches that "
+                "were each made with a template"
             )
         if data.augment.run:
             raise InputError(
                 f"data.augment.run has the ids of one task, and data.task {data.task!r} is a "
-                "mixture: name a task, or mix caches that were made with runs of their own"
+                "mixture: name a task, or mix caches that were each made with a run"
             )
         for name in truncation_of(data):
             raise InputError(
-                f"data.{name} leaves the first of one task's data, and data.task {data.task!r} is "
+                f"data.{name} limits one task to its first data, and data.task {data.task!r} is "
                 "a mixture: name a task, or unset it"
             )
         left = found.without(data.mixing.leave_out)
@@ -288,10 +289,10 @@ def find_mixture(data: Data) -> Mixture | None:
 
 
 def of_languages(data: Data) -> Mixture:
-    """The mixture of the languages of multilingual text, each a member of the same task.
+    """Return the mixture of the languages of multilingual text, each a member of the same task.
 
-    A language counts as many examples as TFDS says, or as its files have bytes; data.mixing makes
-    the rates, q ~ p^(1/T).
+    The size of a language is the number of examples in TFDS, or the bytes of its files; data.mixing
+    makes the rates, q ~ p^(1/T).
     """
     from t5x_lite.data.tasks.text_files import check_language
     from t5x_lite.data.tasks.text_source import language_sizes
@@ -308,7 +309,7 @@ def of_languages(data: Data) -> Mixture:
 
 
 def member_data(data: Data, member: Member) -> Data:
-    """The config by which one task of a mixture is read alone, and on the fly."""
+    """Return the config that reads one task of a mixture separately, and on the fly."""
     directory = data.directory
     if member.directory and directory and (not is_remote(directory) or can_read(directory)):
         inside = data_path(directory) / member.directory

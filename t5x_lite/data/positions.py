@@ -1,4 +1,4 @@
-"""Saved positions of batches: bytes that show damage, and say whose they are."""
+"""Saved positions in the data: bytes with a checksum, and the identity of their data."""
 
 import hashlib
 import json
@@ -18,9 +18,9 @@ from t5x_lite.data.config import (
 
 ON_THE_FLY = b"t5x_lite iterator 3\n"
 FORMER = (b"t5x_lite iterator 1\n", b"t5x_lite iterator 2\n")
-"""Positions of tasks in orders that no longer exist: their iterators were all of tf.data."""
+"""Kinds of positions of tasks in earlier orders, which were iterators of tf.data."""
 FORMER_LAYOUTS = {"pairs": "groups"}
-"""Layouts that earlier versions' positions call otherwise."""
+"""Layouts with other names in positions of earlier versions."""
 FROM_CACHE = b"t5x_lite cache position 1\n"
 
 _SAYS = {
@@ -31,12 +31,12 @@ _SAYS = {
 
 
 def seal(kind: bytes, body: bytes) -> bytes:
-    """A position as it is saved: what it is, a checksum, and its content."""
+    """Return a position as it is saved: its kind, a checksum, and its content."""
     return kind + hashlib.sha256(body).digest() + body
 
 
 def unseal(kind: bytes, state: bytes) -> bytes:
-    """The content of a position."""
+    """Return the content of a saved position."""
     for other, says in _SAYS.items():
         if other != kind and state.startswith(other):
             raise InputError(f"the saved data position is {says}, or begin a new run")
@@ -48,7 +48,7 @@ def unseal(kind: bytes, state: bytes) -> bytes:
 
 
 def share_of_batch(data: Data, process_count: int) -> int:
-    """Rows of a batch, of the longest where there are several shapes, that each process gets."""
+    """Return each process's rows of a batch; of several shapes, of the one with longest rows."""
     for shape in shapes_of(data):
         if shape.batch_size % process_count:
             raise InputError(
@@ -58,10 +58,10 @@ def share_of_batch(data: Data, process_count: int) -> int:
 
 
 def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
-    """Return the facts that a position must share, wherever the data come from."""
+    """Return the settings that a position depends on, for data from a cache and from a task."""
     names = ("batch_size", "inputs_length", "targets_length", "pack", "shuffle")
     own = {name: getattr(data, name) for name in names}
-    if data.final_sentinel:  # positions of earlier versions have none
+    if data.final_sentinel:  # positions of earlier versions lack this entry
         own["final_sentinel"] = True
     if data.adapter_of:
         own["adapter_of"] = list(data.adapter_of)
@@ -81,7 +81,7 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
 def former_identity(
     state: bytes, current: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the facts that both an earlier version's position and today's state."""
+    """Return the common settings of an earlier version's position, saved and current."""
     kind = next(kind for kind in FORMER if state.startswith(kind))
     header, _, _ = zlib.decompress(unseal(kind, state)).partition(b"\n")
     saved = json.loads(header)["identity"]
@@ -92,7 +92,7 @@ def former_identity(
 
 
 def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuses the position of other data."""
+    """Raise InputError if a position belongs to other data."""
     names = sorted({*saved, *current})
     differing = [name for name in names if saved.get(name) != current.get(name)]
     different = [f"{name} {saved.get(name)!r} (now {current.get(name)!r})" for name in differing]

@@ -1,15 +1,15 @@
-"""From an answer's text to what metrics compare: seqio's postprocessors, those of the t5 library.
+"""Conversion of an answer's text for metrics: the postprocessors of the t5 library, for seqio.
 
     class_index("positive", ("negative", "positive"))      # 1
     string_to_float("3.4")                                 # 3.4
     wsc_simple("the fuzzy bunny", {"targets_pretokenized": "bunny"})   # 1: it is the referent
 
-All are called (text, example=, is_target=): a target's text with is_target True, a prediction's
-with False. `example` holds all fields of the example that the text belongs to; its text may be
-bytes, as TensorFlow gives it, or str.
+All are called as (text, example=, is_target=), with is_target True for a target's text and False
+for a prediction. `example` holds all fields of the text's example. Its text may be bytes, as
+TensorFlow gives it, or str.
 
-A task whose answer is one of a few words says so by `ClassIndex`, and can then be answered by
-ranking them, too (`live.tasks.task_labels` reads them):
+A task with a fixed set of answers lists them with `ClassIndex`, and can then also be answered by
+ranking them (`loading.task_labels` reads them):
 
     seqio.Task(..., postprocess_fn=ClassIndex(("negative", "positive")), metric_fns=[accuracy])
 
@@ -27,13 +27,13 @@ _DETERMINERS = """
 a an few her his each every many much my our some that the their these this those which whose your
 """
 DETERMINERS = frozenset(_DETERMINERS.split())
-"""Words that the answers of WSC may have or not."""
+"""Words that are ignored when answers of WSC are compared."""
 
 
 def class_index(text: str, labels: Sequence[str]) -> int:
-    """The index of a label's text; -1, which no metric counts as right, for any other text.
+    """Return the index of a label's text; -1, which every metric counts as wrong, for other texts.
 
-    White space around a text does not matter, as it does not in a submission.
+    White space around a text is ignored, as in a submission.
     """
     if text in labels:
         return labels.index(text)
@@ -43,7 +43,7 @@ def class_index(text: str, labels: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class ClassIndex:
-    """From a label's text to its index, by `class_index`.
+    """Callable from a label's text to its index, by `class_index`.
 
     Attributes:
       labels: the texts of all labels, in the order of the class indices.
@@ -52,12 +52,12 @@ class ClassIndex:
     labels: tuple[str, ...]
 
     def __call__(self, text: str, **_: Any) -> int:
-        """The index of a text; seqio's `example` and `is_target` do not matter."""
+        """Return the index of a text; seqio's `example` and `is_target` are ignored."""
         return class_index(text, self.labels)
 
 
 def string_to_float(text: str, *, default: float = -1.0, **_: Any) -> float:
-    """The number that a text is, by Python's float; `default` for any other text."""
+    """Return the number in a text, by Python's float; `default` for any other text."""
     try:
         return float(text)
     except ValueError:
@@ -65,28 +65,28 @@ def string_to_float(text: str, *, default: float = -1.0, **_: Any) -> float:
 
 
 class Number:
-    """From the text of a number to that number, by `string_to_float`."""
+    """Callable from the text of a number to the number, by `string_to_float`."""
 
     def __call__(self, text: str, **_: Any) -> float:
-        """The number; -1 for any other text."""
+        """Return the number; -1 for any other text."""
         return string_to_float(text)
 
     def is_answer(self, text: str) -> bool:
-        """Whether a text is a finite number."""
+        """Return whether a text is a finite number."""
         return math.isfinite(string_to_float(text, default=math.nan))
 
 
 class Similarity(Number):
-    """The same of STS-B, whose numbers are from 0 to 5.
+    """`Number` for STS-B, with values from 0 to 5.
 
     Attributes:
-      labels: the texts that T5 is trained to write: 26 numbers, to be ranked.
+      labels: the 26 numbers that T5 is trained to write, for ranking.
     """
 
     labels: tuple[str, ...] = tuple(f"{fifths / 5:.1f}" for fifths in range(26))
 
     def is_answer(self, text: str) -> bool:
-        """Whether a text is a finite number from 0: any, not the 26 alone."""
+        """Return whether a text is a finite number of at least 0, not only one of the 26."""
         return super().is_answer(text) and self(text) >= 0.0
 
 
@@ -94,9 +94,9 @@ any_number, similarity = Number(), Similarity()
 
 
 def is_answer(postprocess: Any, text: str) -> bool | None:
-    """Whether a prediction is an answer at all; None where a task takes any text.
+    """Return whether a prediction is a valid answer; None if a task accepts any text.
 
-    It is one of the postprocessor's `labels`, or what its own `is_answer` takes for one.
+    Valid answers are the postprocessor's `labels`, or the texts that its `is_answer` accepts.
     """
     own = getattr(postprocess, "is_answer", None)
     if own is not None:
@@ -106,11 +106,11 @@ def is_answer(postprocess: Any, text: str) -> bool | None:
 
 
 def is_known(text: str, target: Any) -> bool:
-    """Whether a target is an answer, and not what stands for none in a test split without labels.
+    """Return whether a target is an answer, not the placeholder of a test split without labels.
 
     Args:
-      text: the target's text; "<unk>" is none.
-      target: what a postprocessor made of it: class or number -1, or no answer at all, is none.
+      text: the target's text; "<unk>" is a placeholder.
+      target: the postprocessed target; -1, or an empty list of answers, is a placeholder.
     """
     value = target["value"] if isinstance(target, Mapping) else target
     if text == UNKNOWN or (isinstance(value, list) and not value):
@@ -119,13 +119,13 @@ def is_known(text: str, target: Any) -> bool:
 
 
 def lower_text(text: str, **_: Any) -> str:
-    """The text in lower case."""
+    """Return the text in lower case."""
     return text.lower()
 
 
 @dataclass(frozen=True)
 class MultiRc:
-    """MultiRC: {"value": the label's index, "group": the number of the question, of targets only}.
+    """Callable for MultiRC: {"value": label index}, and for targets "group": question number.
 
     Attributes:
       labels: the texts of both labels.
@@ -136,7 +136,7 @@ class MultiRc:
     def __call__(
         self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
     ) -> dict[str, Any]:
-        """What the metrics compare."""
+        """Return the values that the metrics compare."""
         value: dict[str, Any] = {"value": class_index(text, self.labels)}
         if is_target:
             assert example is not None
@@ -150,7 +150,7 @@ multirc = MultiRc()
 def record(
     text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> dict[str, Any]:
-    """ReCoRD: {"value": a prediction}; of a target all answers, "group" passage and query."""
+    """Return ReCoRD's {"value": prediction}; for a target all answers, and its "group"."""
     if not is_target:
         return {"value": text}
     assert example is not None
@@ -161,7 +161,7 @@ def record(
 def qa(
     text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> str | list[str]:
-    """SQuAD: a prediction as it is; of a target all answers."""
+    """Return SQuAD's prediction unchanged; for a target all answers."""
     if not is_target:
         return text
     assert example is not None
@@ -169,18 +169,18 @@ def qa(
 
 
 def wsc_simple(text: str, example: Mapping[str, Any] | None = None, is_target: bool = False) -> int:
-    """WSC and WNLI: is the predicted noun that of the example? 1 or 0, and -1 if nothing is said.
+    """Return for WSC and WNLI whether the predicted noun is the example's: 1, 0, or -1 if empty.
 
-    Capital letters and determiners do not matter. The words of one must be among those of the
-    other, and both or neither must have an apostrophe: "Bob" is not "Bob's hat". A target is the
-    label: whether the example's noun is the right one.
+    Capital letters and determiners are ignored. The words of one noun phrase must be a subset of
+    the other's, and both or neither must have an apostrophe: "Bob" is not "Bob's hat". For a target
+    the label is returned: whether the example's noun is correct.
     """
     assert example is not None
     if is_target:
         return int(example["label"])
     prediction = _clean(text)
     if not prediction:
-        return -1  # not 0, which would be right where the example's noun is wrong
+        return -1  # not 0, which would be correct if the example's noun is wrong
     referent = _clean(_text(example["targets_pretokenized"]))
     if ("'" in prediction) != ("'" in referent):
         return 0

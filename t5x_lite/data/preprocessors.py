@@ -1,8 +1,8 @@
-r"""From a record to text: pure functions over str that tasks share, T5's text to the letter.
+r"""Conversion of records to text: pure functions over str, with exactly the text of T5.
 
-A record is a mapping with the fields of TensorFlow Datasets, text as str, a class label as its
-index (-1 where it is not known). A function returns the example, or the list of examples, that T5
-makes of it: "inputs", "targets", and what its metric needs to know ("idx", "answers").
+A record is a mapping with the fields of TensorFlow Datasets: text as str, a class label as its
+index (-1 if unknown). A function returns the example, or the list of examples, that T5 makes of
+the record: "inputs", "targets", and the fields that its metric needs ("idx", "answers").
 
     glue(
         {"sentence": "it 's charming .", "label": 1, "idx": 7},
@@ -12,11 +12,11 @@ makes of it: "inputs", "targets", and what its metric needs to know ("idx", "ans
     # {"inputs": "sst2 sentence: it 's charming .", "targets": "positive", "idx": 7}
 
 The text around the fields is a template: the paper (Raffel et al. 2020, arXiv:1910.10683, section
-2.4) calls it a hyperparameter. A label that is not known is written "<unk>".
+2.4) calls it a hyperparameter. An unknown label is written "<unk>".
 
-Source: t5 0.9.4, t5/data/preprocessors.py, where the text is made by TensorFlow.
+Source: t5 0.9.4, t5/data/preprocessors.py, which builds the text in TensorFlow.
 
-Classification and regression as text: GLUE, and the tasks of SuperGLUE with one label a record.
+Classification and regression: GLUE, and the tasks of SuperGLUE with one label per record.
 
 Source: t5 0.9.4, t5/data/preprocessors.py (glue, stsb).
 
@@ -25,28 +25,28 @@ Questions about a text: SQuAD, and MultiRC and ReCoRD of SuperGLUE.
     squad({"question": "Why?", "context": "It rains.", "answers": {"text": ["rain"]}, "id": "7"})
     # {"inputs": "question: Why ? context: It rains . ", "targets": "rain", "id": "7", ...}
 
-Source: t5 0.9.4, t5/data/preprocessors.py (squad, glue, record). White space is that of RE2's "\s",
-which is ASCII and has no vertical tab.
+Source: t5 0.9.4, t5/data/preprocessors.py (squad, glue, record). White space is RE2's "\s", which
+is ASCII without the vertical tab.
 
-Text with places for the fields of a record.
+Templates for the fields of a record:
 
     fill("sst2 sentence: {sentence}", {"sentence": "it 's charming ."})
     # "sst2 sentence: it 's charming ."
 
-A place is a field's name in braces, and any name will do ("{#1 String}"); "{{" and "}}" are braces.
-What a field holds is text and is never read as a template.
+A field's name in braces is replaced by its value, and any name is valid ("{#1 String}"); "{{" and
+"}}" are braces. The value of a field is text and is never read as a template.
 
 Winograd schemas as text: WSC of SuperGLUE, WNLI of GLUE, and definite pronoun resolution (DPR).
 
-T5 asks all three in one form: the pronoun stands between asterisks, and the answer is the noun that
-it means (Raffel et al. 2020, section 2.4):
+T5 uses one form for all three: the pronoun is between asterisks, and the answer is the noun that it
+refers to (Raffel et al. 2020, section 2.4):
 
     wsc_simple({"text": "Ann asked Bob if he could go .", "span1_text": "Bob", "span2_text": "he",
                 "span2_index": 4, "label": 1, "idx": 0})
     # {"inputs": "wsc: Ann asked Bob if *he* could go .", "targets": "Bob", "label": 1, "idx": 0}
 
-WSC and WNLI ask whether a given noun is meant. That noun is the target of their examples even where
-it is not ("label" 0): train on examples with label 1 only.
+WSC and WNLI ask whether a given noun is the referent. That noun is the target of their examples
+even if it is not ("label" 0): train only on examples with label 1.
 
 Source: t5 0.9.4, t5/data/preprocessors.py (wsc, wsc_simple, definite_pronoun_resolution_simple,
 wnli_simple).
@@ -66,28 +66,28 @@ __all__ = ["fill", "places", "prompt", "rewrite"]
 
 
 def prompt(task: str, fields: Mapping[str, str]) -> str:
-    """One line of a task's name and its fields, in their order."""
+    """Return one line with a task's name and its fields, in their order."""
     return " ".join([task, *(f"{key}: {value}" for key, value in fields.items())])
 
 
 def rewrite(record: Mapping[str, object], *, inputs: str, targets: str) -> dict[str, str]:
-    """A record as two templates: summaries, translations, and anything of one's own.
+    """Format a record by two templates, for summaries, translations and custom tasks.
 
-    T5's are "summarize: {article}", and "translate English to German: {en}".
+    T5 uses "summarize: {article}", and "translate English to German: {en}".
     """
     return {"inputs": fill(inputs, record), "targets": fill(targets, record)}
 
 
 UNKNOWN = "<unk>"
-"""The target of a record whose answer is not known, as in a test split."""
+"""Target of a record without a known answer, as in a test split."""
 
 
 def glue(record: Mapping[str, Any], *, inputs: str, labels: Sequence[str]) -> dict[str, Any]:
-    """A record with "label" and "idx" as text.
+    """Format a record with "label" and "idx" as text.
 
     Args:
       record: the fields.
-      inputs: the template of the text. T5's shows the fields in alphabetical order.
+      inputs: the template of the text. T5's templates have the fields in alphabetical order.
       labels: the words of the labels, in the order of their indices.
     """
     return {
@@ -100,10 +100,10 @@ def glue(record: Mapping[str, Any], *, inputs: str, labels: Sequence[str]) -> di
 def stsb(
     record: Mapping[str, Any], *, inputs: str = "stsb sentence1: {sentence1} sentence2: {sentence2}"
 ) -> dict[str, Any]:
-    """STS-B: how similar two sentences are, from 0 to 5, as the nearest of "0.0", "0.2" ... "5.0".
+    """Format a record of STS-B: the similarity from 0 to 5 becomes "0.0", "0.2" ... "5.0".
 
-    Rounding is that of TensorFlow, in float32 and to the even neighbour: 2.5 is "2.4". A label of
-    -1, which is not known, is "-1.0".
+    Rounding is the same as TensorFlow's, in float32 with ties to even: 2.5 is "2.4". An unknown
+    label of -1 is "-1.0".
     """
     fifths = np.rint(np.float32(record["label"]) * np.float32(5))
     return {
@@ -114,7 +114,7 @@ def stsb(
 
 
 def label_text(label: int, labels: Sequence[str]) -> str:
-    """The word of a label's index; "<unk>" for -1."""
+    """Return the word of a label's index; "<unk>" for -1."""
     return UNKNOWN if label == -1 else labels[label]
 
 
@@ -124,18 +124,18 @@ _SENTENCE_END = re.compile(r"""([.?!"'])\n@highlight\n""")
 
 
 def pad_punctuation(text: str) -> str:
-    """The text with a space on both sides of each ASCII punctuation mark, white space joined."""
+    """Put spaces around each ASCII punctuation mark, and join white space."""
     return _SPACES.sub(" ", _PUNCTUATION.sub(r" \1 ", text))
 
 
 def squad(
     record: Mapping[str, Any], *, inputs: str = "question: {question} context: {context}"
 ) -> dict[str, Any]:
-    """SQuAD: the first answer is the target, and all are kept for the metric.
+    """Format a record of SQuAD: the first answer is the target, and the metric gets all answers.
 
     Args:
-      record: "id", "question", "context", and "answers" with the list "text", empty where they are
-        not known.
+      record: "id", "question", "context", and "answers" with the list "text", empty if they are
+        unknown.
       inputs: the template; T5's closed-book form is "squad trivia question: {question}".
     """
     question, context = pad_punctuation(record["question"]), pad_punctuation(record["context"])
@@ -155,7 +155,7 @@ def multirc(
     *,
     inputs: str = "multirc question: {question} answer: {answer} paragraph: {paragraph}",
 ) -> dict[str, Any]:
-    """MultiRC: is this an answer to that question? HTML's <br> becomes a space, <b> goes.
+    """Format a record of MultiRC: is this answer correct? <br> becomes a space, <b> is removed.
 
     Args:
       record: "question", "answer", "paragraph", "label", and "idx" with the numbers of all three:
@@ -170,7 +170,7 @@ def multirc(
 
 
 def without_html(text: str) -> str:
-    """A text of MultiRC: HTML's <br> becomes a space, <b> goes."""
+    """Clean HTML in a text of MultiRC: <br> becomes a space, <b> is removed."""
     return re.sub("</?b>", "", text.replace("<br>", " "))
 
 
@@ -179,10 +179,10 @@ def record(
     *,
     inputs: str = "record query: {query} entities: {entities} passage: {passage}",
 ) -> list[dict[str, Any]]:
-    """ReCoRD: which entity fills the @placeholder? One example for each answer.
+    """Format a record of ReCoRD: which entity fills the @placeholder? One example per answer.
 
-    Without answers there is one example, its target "<unk>". The metric takes the best over the
-    answers of a query, once.
+    Without answers there is one example with the target "<unk>". The metric counts a query once,
+    with the best score over its answers.
 
     Args:
       record: "query", "passage", the lists "entities" and "answers", and "idx" with the numbers
@@ -204,7 +204,7 @@ def record(
 
 
 def without_highlights(passage: str) -> str:
-    """A passage of ReCoRD: its "@highlight" lines become ends of sentences, as in T5."""
+    """Turn "@highlight" lines in a passage of ReCoRD into ends of sentences, as T5 does."""
     return _SENTENCE_END.sub(r"\1 ", passage).replace("\n@highlight\n", ". ")
 
 
@@ -214,7 +214,7 @@ _MARKS = (".", ",", "!", "?")
 _SPACE = r"[\t\n\f\r ]"  # RE2's \s
 _TOO_FAR = 10
 
-# Two texts of WSC whose pronoun does not stand alone at its index, with X in its place.
+# Two texts of WSC with a pronoun that is not a separate word at its index, replaced by X.
 _PONY = (
     "The boy continued to whip the pony , and eventually the pony threw him over. John laughed out "
     'quite loud. "Good for him," he said. '
@@ -231,10 +231,10 @@ _BLANKED = {
 
 
 def wsc_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> dict[str, Any]:
-    """WSC: "text" with the pronoun (span2) between asterisks; the target is the noun (span1).
+    """Format a record of WSC: the pronoun (span2) is between asterisks, the noun (span1) is target.
 
     Raises:
-      InputError: the word at span2_index is not span2_text.
+      InputError: if the word at span2_index is not span2_text.
     """
     pronoun = record["span2_text"]
     text = _blanked(record).replace(" X ", f" *{pronoun}* ")
@@ -247,25 +247,25 @@ def wsc_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> dic
 
 
 def _blanked(record: Mapping[str, Any]) -> str:
-    """The text with X in place of the pronoun."""
+    """Return the text with X instead of the pronoun."""
     text, pronoun, index = record["text"], record["span2_text"], record["span2_index"]
     if text in _BLANKED:
         return _BLANKED[text]
     words = text.split(" ")
     if not 0 < index < len(words) or words[index] != pronoun:
         raise _no_pronoun(record)
-    # A pronoun at the end is followed by the space before nothing, as in T5.
+    # A pronoun at the end keeps a space after it, as in T5.
     return " ".join([" ".join(words[:index]), "X", " ".join(words[index + 1 :])])
 
 
 def marked_pronoun(record: Mapping[str, Any]) -> str:
-    """The text of WSC with the pronoun (span2) between asterisks, where it is nearest to its index.
+    """Put asterisks around the occurrence of the pronoun (span2) that is nearest to its index.
 
-    The official files have pronouns beside marks, '"for him," he said', and indices that count
-    marks as words or not: ten words off is too far.
+    In the official files pronouns are next to punctuation, '"for him," he said', and indices may
+    count punctuation as words. A distance of ten words or more is an error.
 
     Raises:
-      InputError: the pronoun is not at its index.
+      InputError: if the pronoun is not near its index.
     """
     text, pronoun, index = record["text"], record["span2_text"], record["span2_index"]
     starts = [word.start() for word in re.finditer(r"\S+", text)]
@@ -281,13 +281,13 @@ def marked_pronoun(record: Mapping[str, Any]) -> str:
 
 
 def wsc(record: Mapping[str, Any], *, inputs: str = "wsc text: {text}") -> dict[str, Any]:
-    """WSC as a yes or no: " * " around the noun (span1), " # " around the pronoun (span2).
+    """Format WSC as yes or no: " * " around the noun (span1), " # " around the pronoun (span2).
 
-    A span that does not stand at its index is not marked.
+    A span that is not at its index is not marked.
     """
     first, second = record["span1_index"], record["span2_index"]
     text = _marked(record["text"], record["span1_text"], first, mark="*")
-    second += 2 * (first < second)  # the two marks are words, too
+    second += 2 * (first < second)  # the two asterisks count as words
     text = _marked(text, record["span2_text"], second, mark="#")
     return {
         "inputs": fill(inputs, {**record, "text": text}),
@@ -313,7 +313,7 @@ def _marked(text: str, span: str, index: int, *, mark: str) -> str:
 def definite_pronoun_resolution(
     record: Mapping[str, Any], *, inputs: str = "wsc: {sentence}"
 ) -> dict[str, Any]:
-    """DPR: "sentence", its first "pronoun" between asterisks; the target is the right candidate.
+    """Format a record of DPR: asterisks around the first "pronoun"; target: the right candidate.
 
     Args:
       record: "sentence", "pronoun", the two "candidates" and "label", the right one's index.
@@ -331,7 +331,7 @@ def definite_pronoun_resolution(
 
 
 class _Match(NamedTuple):
-    """How well a pronoun of the premise fits, and what stands in its place in the hypothesis."""
+    """Score of a pronoun of the premise, and the words that replace it in the hypothesis."""
 
     score: int
     index: int
@@ -339,16 +339,16 @@ class _Match(NamedTuple):
 
 
 def wnli_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> dict[str, Any]:
-    """WNLI in WSC's form; for evaluation only.
+    """Format a record of WNLI like WSC; only for evaluation.
 
-    Of the premise ("sentence1"), the pronoun is taken whose neighbours fit the hypothesis
-    ("sentence2") furthest; what stands between them there is the target.
+    The chosen pronoun of the premise ("sentence1") has the longest context in common with the
+    hypothesis ("sentence2"). The words between these contexts in the hypothesis are the target.
 
         "The fish ate the worm. It was tasty.", "The worm was tasty."
         -> "wsc: The fish ate the worm. *It* was tasty.", "The worm"
 
     Raises:
-      InputError: the premise has no pronoun, or the hypothesis does not fit it.
+      InputError: if the premise has no pronoun, or the hypothesis does not fit it.
     """
     premise, hypothesis = record["sentence1"], record["sentence2"]
     words, wanted = _words(premise), _words(hypothesis)
@@ -370,7 +370,7 @@ def wnli_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> di
 
 
 def _words(sentence: str) -> list[str]:
-    """The words in lower case without a mark at their end."""
+    """Return the words in lower case without a punctuation mark at their end."""
     words = (re.sub(r"[.,?!]$", "", word) for word in sentence.strip().lower().split(" "))
     return [word for word in words if word]
 
@@ -384,7 +384,7 @@ def _match(premise: Sequence[str], hypothesis: Sequence[str], index: int) -> _Ma
         return _Match(0, index, "")
     left, right = list(before[len(before) - num_before :]), list(after[:num_after])
     text = " ".join(hypothesis)
-    # The words are patterns, as in T5, where they are not escaped either.
+    # The words are unescaped patterns, as in T5.
     patterns = ([*left, "(.+)", *right], ["^(.+)", *right], [*left, "(.+)$"])
     try:
         found = (re.search(" ".join(pattern), text) for pattern in patterns)
@@ -395,7 +395,7 @@ def _match(premise: Sequence[str], hypothesis: Sequence[str], index: int) -> _Ma
 
 
 def _fitting(words: Sequence[str], hypothesis: Sequence[str]) -> int:
-    """How many of the first words stand, as one text, in the hypothesis."""
+    """Return how many of the first words occur in the hypothesis, as one text."""
     text = " ".join(hypothesis)
     for count in range(len(words)):
         if " ".join(words[: count + 1]) not in text:
@@ -404,13 +404,13 @@ def _fitting(words: Sequence[str], hypothesis: Sequence[str]) -> int:
 
 
 def _without_beginning(candidate: str) -> str:
-    """The candidate from its last article on: it may hold the beginning of the hypothesis."""
+    """Return the candidate from its last article on, without a beginning of the hypothesis."""
     words = candidate.split(" ")
     return " ".join(words[max((words.index(a) for a in _ARTICLES if a in words), default=0) :])
 
 
 def _as_in(hypothesis: str, candidate: str) -> str | None:
-    """The candidate as the hypothesis writes it, not possessive; None where it is not there."""
+    """Return the candidate as the hypothesis writes it, not possessive; None if it is absent."""
     words = (rf"{re.escape(word)}[.,?!]?" for word in candidate.split(" "))
     match = re.search(f"({' '.join(words)})", hypothesis, re.IGNORECASE)
     if match is None:

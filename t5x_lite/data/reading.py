@@ -3,18 +3,18 @@
     sources = training_sources(data, vocabulary, seed=0)       # for `stream.Stream`
     sources = held_out_sources(data, vocabulary, split="validation")
 
-tf.data and seqio read the files of a task, tokenize and shuffle; what they give is taken some
-examples at a time, and all that comes after it is the same as for a cache. A task is read up to its
-CacheDatasetPlaceholder, and what it does behind it is a `cache.recipe.Recipe`.
+tf.data and seqio read the files of a task, tokenize and shuffle. Their examples are taken in small
+blocks, and all later steps are the same as for a cache. A task is read up to its
+CacheDatasetPlaceholder; the steps after it become a `cache.recipe.Recipe`.
 
-- Training data of `shuffling.IN_MEMORY_BYTES` at most are tokenized at the start. Every epoch
-  permutes them as a whole, and the batches are those of a cache of the task.
-- More are streamed: parts of files in an order of their own at each pass (`stages.FileSource`), or
-  in the order of their source, then through a shuffle buffer of data.shuffle_buffer examples.
-- A task without the placeholder, or with steps of its own behind it, is streamed through all of its
-  steps; small data are permuted as a whole before them.
+- Training data up to `shuffling.IN_MEMORY_BYTES` are tokenized at the start. Every epoch permutes
+  them completely, and the batches equal those from a cache of the task.
+- Larger data are streamed: parts of files in a different order for each pass (`stages.FileSource`),
+  or in the order of their source, then through a shuffle buffer of data.shuffle_buffer examples.
+- A task without the placeholder, or with custom steps after it, is streamed through all of its
+  steps; small data are permuted completely before them.
 
-Examples as text, for metrics and to be shown in front of questions (`data.few_shot`):
+Examples as text, for metrics and as few-shot examples (`data.few_shot`):
 
     demonstrations(data, vocabulary, split="train", pool=None)
     # [Demonstration(inputs="sst2 sentence: a gem", targets="positive"), ...]
@@ -71,13 +71,13 @@ Dataset = tf.data.Dataset
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """The training examples of a task, or of the tasks of a mixture, for ever.
+    """Open the training examples of a task, or of the tasks of a mixture, repeated endlessly.
 
     Args:
       data: the data config.
-      vocabulary: of the tokens.
-      seed: of the orders of examples that are streamed.
-      tells: whether unknown tokens and constant rates are told.
+      vocabulary: vocabulary of the tokens.
+      seed: seed for the order of streamed examples.
+      tells: if True, log unknown tokens and constant rates.
     """
     trained = trained_members(data, vocabulary, seed=seed, tells=tells)
     rates = rates_of(data, trained, anew=True, tells=tells)
@@ -88,7 +88,7 @@ def training_sources(
 
 
 def held_out_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[Source]:
-    """A split of a task, or of the tasks of a mixture that have it, once and in order."""
+    """Open a split of a task, or of the tasks of a mixture that have it, once and in order."""
     chosen, rates = held_out_members(data, vocabulary, split=split)
     found = []
     for one, rate in zip(chosen, _fractions(chosen, rates), strict=True):
@@ -108,12 +108,12 @@ def held_out_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[
 
 
 def num_examples(data: Data, vocabulary: Vocabulary, *, seed: int) -> int:
-    """The training examples of a task, or of the tasks of a mixture.
+    """Count the training examples of a task, or of the tasks of a mixture.
 
-    They are counted from the raw examples where a task makes one of each, else by tokenizing them.
+    The raw examples are counted if a task makes one example of each; other tasks are tokenized.
 
     Raises:
-      UnknownSize: a task is streamed, and makes several examples of one.
+      UnknownSize: if a task is streamed, and makes several examples of a raw one.
     """
     total = 0
     for one in trained_members(data, vocabulary, seed=seed):
@@ -137,7 +137,7 @@ def num_examples(data: Data, vocabulary: Vocabulary, *, seed: int) -> int:
 
 
 def _fractions(members: Sequence[Present], rates: Sequence[float]) -> list[Fraction]:
-    """Rates that `mixing.Schedule` takes, as of caches."""
+    """Return rates for `mixing.Schedule`, rounded as for caches."""
     if len(members) == 1:
         return [Fraction(1)]
     features = {tuple(one.task.output_features) for one in members}
@@ -166,7 +166,7 @@ def _training_source(one: Present, vocabulary: Vocabulary, *, rate: Fraction, se
 
 def _recipe(one: Present, vocabulary: Vocabulary, *, split: str) -> tuple[Recipe, bool]:
     """Return the recipe for the tokens, and whether all steps of the task run before it."""
-    one.data.layout.of_task(tuple(one.task.output_features))  # whether it shows the task
+    one.data.layout.of_task(tuple(one.task.output_features))  # raises if it does not fit the task
     try:
         recipe = recipe_of(one.data, vocabulary, one.task, bake=False)
         raw = one.task.source.get_dataset(split, shuffle=False)
@@ -180,7 +180,7 @@ def _recipe(one: Present, vocabulary: Vocabulary, *, split: str) -> tuple[Recipe
 
 
 def _held(one: Present, recipe: Recipe, *, seed: int) -> Held | None:
-    """The tokens of small training data; None of larger ones."""
+    """Tokenize small training data into memory; None if the data are larger."""
     source, cut_off = one.task.source, truncation_of(one.data)
     if not cut_off and not (isinstance(source, stages.Source) and source.fits_in_memory("train")):
         return None
@@ -208,19 +208,19 @@ def _held(one: Present, recipe: Recipe, *, seed: int) -> Held | None:
 # Streamed.
 
 EPOCH = "epoch_of_example"
-"""The feature of examples that says how often the data were read before."""
+"""Feature of examples that holds the number of earlier passes over the data."""
 _AT_A_TIME = 64
 
 
 class Feed:
-    """The examples of a task, some at a time, from a place that can be saved (`sources.Feed`)."""
+    """Examples of a task in blocks, from a position that can be saved (`sources.Feed`)."""
 
     def __init__(self, blocks: Dataset, names: Sequence[str]):
-        """Starts at the first example.
+        """Start at the first example.
 
         Args:
-          blocks: blocks of `stages.in_blocks`, perhaps with `EPOCH` of all examples, or of each.
-          names: the features that are taken.
+          blocks: blocks of `stages.in_blocks`, optionally with `EPOCH`, per block or per example.
+          names: features to return.
         """
         there: Any = blocks.element_spec
         self._names, self._counted = tuple(names), EPOCH in there
@@ -232,7 +232,7 @@ class Feed:
         return self
 
     def __next__(self) -> tuple[list[list[np.ndarray]], Int[np.ndarray, " n"] | None]:
-        """See `sources.Feed`."""
+        """Return the next examples, as `sources.Feed` defines it."""
         try:
             block = next(self._iterator)
         except tf.errors.OpError as error:
@@ -245,7 +245,7 @@ class Feed:
         return found, np.broadcast_to(values[EPOCH], len(found)) if self._counted else None
 
     def state(self) -> bytes:
-        """See `sources.Feed`."""
+        """Return the position, as `sources.Feed` defines it."""
         with tempfile.TemporaryDirectory() as directory:
             self._checkpoint.write(f"{directory}/position")
             files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
@@ -253,7 +253,7 @@ class Feed:
         return json.dumps(sizes).encode() + b"\n" + b"".join(files.values())
 
     def restore(self, state: bytes) -> None:
-        """See `sources.Feed`."""
+        """Move to a position, as `sources.Feed` defines it."""
         header, _, content = state.partition(b"\n")
         with tempfile.TemporaryDirectory() as directory:
             for name, size in json.loads(header).items():
@@ -267,12 +267,12 @@ class Feed:
                 ) from error
 
     def close(self) -> None:
-        """Lets go of what is read ahead; no example comes after it."""
+        """Release prefetched data; no example follows."""
         self._iterator, self._checkpoint = iter(()), None
 
 
 def _passes(one: Present, *, seed: int) -> shuffling.Passes | None:
-    """In which order the training examples come at each pass; None is that of the source."""
+    """Return the order of the training examples for each pass; None is the source's order."""
     source = one.task.source
     if not one.data.shuffle or not isinstance(source, stages.Source):
         return None
@@ -280,13 +280,13 @@ def _passes(one: Present, *, seed: int) -> shuffling.Passes | None:
 
 
 def _files(one: Present, *, seed: int) -> str | None:
-    """The files that are streamed, and their sizes."""
+    """Return the streamed files with their sizes, as a text; None if they are unknown."""
     found = _passes(one, seed=seed)
     return None if found is None else found.size
 
 
 def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
-    """The training examples at the placeholder, for ever."""
+    """Stream the training examples at the placeholder, endlessly."""
     data, task = one.data, one.task
     names = recipe.stored
 
@@ -306,10 +306,10 @@ def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
 
 
 def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
-    """The training examples behind all steps of the task, trimmed, for ever.
+    """Stream the trimmed training examples after all steps of the task, endlessly.
 
-    They are with `EPOCH` unless a preprocessor drops what it does not know, or the raw examples
-    have no names.
+    They have `EPOCH` unless a preprocessor drops features that it does not know, or the raw
+    examples have no feature names.
     """
     data, task = one.data, one.task
     source = task.source
@@ -323,7 +323,7 @@ def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
     def postcache(dataset: Any, sequence_length: Any, seed: int | None = None) -> Any:
         return task.preprocess_postcache(_counted(dataset), sequence_length, seed)
 
-    # Steps of their own in the task's list would shift the seeds that seqio gives to the others.
+    # Additional steps in the task's list would shift the seeds that seqio gives to the others.
     counted = copy.copy(task)
     counted.preprocess_precache, counted.preprocess_postcache = precache, postcache
     examples = dataset_of(
@@ -351,7 +351,7 @@ def _first_marked(dataset: Any) -> Any:
 
 
 def _counted(dataset: Any) -> Any:
-    """Number passes that `_first_marked` marked: `EPOCH` is the number of the pass."""
+    """Replace the marks of `_first_marked` by the number of the pass, from 0, in `EPOCH`."""
     spec = dataset.element_spec
     if not isinstance(spec, Mapping) or EPOCH not in spec:
         return dataset
@@ -368,15 +368,15 @@ def _counted(dataset: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One example of a task, as its metrics see it.
+    """One example of a task for its metrics.
 
     Attributes:
-      inputs_text: the text that the model reads; "" where the task has targets only.
-      targets_text: the text that it should write.
-      inputs: int32 [_], the tokens of inputs_text, trimmed, EOS included; [0] where there are none.
-        Of a task of choices or of candidates all its texts, one behind the other, and of `Windows`
-        all windows.
-      target: the postprocessed target, what the metrics compare.
+      inputs_text: the text that the model reads; "" if the task has only targets.
+      targets_text: the text that the model should write.
+      inputs: int32 [_], the tokens of inputs_text, trimmed, EOS included; [0] without inputs.
+        For a task with choices or candidates, all its texts are concatenated, and for `Windows` all
+        windows.
+      target: the postprocessed target, which the metrics compare.
       raw: all fields of the example; text as str.
     """
 
@@ -394,7 +394,7 @@ def eval_examples(
     split: str = "validation",
     max_examples: int | None = None,
 ) -> list[Example]:
-    """A split's examples in order, for task metrics and samples; of candidates, their questions."""
+    """Return a split's examples in order, for metrics and samples; questions for candidates."""
     task = load_task(data, vocabulary)
     found = data.layout.whole(examples_of(data, task, split=split))
     form = task_form(task)
@@ -418,7 +418,7 @@ def _example(task: seqio.Task, vocabulary: Vocabulary, fields: dict[str, Any]) -
 
 
 def text_of(name: str, raw: dict[str, Any], vocabulary: Vocabulary) -> str:
-    """A feature's text; "" of one that the task lacks, as a language model's has no inputs."""
+    """Return a feature's text; "" if the task lacks it, such as inputs of a language model."""
     if f"{name}_pretokenized" in raw:
         return raw[f"{name}_pretokenized"]
     return vocabulary.decode(raw[name].tolist()) if name in raw else ""
@@ -426,7 +426,7 @@ def text_of(name: str, raw: dict[str, Any], vocabulary: Vocabulary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """An example with its answer, whole, as the task writes both."""
+    """A complete example with its answer, as the task writes both."""
 
     inputs: str
     targets: str
@@ -435,7 +435,7 @@ class Demonstration:
 def demonstrations(
     data: Data, vocabulary: Vocabulary, *, split: str, pool: int | None
 ) -> list[Demonstration]:
-    """The examples of a split with different inputs and known answers, in the split's order."""
+    """Return the examples of a split with different inputs and known answers, in order."""
     task = load_task(data, vocabulary)
     examples = examples_of(data, task, split=split)
     found: dict[str, Demonstration] = {}
@@ -447,10 +447,12 @@ def demonstrations(
         if targets != UNKNOWN:
             found.setdefault(inputs, Demonstration(inputs, targets))
     if not found:
-        raise InputError(f"data.task {data.task!r} has no labels in split {split!r} to be shown")
+        raise InputError(
+            f"data.task {data.task!r} has no labels in split {split!r} for few-shot examples"
+        )
     if pool is not None and next(examples, None) is not None:
         _logger.info(
-            "examples of %s are drawn from the first %s of its split %s; "
+            "examples of %s are sampled from the first %s of its split %s; "
             "--evaluation.few-shot.pool changes it",
             task.name,
             f"{pool:,}",

@@ -1,45 +1,45 @@
-"""Batches of one length and one cache: grouping, schedules, mixtures.
+"""Batches of a stream: one shape, several shapes by length, or a schedule for each epoch.
 
-Batches of one length and one cache, in an order that is worked out for each epoch.
-
-    batches = Scheduled(stream, data)           # data.batches is shapes.Scheduled
-    made = batches.make(Position(), part=0, parts=1)
-    batches.make(made.position, part=0, parts=1)        # the next one
-
-A group is the examples of one cache that go to one bucket of `data.config`. Epoch e has n // B
-batches of a group of n examples and B rows; all batches of all groups come in one order that (seed,
-e) permutes, and batch k of a group has the places [k B, (k + 1) B) of the order that (seed, e,
-group) gives its examples. The rest of a group, fewer than B, is not seen in that epoch. So a batch
-is a function of (seed, epoch, number): a position is these two numbers, each process works out the
-same, and at each step all devices have the same shape.
-
-Source: Chen et al. 2024 (BGE-M3), "Efficient Batching". In its code (research/BGE_M3/data.py) a
-group's rest is a smaller batch, and the order of files, and so of batches, differs between hosts.
-
-Which examples of a stream make the next global batch, of one shape or of several.
+With one shape (`OneShape`) a batch has the next rows. With several shapes a bucket holds examples
+of similar length:
 
     batches = Grouped(stream, data)             # data.batches is Bucketed
     made = batches.make(Position(), part=0, parts=1)
     batches.make(made.position, part=0, parts=1)        # the next one
 
-With one shape a batch has the next rows. With several (`data.config`), examples are looked at in
-their order, by their lengths alone where a row has one text, until the bucket of one is full; those
-of other buckets wait, and their numbers are a part of the position. So a batch is a function of
-(seed, position), the same in every process: all have the same shape at the same step.
+Examples are sorted into buckets in their order until one bucket is full, using only their lengths
+if a row has one text. Examples in other buckets wait, and their numbers are part of the position.
+So a batch is a function of (seed, position), equal in every process: all have the same shape at the
+same step. When a new search replaces the negatives (`data.refresh`), lengths change: `regrouped`
+sorts the waiting examples into buckets again, in their order. A bucket may then hold more than a
+batch; its first rows are the next batch.
 
-When the negatives are those of another search (`data.refresh`), lengths change: `regrouped` sorts
-the waiting examples into buckets again, in their order. A bucket may then hold more than a batch;
-its first rows are the next batch.
+A schedule has batches of one length and one cache, in an order that is computed for each epoch:
 
-Several caches without rates: mixed by the numbers of their training examples.
+    batches = Scheduled(stream, data)           # data.batches is config.Scheduled
+    made = batches.make(Position(), part=0, parts=1)
+    batches.make(made.position, part=0, parts=1)        # the next one
+
+A group is the examples of one cache that go to one bucket of `data.config`. Epoch e has n // B
+batches of a group of n examples with B rows per batch. All batches of all groups come in one order,
+permuted by (seed, e), and batch k of a group has the positions [k B, (k + 1) B) of the order that
+(seed, e, group) gives its examples. The remaining examples of a group, fewer than B, are skipped in
+that epoch. So a batch is a function of (seed, epoch, number): a position is the last two numbers,
+all processes compute the same batch, and at each step all devices have the same shape.
+
+Source: Chen et al. 2024 (BGE-M3), "Efficient Batching". In its code (research/BGE_M3/data.py) the
+remaining examples of a group are a smaller batch, and the order of files, and so of batches,
+differs between hosts.
+
+Several caches without rates are mixed by the numbers of their training examples:
 
     Data(cache=("caches/glue_cola", "caches/glue_rte"), mixing=Mixing(maximum=65536), ...)
 
-Caches are mixed by exact arithmetic (mixing.py), so the rates are rounded to ten-thousandths. Names
-are those of the tasks that the caches were made of; no task is imported. Several caches of one
-task, as of one language each, are mixed by their own numbers. Where data.task names a mixture that
-has these tasks, its constant rates, limits and shared examples count here, too.
-data.mixing.unlabelled needs no such name: caches say whether they hold unlabelled text.
+Caches are mixed by exact arithmetic (mixing.py), so the rates are rounded to ten-thousandths. Each
+cache has the name of its task; no task is imported. Several caches of one task, such as one per
+language, are mixed by their own numbers. If data.task names a mixture with these tasks, its
+constant rates, limits and shared examples also apply. data.mixing.unlabelled needs no such name:
+caches record whether they hold unlabelled text.
 """
 
 import dataclasses
@@ -64,12 +64,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A process's part of a global batch.
+    """One process's rows of a global batch.
 
     Attributes:
-      batch: its rows.
-      position: where the next batch begins.
-      repeated: the caches of which the global batch has examples that were read before.
+      batch: features of its rows.
+      position: position of the next batch.
+      repeated: indices of caches with examples in the global batch that were read before.
     """
 
     batch: dict[str, np.ndarray]
@@ -78,26 +78,26 @@ class Made:
 
 
 class OneShape:
-    """Batches of the rows of a stream, one after the other.
+    """Batches of consecutive rows of a stream.
 
     Attributes:
-      stream: the rows.
+      stream: stream of the rows.
     """
 
     def __init__(self, stream: Stream, *, batch_size: int):
-        """Takes the rows and how many a global batch has."""
+        """Store the stream and the number of rows in a global batch."""
         self.stream, self._batch_size = stream, batch_size
 
     def epochs(self, position: Position) -> list[float]:
-        """See `Stream.epochs`."""
+        """Return the passes over each source, as `Stream.epochs` does."""
         return self.stream.epochs(position)
 
     def repeated(self, position: Position) -> set[int]:
-        """See `Stream.repeated`."""
+        """Return the repeated sources, as `Stream.repeated` does."""
         return self.stream.repeated(position)
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """The batch at a position; its last rows may be padding; None where no row is left."""
+        """Return the batch at a position, padded at the end; None if no row remains."""
         spans = self.stream.spans(position, self._batch_size)
         if not spans:
             return None
@@ -117,26 +117,26 @@ class Grouped:
     """Batches of a stream's examples, grouped by their lengths.
 
     Attributes:
-      stream: the examples, one a row.
+      stream: stream of the examples, one per row.
     """
 
     def __init__(self, stream: Stream, data: Data):
-        """Takes the stream and the config that says the shapes."""
+        """Store the stream and the shapes of the config."""
         self.stream = stream
         self._buckets = data.batches.buckets()
         self._lengths = [lengths_of(shape) for shape in shapes_of(data)]
         self._looked_at: tuple[int, Int[np.ndarray, " n"]] | None = None
 
     def epochs(self, position: Position) -> list[float]:
-        """See `Stream.epochs`."""
+        """Return the passes over each source, as `Stream.epochs` does."""
         return self.stream.epochs(position)
 
     def repeated(self, position: Position) -> set[int]:
-        """See `Stream.repeated`."""
+        """Return the repeated sources, as `Stream.repeated` does."""
         return self.stream.repeated(position)
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """See `OneShape.make`; where the examples end, each bucket's rest is a batch."""
+        """Return the batch at a position, as `OneShape.make` does; buckets are emptied last."""
         bucket, numbers, after = self._next(position)
         if not numbers:
             return None
@@ -149,7 +149,7 @@ class Grouped:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Sort the waiting examples of a position into buckets by their lengths of now.
+        """Sort the waiting examples of a position into buckets by their current lengths.
 
         Call it when `stream.negatives` changed. With the same negatives it returns an equal
         position.
@@ -163,7 +163,7 @@ class Grouped:
         return dataclasses.replace(position, waiting=tuple(waiting))
 
     def _next(self, position: Position) -> tuple[int, list[int], Position]:
-        """The bucket and the examples of the next batch, and the position behind it."""
+        """Return the bucket and the examples of the next batch, and the position after it."""
         waiting = [list(numbers) for numbers in position.waiting] or [[] for _ in self._buckets]
         window, first = position.window, position.row
         for bucket, (_, rows) in enumerate(self._buckets):
@@ -190,13 +190,13 @@ class Grouped:
         return bucket, taken, Position(*where, tuple(left))
 
     def share_of_batches(self, window: int) -> float:
-        """The batches that the examples of a window fill, as fractions of their buckets' rows."""
+        """Return the number of batches that a window fills, as a sum of fractions of batches."""
         counts = np.bincount(self._buckets_of(window), minlength=len(self._buckets))
         rows = [rows for _, rows in self._buckets]
         return float(sum(count / size for count, size in zip(counts, rows, strict=True)))
 
     def _buckets_of(self, window: int) -> Int[np.ndarray, " n"]:
-        """The bucket of each example of a window; none behind the end."""
+        """Return the bucket of each example of a window; empty after the end."""
         if self._looked_at is None or self._looked_at[0] != window:
             size = len(self.stream.window(window).sources)
             lengths = self.stream.longest_texts(window * WINDOW + np.arange(size))
@@ -205,19 +205,19 @@ class Grouped:
 
 
 _GROUP_SEED = 1 << 40
-"""Equal places of two groups of a cache have different examples."""
+"""Factor for seeds, so that groups of a cache have different orders."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Examples that make batches together.
+    """Examples that share batches.
 
     Attributes:
-      source: the number of their cache.
-      bucket: the number of their shape.
-      rows: of a batch.
-      members: their places in the cache, rising.
-      repeats: how often the group comes in an epoch.
+      source: index of their cache.
+      bucket: index of their shape.
+      rows: rows per batch.
+      members: positions in the cache, ascending.
+      repeats: number of times that an epoch reads the group.
     """
 
     source: int
@@ -228,11 +228,11 @@ class Group:
 
     @property
     def full(self) -> int:
-        """Batches that have all rows."""
+        """Number of batches with all rows."""
         return len(self.members) // self.rows
 
     def before(self, epoch: int) -> int:
-        """Batches of the group in all epochs before one."""
+        """Return the number of batches of the group in all epochs before the given one."""
         return int(epoch * self.repeats * self.full)
 
 
@@ -240,12 +240,12 @@ class Scheduled:
     """Batches of groups, at any position.
 
     Attributes:
-      stream: the examples.
-      groups: those that have a batch.
+      stream: stream of the examples.
+      groups: groups with at least one batch.
     """
 
     def __init__(self, stream: Stream, data: Data, *, seed: int, natural: bool = True):
-        """Sorts the examples of all caches into groups."""
+        """Sort the examples of all caches into groups."""
         assert isinstance(data.batches, config.Scheduled)
         self.stream, self._seed, self._shuffle = stream, seed, data.shuffle
         self._rule, self._buckets = data.batches, data.batches.buckets()
@@ -258,12 +258,12 @@ class Scheduled:
             self.groups += self._groups_of(k, repeats)
         if not self.groups:
             raise InputError(
-                "no group of examples fills a batch: take fewer rows in data.batches, or set "
+                "no group of examples fills a batch: use fewer rows in data.batches, or set "
                 f"--data.batches.small above {max(rows for _, rows in self._buckets)}"
             )
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """See `grouped.OneShape.make`; a position's window is the epoch, its row the number."""
+        """Return the batch at a position: its window is the epoch, its row the batch number."""
         epoch, number = position.window, position.row
         starts = self._starts(epoch)
         while not starts[-1]:
@@ -296,18 +296,18 @@ class Scheduled:
         return position
 
     def epochs(self, position: Position) -> list[float]:
-        """How often each cache was read before a position, about: its share of the epoch."""
+        """Return the approximate number of passes over each cache before a position."""
         share = position.row / max(1, int(self._starts(position.window)[-1]))
         repeats = {group.source: group.repeats for group in self.groups}
         sources = range(len(self.stream.sources))
         return [float(repeats.get(k, Fraction(0))) * (position.window + share) for k in sources]
 
     def repeated(self, position: Position) -> set[int]:
-        """The caches of which examples were read again before a position, in whole epochs."""
+        """Return the caches with examples read again before a position, in complete epochs."""
         return {group.source for group in self.groups if group.before(position.window) > group.full}
 
     def report(self) -> list[str]:
-        """Lines about batches and padding, and about what is merged or dropped."""
+        """Return lines about batches and padding."""
         lines = []
         for group in self.groups:
             where = self.stream.sources[group.source].name
@@ -324,7 +324,7 @@ class Scheduled:
         return lines
 
     def _groups_of(self, k: int, repeats: Fraction) -> list[Group]:
-        """The groups of a cache."""
+        """Return the groups of a cache, and log merged and dropped ones."""
         lengths = self.stream.longest_of_all(k)
         buckets = bucket_of(lengths, self._buckets)
         where = self.stream.sources[k].name
@@ -366,7 +366,7 @@ class Scheduled:
         return found
 
     def _starts(self, epoch: int) -> Int[np.ndarray, " _"]:
-        """The first place of each group among the batches of an epoch, and how many there are."""
+        """Return the first position of each group in an epoch's batches, and their number."""
         counts = [group.before(epoch + 1) - group.before(epoch) for group in self.groups]
         return np.cumsum([0, *counts])
 
@@ -379,7 +379,7 @@ class Scheduled:
 
 
 def each_cache(data: Data, *, split: str) -> dict[str, Data]:
-    """The data of each cache alone, of those that have a split, by the name of its directory."""
+    """Return a config for each single cache with a split, by the name of its directory."""
     texts = [data.cache] if isinstance(data.cache, str) else list(data.cache)
     if not data.cache:
         raise InputError(
@@ -393,7 +393,7 @@ def each_cache(data: Data, *, split: str) -> dict[str, Data]:
         if name in found:
             raise InputError(
                 f"two caches are called {name}, {found[name].cache} and {directory}: "
-                "evaluation.loss_of_each_cache has one name for both"
+                "evaluation.loss_of_each_cache needs different names"
             )
         if split in Cache(directory).index.splits:
             found[name] = dataclasses.replace(data, cache=directory, mixing=Mixing())
@@ -401,13 +401,13 @@ def each_cache(data: Data, *, split: str) -> dict[str, Data]:
 
 
 def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
-    """The caches that data.cache names, each with its share of the examples."""
+    """Return the caches that data.cache names, each with its fraction of the examples."""
     texts = [data.cache] if isinstance(data.cache, str) else list(data.cache)
     if len(texts) < 2 or any(split_rate(text)[1] is not None for text in texts):
         if data.mixing != Mixing():
             raise InputError(
-                "data.mixing mixes several caches that are given without rates: take the rates out "
-                "of data.cache, or leave data.mixing alone"
+                "data.mixing mixes several caches that are given without rates: remove the rates "
+                "from data.cache, or unset data.mixing"
             )
         return parse_sources(data.cache)
     if len({text.rstrip("/") for text in texts}) < len(texts):
@@ -416,7 +416,7 @@ def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
     for cache in caches:
         if "train" not in cache.index.splits:
             raise InputError(
-                f"cache {cache.directory} has no training examples, and can have no rate"
+                f"cache {cache.directory} has no training examples, so it cannot have a rate"
             )
     members = _members(data, texts, caches)
     found = {
@@ -433,7 +433,7 @@ def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
 
 
 def _members(data: Data, texts: Sequence[str], caches: Sequence[Cache]) -> tuple[Member, ...]:
-    """The tasks of caches, as the mixture has them that data.task names; their sizes are theirs."""
+    """Return the tasks of caches, with the settings of data.task's mixture but their own sizes."""
     tasks = [cache.index.task for cache in caches]
     named = mixture_named(data.task) if data.task and data.task not in tasks else None
     known = {} if named is None else {m.task: m for m in named.members}
@@ -455,6 +455,6 @@ def _members(data: Data, texts: Sequence[str], caches: Sequence[Cache]) -> tuple
 
 
 def _is_unlabelled(cache: Cache) -> bool:
-    """Whether it was made of unlabelled text: that is corrupted, or has no inputs."""
+    """Return whether a cache holds unlabelled text: it is corrupted, or has no inputs."""
     recipe = cache.index.recipe
     return bool(recipe.corruption) or tuple(recipe.outputs) == ("targets",)

@@ -1,6 +1,6 @@
-"""Vocabularies as seqio wants them, for tasks that read text fields.
+"""Vocabularies in seqio's interface, for tasks that read text fields.
 
-The classes are made when they are asked for, as seqio takes seconds to import.
+The classes are created on first use, because seqio takes seconds to import.
 """
 
 import atexit
@@ -19,10 +19,10 @@ from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 
 
 def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
-    """The same ids as a seqio.Vocabulary.
+    """Return a seqio.Vocabulary with the same ids.
 
-    That of a SentencePiece model reads the model's file, and special tokens in text as seqio does;
-    that of bytes reads no sentinels in text; the EOS of a tokenizer's is [SEP]. A vocabulary with
+    A SentencePiece vocabulary reads the model's file, and special tokens in text as seqio does. A
+    byte vocabulary reads no sentinels in text. The EOS of a tokenizer is [SEP]. A vocabulary with
     added tokens, or without legacy spaces, reads text as `vocabulary.encode` does.
     """
     if not isinstance(vocabulary, Tokenizer) and not vocabulary.reads_as_seqio:
@@ -41,7 +41,7 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
 
 @functools.cache
 def _copy(model: bytes) -> Path:
-    """A file of this machine, until the process ends, of a model that lies elsewhere."""
+    """Copy a remote model to a local file that is deleted when the process ends."""
     directory = tempfile.TemporaryDirectory(prefix="t5x_lite_")
     atexit.register(directory.cleanup)
     path = Path(directory.name, "sentencepiece.model")
@@ -54,7 +54,7 @@ def _bytes_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class ByteVocabulary(seqio.ByteVocabulary):
-        """Takes several texts at a time in TensorFlow, as ragged ids; seqio's takes one."""
+        """Byte vocabulary that encodes several texts as ragged ids; seqio's takes one text."""
 
         def _encode_tf(self, s: Any) -> Any:
             if s.shape.rank == 0:
@@ -71,7 +71,7 @@ def _tokenizer_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class Tokenized(seqio.Vocabulary):
-        """Encodes in Python, by a pure function: a saved iterator goes on as it was."""
+        """Vocabulary that encodes in Python by a pure function, so saved iterators stay valid."""
 
         def __init__(self, tokenizer: Any):
             super().__init__()
@@ -100,7 +100,7 @@ def _tokenizer_class() -> Any:
             return self.tokenizer.decode(ids)
 
         def _encode_tf(self, s: Any) -> Any:
-            """Ids of a string, int32 [_], or of n strings, ragged [n, _]."""
+            """Return the ids of a string, int32 [_], or of n strings, ragged [n, _]."""
 
             def encode(texts):
                 found = self.tokenizer.encode_batch([text.decode() for text in texts])

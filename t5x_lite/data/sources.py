@@ -5,14 +5,15 @@
     running = Running(feed, ("inputs", "targets"))       # read from the front, kept while needed
     source = Source(name="tasks.glue:rte", recipe=recipe, split=held, rate=Fraction(1), size=2490)
 
-The first documents or tokens of a cache, to be repeated (Raffel et al. 2020, table 9).
+A cache can be limited to its first documents or tokens, to be repeated (Raffel et al. 2020, table
+9):
 
     data = Data(cache="caches/c4", first_tokens=2**23, ...)
     (source,) = truncated(data, open_sources(data, vocabulary, split="train"))
     source.size                                          # 16416 examples of 511 tokens
 
-The examples of a cache have the order of the task's, so these are the ones that the task has
-without a cache (`data.loading`). Every epoch permutes them as a whole.
+The examples of a cache have the order of the task, so the same examples remain as for the task
+without a cache (`data.loading`). Every epoch permutes them completely.
 """
 
 import bisect
@@ -41,31 +42,31 @@ _logger = logging.getLogger(__name__)
 
 @runtime_checkable
 class Examples(Protocol):
-    """The stored features of examples, by their numbers."""
+    """Interface to stored features of examples, by their indices."""
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Tokens of each stored feature, int64."""
+        """Return the tokens of each stored feature, int64."""
         ...
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """The stored features, int32."""
+        """Return the stored features, int32."""
         ...
 
     def longest(self) -> Int[np.ndarray, " n"] | None:
-        """Tokens of the longest text of each example, where they are known beside `counts`."""
+        """Return the tokens of each example's longest text; None if only `counts` are known."""
         ...
 
 
 class Held:
-    """Examples in memory, of which any can be read; the twin of `cache.files.Split`.
+    """Examples in memory with random access; the counterpart of `cache.files.Split`.
 
     Attributes:
       size: the number of examples.
-      digest: of the tokens and of the lengths, SHA-256.
+      digest: SHA-256 of the tokens and of the lengths.
     """
 
     def __init__(self, features: Sequence[str], examples: Iterable[Sequence[np.ndarray]]):
-        """Takes the stored features of each example, int [_]."""
+        """Store the features of each example, int [_]."""
         self._features = tuple(features)
         parts, lengths = [np.zeros(0, np.int32)], []
         for example in examples:
@@ -79,14 +80,14 @@ class Held:
         self.digest = hashlib.sha256(content).hexdigest()
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """See `Examples.counts`."""
+        """Return the tokens of each stored feature, as `Examples.counts` defines it."""
         return self._lengths[indices]
 
     def longest(self) -> None:
-        """See `Examples.longest`."""
+        """Return None: only `counts` are known."""
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """See `Examples.read`."""
+        """Return the stored features, as `Examples.read` defines it."""
         found = []
         for index in indices.tolist():
             counts = self._lengths[index]
@@ -98,22 +99,22 @@ class Held:
 
 @runtime_checkable
 class Feed(Protocol):
-    """A task that is read from the front, and whose place can be saved."""
+    """Interface to a task that is read sequentially, with a position that can be saved."""
 
     def __next__(self) -> "tuple[list[list[np.ndarray]], Int[np.ndarray, ' n'] | None]":
-        """The stored features of the next examples, and how often each was read before or None."""
+        """Return the features of the next examples, and the earlier passes of each or None."""
         ...
 
     def state(self) -> bytes:
-        """The place after the last `next`."""
+        """Return the position after the last `next`."""
         ...
 
     def restore(self, state: bytes) -> None:
-        """Goes to a place that `state` gave."""
+        """Move to a position that `state` returned."""
         ...
 
     def close(self) -> None:
-        """Lets go of what is read ahead."""
+        """Release prefetched data."""
         ...
 
 
@@ -121,13 +122,13 @@ class Shuffled:
     """A shuffle buffer: the next example is sampled from a fixed number of waiting ones."""
 
     def __init__(self, feed: Feed, *, size: int, seed: int):
-        """Reads nothing yet."""
+        """Store the settings; nothing is read yet."""
         self._feed, self._size, self._seed = feed, size, seed
         self._waiting: list[tuple[list[np.ndarray], int]] = []
         self._number, self._told = 0, True
 
     def __next__(self) -> tuple[list[list[np.ndarray]], Int[np.ndarray, " n"] | None]:
-        """See `Feed`; a feed that ends leaves what waits."""
+        """Return the next examples; when the feed ends, waiting examples are not returned."""
         given: list[tuple[list[np.ndarray], int]] = []
         while not given:
             examples, epochs = next(self._feed)
@@ -146,7 +147,7 @@ class Shuffled:
         return found, np.array([epoch for _, epoch in given]) if self._told else None
 
     def state(self) -> bytes:
-        """See `Feed`."""
+        """Return the position with the waiting examples, as `Feed.state` defines it."""
         examples = [example for example, _ in self._waiting]
         buffer = io.BytesIO()
         np.savez(
@@ -159,7 +160,7 @@ class Shuffled:
         return buffer.getvalue()
 
     def restore(self, state: bytes) -> None:
-        """See `Feed`."""
+        """Move to a position, as `Feed.restore` defines it."""
         with np.load(io.BytesIO(state), allow_pickle=False) as saved:
             examples = _unpacked(saved)
             self._waiting = list(zip(examples, saved["epochs"].tolist(), strict=True))
@@ -167,12 +168,12 @@ class Shuffled:
             self._feed.restore(saved["feed"].tobytes())
 
     def close(self) -> None:
-        """See `Feed`."""
+        """Close the feed."""
         self._feed.close()
 
 
 def _packed(examples: Sequence[Sequence[np.ndarray]]) -> dict[str, Any]:
-    """Examples as arrays that NumPy saves."""
+    """Return examples as arrays for a NumPy file."""
     parts = [part for example in examples for part in example]
     return {
         "width": np.array(len(examples[0]) if examples else 1),
@@ -182,26 +183,26 @@ def _packed(examples: Sequence[Sequence[np.ndarray]]) -> dict[str, Any]:
 
 
 def _unpacked(saved: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
-    """The examples of `_packed`."""
+    """Return the examples that `_packed` stored."""
     width, lengths = int(saved["width"]), saved["lengths"]
     parts = np.split(saved["tokens"], lengths.cumsum()[:-1])
     return [parts[first : first + width] for first in range(0, len(lengths), width)]
 
 
 class Running:
-    """Examples that are read one after the other; those that a run may still need are kept.
+    """Examples that are read sequentially; examples that a run may still need are kept.
 
-    The number of an example is its place in all that is read, over all epochs. A thread may read
-    while another saves.
+    The number of an example is its index in everything that is read, over all epochs. A thread may
+    read while another saves.
     """
 
     def __init__(self, feed: Feed, features: Sequence[str], *, identity: str | None = None):
-        """Reads nothing yet.
+        """Store the feed; nothing is read yet.
 
         Args:
-          feed: what is read.
+          feed: source of the examples.
           features: the stored features of an example.
-          identity: what the data are, such as their files and sizes; None is not known.
+          identity: identity of the data, such as their files and sizes; None if unknown.
         """
         self.identity = identity
         self._feed, self._features = feed, tuple(features)
@@ -209,7 +210,7 @@ class Running:
         self._kept: dict[int, list[np.ndarray]] = {}
         self._epochs: dict[int, int] = {}
         self._read, self._is_over = 0, False
-        self._passes = [(0, 0.0)]  # from which number on how many epochs were begun before
+        self._passes = [(0, 0.0)]  # (first number, number of epochs begun before it)
 
     def available(self, count: int) -> int:
         """Read up to `count` examples, and return how many of them there are."""
@@ -240,20 +241,20 @@ class Running:
         return self._passes[place][1]
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """See `Examples.counts`."""
+        """Return the tokens of each stored feature, as `Examples.counts` defines it."""
         lengths = [[len(part) for part in self._kept[number]] for number in indices.tolist()]
         return np.array(lengths, np.int64).reshape(len(indices), len(self._features))
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """See `Examples.read`."""
+        """Return the stored features, as `Examples.read` defines it."""
         found = [self._kept[number] for number in indices.tolist()]
         return [dict(zip(self._features, parts, strict=True)) for parts in found]
 
     def longest(self) -> None:
-        """See `Examples.longest`."""
+        """Return None: only `counts` are known."""
 
     def forget(self, before: int, *, but: Collection[int] = ()) -> None:
-        """Lets go of the examples before a number, of some not."""
+        """Delete the examples before a number, except the given ones."""
         with self._lock:
             for number in [n for n in self._kept if n < before and n not in but]:
                 del self._kept[number], self._epochs[number]
@@ -261,7 +262,7 @@ class Running:
             del self._passes[:past]
 
     def state(self) -> bytes:
-        """Return the kept examples and the place behind them, for `restore`."""
+        """Return the kept examples and the position after them, for `restore`."""
         with self._lock:
             numbers = sorted(self._kept)
             buffer = io.BytesIO()
@@ -277,7 +278,7 @@ class Running:
             return buffer.getvalue()
 
     def restore(self, state: bytes) -> None:
-        """Goes to where `state` was called."""
+        """Move to the position at which `state` was called."""
         with self._lock, np.load(io.BytesIO(state), allow_pickle=False) as saved:
             numbers = saved["numbers"].tolist()
             self._kept = dict(zip(numbers, _unpacked(saved), strict=True))
@@ -287,7 +288,7 @@ class Running:
             self._feed.restore(saved["feed"].tobytes())
 
     def close(self) -> None:
-        """Lets go of what is read ahead."""
+        """Release prefetched data."""
         self._feed.close()
 
 
@@ -296,12 +297,12 @@ class Source:
     """One cache or one task of a mixture.
 
     Attributes:
-      name: what messages call it: the cache's directory, or the task.
-      recipe: what is done to its examples.
+      name: name in messages: the cache's directory, or the task.
+      recipe: steps from stored features to examples.
       split: its examples.
-      rate: its share of the examples.
-      size: the examples of an epoch; None of a task that is streamed.
-      cache: the cache, of one.
+      rate: its fraction of the examples.
+      size: the examples of an epoch; None if a task is streamed.
+      cache: the cache; None for a task.
     """
 
     name: str
@@ -313,7 +314,7 @@ class Source:
 
     @classmethod
     def of_cache(cls, cache: Cache, split: str, *, rate: Fraction) -> "Source":
-        """A split of a cache."""
+        """Create the source of a split of a cache."""
         found = cache.split(split)
         return cls(
             name=str(cache.directory),
@@ -327,7 +328,7 @@ class Source:
     def examples(
         self, counts: Int[np.ndarray, " n"], *, seed: int, shuffle: bool
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Epoch and index of some examples, by their number among all that the source gives."""
+        """Return the epoch and index of examples, by their number in all that the source gives."""
         if isinstance(self.split, Running):
             return self.split.epochs(counts), counts
         assert self.size is not None
@@ -338,7 +339,7 @@ class Source:
 
     @property
     def identity(self) -> str | None:
-        """A name of the examples of a task, for a saved position; None if unknown."""
+        """Identity of a task's examples for a saved position; None if unknown."""
         if isinstance(self.split, Held):
             return f"{self.split.size} examples ({self.split.digest[:16]})"
         return self.split.identity if isinstance(self.split, Running) else None
@@ -359,12 +360,12 @@ class Source:
 
 
 def truncated(data: Data, sources: list[Source]) -> list[Source]:
-    """The caches of training examples, of which the first alone are read."""
+    """Limit caches to their first training examples, if the config does."""
     for name, number in truncation_of(data).items():
         if len(sources) > 1:
             raise InputError(
-                f"data.{name} leaves the first of one task's data, and data.cache mixes several: "
-                "give one, or unset it"
+                f"data.{name} limits one task to its first data, and data.cache mixes several: "
+                "give one cache, or unset it"
             )
         (source,) = sources
         first = _documents(source, number) if name == "first_documents" else _tokens(source, number)
@@ -380,9 +381,9 @@ def _documents(source: Source, number: int) -> int:
         return source.size
     if index.recipe.corruption or index.recipe.lengths is not None or index.baked is not None:
         raise InputError(
-            f"cache {source.cache.directory} does not say which of its examples are of the first "
-            f"{number} documents: write one of them with t5x-lite cache ... --data.first-documents "
-            f"{number}, or set --data.first-tokens"
+            f"cache {source.cache.directory} does not record which of its examples belong to the "
+            f"first {number} documents: write a cache of them with t5x-lite cache ... "
+            f"--data.first-documents {number}, or set --data.first-tokens"
         )
     there = source.size
     if number > there:
@@ -406,6 +407,6 @@ def _tokens(source: Source, number: int) -> int:
 
 
 def _longest(source: Source) -> int:
-    """Tokens of the longest of some examples: a cache that was cut off lacks fewer."""
+    """Return the longest of some examples in tokens: a truncated cache lacks fewer tokens."""
     some = np.arange(min(source.size or 0, 1000))
     return int(source.split.counts(some).sum(1).max())

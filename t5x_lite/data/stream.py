@@ -1,19 +1,18 @@
-"""The rows of a run, at any position: of caches and of tasks, in memory or streamed.
+"""Rows of a run at any position, from caches and tasks, in memory or streamed.
 
     stream = Stream(data, sources, seed=0, shuffle=True, repeat=True)
     spans = stream.spans(Position(), 4)
     stream.batch(spans, first=2, num_rows=2)     # the last two of the first four rows
     stream.spans(spans[-1].after, 4)             # the next four
 
-Example number g of the run comes from the source that `mixing.Schedule` says. A cache, and a task
-whose tokens are in memory (`Held`), give any example: the epoch and the index follow by arithmetic
-from `permutation.order`. A task that is streamed (`Running`) gives its examples in their order; the
-ones between the position of the run and the last one that was read are kept, and are a part of a
-saved position. In all three cases, corruption is a function of (seed, epoch, index), and the same
-layout makes the rows.
+`mixing.Schedule` gives the source of the run's example number g. A cache, and a task with tokens in
+memory (`Held`), have random access: the epoch and the index are computed by `mixing.order`. A
+streamed task (`Running`) gives its examples in their order. Examples between the position of the
+run and the last one that was read are kept, and are part of a saved position. In all three cases
+corruption is a function of (seed, epoch, index), and the same layout makes the rows.
 
-1024 examples are a window, which is packed into rows from the examples' lengths alone: what a row
-holds is known before any of its examples is corrupted.
+A window is 1024 examples. It is packed into rows using only the examples' lengths, so the contents
+of a row are known before any of its examples is corrupted.
 """
 
 import logging
@@ -48,7 +47,7 @@ from t5x_lite.layouts.base import (
 _logger = logging.getLogger(__name__)
 
 WINDOW = 1024
-"""Examples that are packed together."""
+"""Number of examples that are packed together."""
 _SOURCE_SEED = 1 << 48
 _READ_AT_A_TIME = 64
 _NO_LIMIT = 1 << 62
@@ -59,12 +58,12 @@ class Window:
     """Consecutive examples of a run, and the rows that they are packed into.
 
     Attributes:
-      number: which window it is.
-      sources: int64 [n], the cache of each.
-      epochs: int64 [n], how often that cache was read before.
-      indices: int64 [n], the example's position in it.
-      rows: int64 [n], its row.
-      num_rows: rows in all.
+      number: index of the window.
+      sources: int64 [n], the source of each example.
+      epochs: int64 [n], earlier passes over that source.
+      indices: int64 [n], the example's index in it.
+      rows: int64 [n], the example's row.
+      num_rows: number of rows.
     """
 
     number: int
@@ -77,13 +76,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Position:
-    """A place between two rows: a window's number, and a row of it.
+    """A position between two rows: the index of a window, and of a row in it.
 
     Attributes:
-      window: the window's number.
-      row: of it.
-      waiting: where rows are grouped by length, the numbers of the examples before that place whose
-        batches are not full yet, of each bucket (`grouped`).
+      window: the window's index.
+      row: index of the next row in it.
+      waiting: for rows grouped by length, the numbers of earlier examples in unfinished batches, by
+        bucket (`scheduled`).
     """
 
     window: int = 0
@@ -108,18 +107,18 @@ class Span:
 
     @property
     def repeated(self) -> set[int]:
-        """The caches of which it has examples that were read before."""
+        """The indices of sources with examples in the span that were read before."""
         window = self.window
         inside = (window.rows >= self.start) & (window.rows < self.end)
         return set(window.sources[inside & (window.epochs > 0)].tolist())
 
 
 class Stream:
-    """The rows of a run, at any position.
+    """Rows of a run, at any position.
 
     Attributes:
-      sources: the caches.
-      negatives: of the one cache, in place of those that it holds.
+      sources: the caches or tasks.
+      negatives: negatives that replace the stored ones, if there is one cache.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class Stream:
         repeat: bool,
         tokens: EncoderTokens | None = None,
     ):
-        """Makes the stream; nothing is read yet."""
+        """Store the settings; nothing is read yet."""
         self.sources = sources
         self.negatives: Negatives | None = None
         self._data, self._seed, self._shuffle, self._tokens = data, seed, shuffle, tokens
@@ -145,7 +144,7 @@ class Stream:
         self._planned: Window | None = None
 
     def window(self, number: int) -> Window:
-        """The examples of a window and their rows; none behind the end."""
+        """Return the examples of a window and their rows; empty after the end."""
         if self._planned is None or self._planned.number != number:
             self._planned = self._plan(number)
         return self._planned
@@ -174,7 +173,7 @@ class Stream:
         )
 
     def _before_the_end(self, places: Int[np.ndarray, " n"]) -> int:
-        """Count the places before a source would have to begin anew."""
+        """Count the positions before a source would repeat."""
         sources, counts = self._schedule.at(places)
         there = np.ones(len(places), bool)
         for k, source in enumerate(self.sources):
@@ -185,7 +184,7 @@ class Stream:
     def _at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """The cache, the epoch and the index of the examples at some places of the run."""
+        """Return the source, the epoch and the index of the examples at positions of the run."""
         sources, counts = self._schedule.at(places)
         epochs, indices = np.zeros_like(counts), np.zeros_like(counts)
         for k in range(len(self.sources)):
@@ -198,7 +197,7 @@ class Stream:
     def _example_lengths(
         self, k: int, epochs: Int[np.ndarray, " n"], indices: Int[np.ndarray, " n"]
     ) -> Int[np.ndarray, "n F"]:
-        """Tokens of the outputs of examples of source k."""
+        """Return the lengths of the outputs of examples of source k, in tokens."""
         source = self.sources[k]
         limits = {name: self._lengths.get(name, _NO_LIMIT) for name in source.recipe.outputs}
         return source.recipe.example_lengths(
@@ -210,11 +209,11 @@ class Stream:
         )
 
     def seed_of(self, k: int) -> int:
-        """The seed of source k: equal places of two caches have different random numbers."""
+        """Return the seed of source k, so that sources have different random numbers."""
         return self._seed + k * _SOURCE_SEED
 
     def spans(self, position: Position, num_rows: int) -> list[Span]:
-        """The next `num_rows` rows; fewer at the end only."""
+        """Return the next `num_rows` rows; fewer only at the end."""
         found: list[Span] = []
         while num_rows:
             window = self.window(position.window)
@@ -227,7 +226,7 @@ class Stream:
         return found
 
     def batch(self, spans: list[Span], *, first: int, num_rows: int) -> dict[str, np.ndarray]:
-        """Rows [first, first + num_rows) of those in `spans`; padding where there are no more."""
+        """Return rows [first, first + num_rows) of the spans, padded at the end of the data."""
         examples: list[dict[str, np.ndarray]] = []
         read, placed = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         before = -first  # the row of the batch at which the span begins
@@ -261,7 +260,7 @@ class Stream:
         *,
         num_rows: int,
     ) -> dict[str, np.ndarray]:
-        """Rows with the features that are numbers of their caches; those of padding are 0."""
+        """Add features that are a number per cache to the rows; 0 for padding."""
         for name, numbers in self._numbers.items():
             made[name] = np.zeros(num_rows, np.int32)
             made[name][rows] = numbers[sources]
@@ -270,7 +269,7 @@ class Stream:
     def rows(
         self, numbers: Int[np.ndarray, " n"], *, num_rows: int, lengths: Mapping[str, int]
     ) -> dict[str, np.ndarray]:
-        """A row of each of some examples, by their numbers in the run."""
+        """Return one row per example, by the numbers of the examples in the run."""
         return self._laid_out(self._at(numbers), num_rows=num_rows, lengths=lengths)
 
     def rows_of(
@@ -282,7 +281,7 @@ class Stream:
         num_rows: int,
         lengths: Mapping[str, int],
     ) -> dict[str, np.ndarray]:
-        """A row of each of some examples of source k."""
+        """Return one row per example of source k."""
         where = np.full_like(indices, k), np.full_like(indices, epoch), indices
         return self._laid_out(where, num_rows=num_rows, lengths=lengths)
 
@@ -305,16 +304,16 @@ class Stream:
         return self._with_numbers(made, where[0], rows, num_rows=num_rows)
 
     def longest_of_all(self, k: int) -> Int[np.ndarray, " _"]:
-        """The `Layout.longest_stored` of all examples of source k.
+        """Return the `Layout.longest_stored` of all examples of source k.
 
-        Of rows of one text it follows from the lengths of what is stored. Of others the cache says
-        it, or, one of an earlier version, is read through once.
+        For rows of one text it is computed from the stored lengths. For other rows the cache
+        records it; a cache of an earlier version is read once.
         """
         source = self.sources[k]
         if source.recipe.corruption:
             raise InputError(
-                f"{source.name} is corrupted anew in each epoch, and so has no lengths to make a "
-                "schedule of: use data.batches Bucketed"
+                f"{source.name} is corrupted differently in each epoch, so its lengths change and "
+                "cannot be scheduled: use data.batches Bucketed"
             )
         assert source.size is not None
         assert not isinstance(source.split, Running)
@@ -335,10 +334,10 @@ class Stream:
         return self._layout.longest_stored(found, lengths)
 
     def longest_texts(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """The `Layout.longest` of some examples, by their numbers in the run.
+        """Return the `Layout.longest` of examples, by their numbers in the run.
 
-        Of rows of one text it follows from the lengths of what is stored; of others the examples
-        are read.
+        For rows of one text it is computed from the stored lengths; for other rows the examples are
+        read.
         """
         sources, epochs, indices = self._at(numbers)
         found = np.zeros(len(numbers), np.int64)
@@ -355,7 +354,7 @@ class Stream:
         return found
 
     def repeated_of(self, numbers: Int[np.ndarray, " n"]) -> set[int]:
-        """The caches of which some examples, by their numbers in the run, were read before."""
+        """Return the sources of examples that were read before, by their numbers in the run."""
         sources, epochs, _ = self._at(numbers)
         return set(sources[epochs > 0].tolist())
 
@@ -365,7 +364,7 @@ class Stream:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> list[dict[str, np.ndarray]]:
-        """Examples by their cache, epoch and index, corrupted and trimmed."""
+        """Return examples by source, epoch and index, corrupted and trimmed."""
         examples: list[dict[str, np.ndarray]] = [{} for _ in sources]
         for k, source in enumerate(self.sources):
             of = np.flatnonzero(sources == k)
@@ -381,12 +380,12 @@ class Stream:
         return examples
 
     def epochs(self, position: Position) -> list[float]:
-        """The passes over each source before a position, to within a window; NaN if unknown."""
+        """Return each source's passes before a position, to within a window; NaN if unknown."""
         counts = self._counts(position)
         return [s.epochs_before(count) for count, s in zip(counts, self.sources, strict=True)]
 
     def _counts(self, position: Position) -> list[float]:
-        """The examples of each source before a position, to within a window."""
+        """Return the examples of each source before a position, to within a window."""
         counts = [float(count) for count in self._schedule.counts(position.window * WINDOW)]
         if position.row:
             after = self._schedule.counts((position.window + 1) * WINDOW)
@@ -395,7 +394,7 @@ class Stream:
         return counts
 
     def repeated(self, position: Position) -> set[int]:
-        """The sources of which examples were read again before a position."""
+        """Return the sources with examples read again before a position."""
         counts = self._schedule.counts(position.window * WINDOW)
         earlier = {
             k
@@ -407,7 +406,7 @@ class Stream:
         return earlier | Span(self.window(position.window), 0, position.row).repeated
 
     def forget(self, position: Position) -> None:
-        """Lets go of what comes before a position, of sources that are read from the front."""
+        """Delete examples before a position from sources that are read sequentially."""
         if not any(isinstance(source.split, Running) for source in self.sources):
             return
         before = self._schedule.counts(position.window * WINDOW)
@@ -419,7 +418,7 @@ class Stream:
 
 
 def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, " S"]]:
-    """Features of rows that are a number of their cache: that of each cache."""
+    """Return the features with one number per cache, by name, as an array over caches."""
     directories = [source.name for source in sources]
     found: dict[str, Int[np.ndarray, " S"]] = {}
     if data.adapter_of:
@@ -441,10 +440,10 @@ def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, 
 
 
 def _layout_of(data: Data, sources: list[Source]) -> Layout:
-    """The layout of the caches' examples."""
+    """Return the layout of the sources' examples."""
     first, *others = sources
     layout = data.layout.of_task(first.recipe.outputs)
-    if data.adapter_of:  # several tasks, some of which may have more
+    if data.adapter_of:  # several tasks, some with additional features
         every: dict[str, None] = {}
         for source in sources:
             data.layout.of_task(source.recipe.outputs)
@@ -453,7 +452,7 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
     for source in others:
         if data.layout.of_task(source.recipe.outputs) != layout:
             raise InputError(
-                f"the caches {first.name} and {source.name} have different features, as one of an "
-                "earlier version without scores: write it again"
+                f"the caches {first.name} and {source.name} have different features; a cache of an "
+                "earlier version may lack scores: write it again"
             )
     return layout

@@ -175,8 +175,8 @@ def test_a_full_disk_is_one_error_and_the_run_goes_on(tmp_path, monkeypatch):
             with pytest.raises(InputError) as raised:
                 run(inputs, tmp_path / "c4", RELEASED, workers=1, num_shards=2)
         assert str(raised.value) == (
-            f"--output {tmp_path / 'c4'}: cannot be written (No space left on device); what is "
-            "finished stays: make room, and start the same command again"
+            f"--output {tmp_path / 'c4'}: cannot be written (No space left on device); make "
+            "room, and run the same command again to resume"
         )
         assert not (tmp_path / "c4/manifest.json").exists()
     run(inputs, tmp_path / "c4", RELEASED, workers=1, num_shards=2)

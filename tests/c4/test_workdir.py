@@ -62,8 +62,8 @@ def test_other_runs_are_refused(tmp_path):
 def test_directories_with_something_else_are_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
     assert refusal(tmp_path) == (
-        f"--output {tmp_path}: there is something in it (thesis.tex), and no unfinished run; give "
-        "a new directory"
+        f"--output {tmp_path}: the directory is not empty (thesis.tex) and has no unfinished run; "
+        "give a new directory"
     )
     assert "is a file" in refusal(tmp_path / "thesis.tex")
 

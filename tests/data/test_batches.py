@@ -274,8 +274,8 @@ def test_a_position_of_an_earlier_order_begins_anew_and_says_so(data, vocabulary
     assert_equal_batches(take(again, 2), expected)
     [said] = [r.getMessage() for r in caplog.records if r.name.startswith("t5x_lite")]
     assert said == (
-        "the position in the data was saved by an earlier version, whose order is not made any "
-        "more: the data start over, in the new order"
+        "the position in the data was saved by an earlier version with a different order: "
+        "the data start over, in the new order"
     )
     other = data_batches.train_batches(data, vocabulary, seed=4)
     with pytest.raises(InputError, match="other data: seed 3"):
@@ -526,7 +526,7 @@ def test_a_bad_line_of_examples_is_named(reading, data, vocabulary, tmp_path):
 
 def test_what_is_read_of_caches_alone_is_refused(stream, vocabulary):
     scheduled = dataclasses.replace(stream, batches=Scheduled({24: 4}))
-    with pytest.raises(InputError, match="Scheduled knows the lengths of all examples"):
+    with pytest.raises(InputError, match="Scheduled needs the lengths of all examples"):
         data_batches.train_batches(scheduled, vocabulary, seed=0)
     refreshed = dataclasses.replace(
         stream, layout=layouts.Groups(), refresh=Refresh(period=2, directory="d")

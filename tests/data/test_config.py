@@ -83,10 +83,10 @@ def test_each_shape_is_a_config_of_one_shape():
         ({"layout": layouts.Encoder(), "pack": True}, "one example a row: set data.pack to False"),
         (
             {"targets_length": 12},
-            "data.targets_length 12 and data.batch_size 2 are not those of the longest of "
+            "data.targets_length 12 and data.batch_size 2 differ from the longest of "
             "data.batches, 10 and 2: set --data.targets-length 10 --data.batch-size 2, or change",
         ),
-        ({"batch_size": 4}, "data.targets_length 10 and data.batch_size 4 are not those of the"),
+        ({"batch_size": 4}, "data.targets_length 10 and data.batch_size 4 differ from the longest"),
     ],
 )
 def test_batches_that_do_not_fit(changes, message):

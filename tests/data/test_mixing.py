@@ -31,7 +31,7 @@ def test_a_directory_whose_name_ends_in_a_number(tmp_path):
 @pytest.mark.parametrize(
     ("cache", "message"),
     [
-        (("a", "b=0.5"), "'a' has no rate; of several caches each is written DIRECTORY=RATE"),
+        (("a", "b=0.5"), "'a' has no rate; write each of several caches as DIRECTORY=RATE"),
         (("a=x", "b=0.5"), "'a=x' has no rate"),
         (("a=0", "b=1"), "the rate of a must be more than 0"),
         (("a=1", "a=1"), "names a twice"),
@@ -75,5 +75,5 @@ def test_places_far_off_are_arithmetic():
 
 
 def test_rates_of_no_common_denominator_are_refused():
-    with pytest.raises(InputError, match="common denominator 364868892000, and it may be"):
+    with pytest.raises(InputError, match="common denominator 364868892000, above the"):
         Schedule([Fraction(1, 364868892000), Fraction(364868891999, 364868892000)])

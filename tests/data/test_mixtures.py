@@ -179,9 +179,7 @@ def test_find_mixture():
     assert find_mixture(data(task="", cache="c")) is None
     with pytest.raises(InputError, match="is one task and no mixture"):
         find_mixture(data(task="some_mixtures:task", mixing=Mixing(by="equal")))
-    with pytest.raises(
-        InputError, match=r"data\.template is that of one task, and data\.task .* is"
-    ):
+    with pytest.raises(InputError, match=r"data\.template is for one task, and data\.task .* is"):
         find_mixture(data(template="{text}"))
     assert find_mixture(data(task="some_mixtures:task", template="{text}")) is None
     assert "some" not in sys.modules

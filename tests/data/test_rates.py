@@ -57,11 +57,11 @@ def test_mixing_makes_rates():
     [
         ({"maximum": 0}, "data.mixing.maximum must be at least 1: got 0"),
         ({"unlabelled": 0}, "data.mixing.unlabelled must be at least 1: got 0"),
-        ({"by": "equal", "unlabelled": 9}, "leave out data.mixing.unlabelled"),
+        ({"by": "equal", "unlabelled": 9}, "unset data.mixing.unlabelled"),
         ({"temperature": 0.0}, "temperature must be above 0: got 0.0"),
         ({"temperature": math.inf}, "temperature must be finite: got inf"),
-        ({"by": "equal", "maximum": 8}, "equal knows no numbers of examples"),
-        ({"by": "equal", "temperature": 2.0}, "equal knows no numbers of examples"),
+        ({"by": "equal", "maximum": 8}, "equal does not use the numbers of examples"),
+        ({"by": "equal", "temperature": 2.0}, "equal does not use the numbers of examples"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):

@@ -47,21 +47,21 @@ def test_texts_are_whole_and_different(data, vocabulary, caplog):
         Demonstration("Q: snow", "wet"),
     ]
     assert len(demonstrations(data, vocabulary, split="train", pool=4)) == 3
-    assert not [told for told in caplog.messages if "drawn from" in told]
+    assert not [told for told in caplog.messages if "sampled from" in told]
 
 
 def test_the_first_of_a_long_split(data, vocabulary, caplog):
     caplog.set_level("INFO", logger="t5x_lite")
     found = demonstrations(data, vocabulary, split="train", pool=2)
     assert found == [Demonstration("Q: it rains", "wet")]
-    (told,) = [message for message in caplog.messages if "drawn from" in message]
+    (told,) = [message for message in caplog.messages if "sampled from" in message]
     assert told.endswith(
-        "are drawn from the first 2 of its split train; --evaluation.few-shot.pool changes it"
+        "are sampled from the first 2 of its split train; --evaluation.few-shot.pool changes it"
     )
 
 
 def test_what_cannot_be_shown(data, vocabulary):
-    with pytest.raises(InputError, match="has no labels in split 'test' to be shown"):
+    with pytest.raises(InputError, match="has no labels in split 'test' for few-shot"):
         demonstrations(data, vocabulary, split="test", pool=None)
     with pytest.raises(InputError, match="has no split 'validation': there are train, test"):
         demonstrations(data, vocabulary, split="validation", pool=None)

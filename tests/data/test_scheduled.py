@@ -175,7 +175,7 @@ def test_lengths_of_an_epoch_make_no_schedule(tmp_path, small_cache):
     source = Source.of_cache(cache, "train", rate=Fraction(1))
     data = Data(cache="c", vocabulary="", pack=False)
     stream = Stream(data, [source], seed=0, shuffle=True, repeat=True)
-    with pytest.raises(InputError, match="is corrupted anew in each epoch"):
+    with pytest.raises(InputError, match="is corrupted differently in each epoch"):
         stream.longest_of_all(0)
 
 

@@ -49,7 +49,7 @@ def test_schedules():
     batches = Scheduled({4: 2, 8: 1}, small=7)
     assert batches.identity() == {"batches": [[4, 2], [8, 1]], "schedule": [7, 0]}
     assert batches == dataclasses.replace(batches) != Scheduled({4: 2, 8: 1})
-    with pytest.raises(InputError, match="may not be more in a batch, got 1, 2"):
+    with pytest.raises(InputError, match="may not have more rows per batch, got 1, 2"):
         Scheduled({4: 1, 8: 2})
     with pytest.raises(InputError, match=r"data\.batches\.drop must be at least 0: got -1"):
         Scheduled({4: 2}, drop=-1)

@@ -50,50 +50,33 @@ PATTERNS = {
 }
 
 TABLE = """
-opening: __init__ 19, adapters 188, c4 70, checkpoints 31, commands 10, config 5, core 21, data
-    240, decoding 3, evaluate 12, inference 13, interop 129, metrics 6, objectives 20, optim 2,
-    report 5, retrieval 12, serve 3, train 87
-clause: __init__ 1, adapters 10, c4 3, checkpoints 6, commands 5, config 6, core 13, data 25,
-    evaluate 3, inference 8, interop 30, metrics 1, objectives 9, optim 2, report 1, serve 2,
-    train 24
-of which: __init__ 1, adapters 48, c4 9, checkpoints 5, commands 13, config 6, core 14, data 62,
-    decoding 3, evaluate 9, inference 14, interop 40, metrics 7, objectives 37, optim 7, report 2,
-    retrieval 6, serve 5, train 21
-those of: __init__ 5, adapters 60, c4 9, checkpoints 9, commands 7, config 16, core 30, data 74,
-    decoding 8, evaluate 9, inference 25, interop 41, metrics 7, objectives 58, optim 6, report 5,
-    retrieval 17, serve 10, train 32
-is no: __init__ 4, adapters 40, c4 29, checkpoints 13, commands 14, config 5, core 8, data 58,
-    evaluate 12, inference 27, interop 66, layouts 1, metrics 24, models 1, nn 1, objectives 34,
-    optim 9, report 2, retrieval 23, serve 2, train 12
-goes on: c4 10, checkpoints 3, data 7, interop 1, metrics 1, retrieval 4, train 18
-anew: adapters 1, c4 1, checkpoints 9, data 5, train 6
-beside: __init__ 1, adapters 15, c4 3, checkpoints 4, commands 3, core 2, data 23, evaluate 1,
-    inference 1, interop 35, objectives 3, train 3
-alone: __init__ 4, adapters 35, c4 9, checkpoints 8, commands 3, config 1, core 7, data 24,
-    evaluate 3, inference 4, interop 24, layouts 1, objectives 23, optim 2, report 4, retrieval 4,
-    serve 1, train 15
-in place of: __init__ 1, adapters 9, c4 2, core 3, data 7, train 5
-refuse: adapters 25, c4 2, checkpoints 5, commands 1, data 12, interop 28, objectives 3, serve 6,
-    train 5
-whole: checkpoints 8, inference 1, interop 1, train 1
-drawn: adapters 16, c4 2, commands 2, core 1, data 19, decoding 1, evaluate 1, objectives 4,
-    report 1, retrieval 5, train 10
-stands: __init__ 2, adapters 43, c4 12, checkpoints 3, commands 7, config 1, core 8, data 43,
-    evaluate 1, inference 3, interop 26, metrics 5, objectives 3, report 1, retrieval 11, train 5
-left out: __init__ 1, adapters 13, c4 2, checkpoints 5, commands 2, config 2, data 10, evaluate 1,
-    inference 1, interop 19, metrics 1, objectives 1, retrieval 1, train 3
-places: adapters 20, c4 2, checkpoints 1, commands 1, data 16, decoding 2, inference 4, interop 8,
-    metrics 1, objectives 4, retrieval 5, train 7
-share of: adapters 14, c4 1, commands 1, data 12, interop 1, report 1, train 3
-falling: data 1, optim 1, retrieval 2
-fresh: adapters 1, checkpoints 2, core 1, evaluate 1
-mends: core 1, data 2
-of own: __init__ 2, adapters 11, c4 2, commands 5, config 2, core 3, data 25, evaluate 1,
-    inference 3, interop 7, objectives 6, optim 1, retrieval 1, serve 1, train 9
-at most: __init__ 2, adapters 7, config 1, core 3, data 15, inference 3, interop 1, objectives 2,
-    retrieval 3, serve 1, train 3
-spelling: adapters 1, checkpoints 2, commands 1, core 2, data 8, evaluate 1, interop 4, metrics 1,
-    objectives 1, retrieval 1, train 2
+opening: __init__ 1, commands 10, config 5, core 21, data 53, decoding 3, evaluate 12, metrics 6,
+    objectives 1, report 5, retrieval 12
+clause: commands 5, config 6, core 13, data 6, evaluate 3, interop 2, metrics 1, report 1
+of which: adapters 1, c4 1, commands 13, config 6, core 14, data 3, decoding 3, evaluate 9,
+    interop 7, metrics 7, objectives 1, optim 2, report 2, retrieval 6
+those of: commands 7, config 16, core 30, data 10, decoding 8, evaluate 9, metrics 7, report 5,
+    retrieval 17
+is no: __init__ 1, adapters 6, c4 1, checkpoints 1, commands 14, config 5, core 8, data 22,
+    evaluate 12, interop 2, layouts 1, metrics 24, models 1, nn 1, objectives 5, optim 1, report
+    2, retrieval 23, serve 1, train 1
+goes on: metrics 1, retrieval 4
+anew: data 2
+beside: commands 3, core 2, evaluate 1
+alone: commands 3, config 1, core 7, data 4, evaluate 3, layouts 1, report 4, retrieval 4
+in place of: core 3, data 1
+refuse: commands 1, data 1, serve 4
+drawn: commands 2, core 1, decoding 1, evaluate 1, report 1, retrieval 5
+stands: commands 7, config 1, core 8, data 1, evaluate 1, metrics 5, report 1, retrieval 11
+left out: commands 2, config 2, data 1, evaluate 1, metrics 1, retrieval 1
+places: commands 1, data 1, decoding 2, metrics 1, retrieval 5
+share of: commands 1, report 1
+falling: retrieval 2
+fresh: checkpoints 1, core 1, evaluate 1
+mends: core 1
+of own: commands 5, config 2, core 3, data 1, evaluate 1, retrieval 1
+at most: config 1, core 3, data 3, retrieval 3
+spelling: commands 1, core 2, evaluate 1, metrics 1, retrieval 1
 """
 """Pattern: hits in each room of the package."""
 

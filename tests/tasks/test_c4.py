@@ -320,7 +320,7 @@ def test_languages_that_cannot_be_read(tmp_path, shards, vocabulary):
         (of_languages(shards, "af"), r"has no 'af'; its languages are none"),
         (
             of_languages(directory, "af", task="tasks.glue:sst2"),
-            r"data\.languages is of unlabelled text|SST-2",
+            r"data\.languages is for unlabelled text|SST-2",
         ),
         (
             of_languages(directory, "af", "de", task="tasks.mixtures:glue"),
@@ -331,7 +331,7 @@ def test_languages_that_cannot_be_read(tmp_path, shards, vocabulary):
             data_batches.train_batches(data, vocabulary, seed=0)
     with pytest.raises(InputError, match=r"data\.languages has one twice: af, af"):
         of_languages(directory, "af", "af")
-    with pytest.raises(InputError, match=r"each language has a cache of its own"):
+    with pytest.raises(InputError, match=r"each language has a separate cache"):
         of_languages(directory, "af", cache="caches/af")
 
 

@@ -21,6 +21,7 @@ from t5x_lite.objectives.task_heads import Classify
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Linear
 from t5x_lite.train.completion import with_classes, with_epochs
+from tests import tokenizer_files
 
 SIZES: Any = {"vocab_size": 384, "d_model": 16, "d_ff": 32, "num_heads": 2}
 
@@ -87,13 +88,13 @@ def test_packed_rows_and_several_shapes_are_counted_in_memory_alone(
     steps = [with_epochs(one, options=["--epochs", "3"]).steps for one in (packed, grouped)]
     assert all(0 < number < 1000 for number in steps)
     monkeypatch.setattr(Source, "fits_in_memory", lambda source, split: False)
-    message = "data.pack True: a task that is streamed does not say how many rows it makes; write"
+    message = "data.pack True: a streamed task does not give its number of rows; write"
     with pytest.raises(InputError, match=message):
         with_epochs(packed, options=["--epochs", "3"])
     stays = with_epochs(packed)
     assert (stays.epochs, stays.steps) == (None, 1000)
     assert "(the config's 1,000 steps count)" in caplog.text
-    with pytest.raises(InputError, match="batches of several shapes: a task that is streamed"):
+    with pytest.raises(InputError, match="batches of several shapes: a streamed task"):
         with_epochs(grouped, options=["--epochs", "3"])
 
 
@@ -137,10 +138,46 @@ def test_the_head_is_that_of_the_family_and_has_the_classes_of_the_task(experime
     assert other.objective.head == "deberta"
     earlier = dataclasses.replace(bert, objective=Classify(num_classes=5, head="electra"))
     assert with_classes(bert, earlier=earlier).objective == earlier.objective
-    with pytest.raises(InputError, match=r"Classify needs an encoder, and the model is a T5Config"):
+    with pytest.raises(InputError, match=r"Classify needs an encoder, but the model is a T5Config"):
         with_classes(dataclasses.replace(bert, model=experiment.model))
     given = dataclasses.replace(bert, objective=Classify(num_classes=3))
     assert with_classes(given) is given
+
+
+def test_balanced_weights_are_those_of_the_training_data(experiment, tmp_path, caplog):
+    """As sklearn.utils.class_weight.compute_class_weight("balanced"): n / (k n_c)."""
+    caplog.set_level("INFO", logger="t5x_lite")
+    (tmp_path / "train.csv").write_text("a,b\n" + "x,no\n" * 6 + "x,yes\n" * 2)
+    (tmp_path / "validation.csv").write_text("a,b\nx,no\nx,perhaps\n")
+    data = dataclasses.replace(
+        experiment.data,
+        task="tasks.files:classify",
+        directory=str(tmp_path),
+        columns=Columns(inputs="{a}", targets="{b}", labels=("no", "perhaps", "yes")),
+        layout=layouts.Labelled(),
+        vocabulary=str(tokenizer_files.write_wordpiece(tmp_path)),
+    )
+    encoder = BertConfig(**SIZES, num_layers=1, max_positions=16)
+    balanced = dataclasses.replace(
+        experiment,
+        model=encoder,
+        data=data,
+        objective=Classify(num_classes=0, class_weights="balanced"),
+    )
+    found: Any = with_classes(balanced)
+    assert (found.objective.num_classes, found.objective.class_weights) == (3, (8 / 12, 1.0, 2.0))
+    assert "objective.class_weights balanced: 0.6667, 1, 2" in caplog.messages
+    planned: Any = with_classes(balanced, reads_task=False)
+    assert (planned.objective.num_classes, planned.objective.class_weights) == (2, ())
+    # A run that resumes has the weights that it began with.
+    objective = Classify(num_classes=3, class_weights=(1.0, 2.0, 3.0))
+    earlier = dataclasses.replace(balanced, objective=objective)
+    assert with_classes(balanced, earlier=earlier).objective == objective
+    three = dataclasses.replace(
+        balanced, objective=Classify(num_classes=0, class_weights=(1.0, 2.0))
+    )
+    with pytest.raises(InputError, match="one weight for each of 3 classes: got 2"):
+        with_classes(three)
 
 
 CONFIG = """

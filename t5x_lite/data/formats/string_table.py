@@ -125,7 +125,8 @@ def open_array(
         order = "F" if in_columns else "C"
         if not math.prod(shape) or not dtype.itemsize:  # nothing to map
             return np.zeros(shape, dtype, order)
-        return np.memmap(path, dtype, "r", start, shape, order)
+        # As a plain array: each element that is read from a memmap makes another memmap.
+        return np.asarray(np.memmap(path, dtype, "r", start, shape, order))
     except OSError as error:
         raise InputError(f"{path}: {reason(error)}") from error
     except (ValueError, OverflowError, MemoryError, TypeError) as error:  # invalid sizes
@@ -193,6 +194,7 @@ def read_record(
     path: Path, fields: Mapping[str, type], *, kind: str = "index", made_by: str
 ) -> dict[str, Any]:
     """Read the index.json of an index and check its fields."""
+    remedy = f"build the index again with t5x-lite {made_by}"
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_RECORD + 1)
@@ -203,15 +205,17 @@ def read_record(
     try:
         record = json.loads(content) if len(content) <= _LARGEST_RECORD else None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: build the index again") from error
+        raise InputError(f"{path}: not JSON; {remedy}") from error
     if not isinstance(record, dict):
-        raise InputError(f"{path}: must be a JSON object of at most {_LARGEST_RECORD} bytes")
+        raise InputError(
+            f"{path}: must be a JSON object of at most {_LARGEST_RECORD} bytes; {remedy}"
+        )
     for name, expected in fields.items():
         value: Any = record.get(name)
         right = type(value) is expected or (expected is float and type(value) is int)
         if not right or (expected is int and not 0 <= value < 1 << 62):
             what = f'"{name}" must be {_KINDS[expected]}, got {str(value)[:40]}'
-            raise InputError(f"{path}: damaged ({what}); build the index again")
+            raise InputError(f"{path}: damaged ({what}); {remedy}")
     return record
 
 

@@ -87,15 +87,24 @@ def check_vector_file(path: str) -> None:
         _pyarrow()
 
 
+Precision = Literal["float32", "float16", "binary"]
+
+
 @contextlib.contextmanager
 def vector_writer(
-    path: str, *, identity: Mapping[str, Any] | None = None, chunk: int = 1
+    path: str,
+    *,
+    identity: Mapping[str, Any] | None = None,
+    chunk: int = 1,
+    precision: Precision = "float32",
 ) -> Iterator[VectorWriter]:
     """Open a file of vectors, which gets its name at the end of the block if no error occurs."""
     check_vector_file(path)
+    if precision != "float32" and Path(path).suffix != ".npy":
+        raise InputError(f"--output {path}: vectors as {precision} need a file .npy")
     if identity is not None and Path(path).suffix == ".npy" and is_resumable(path):
         with resumable_array(path, identity=identity, chunk=chunk) as array:
-            yield NpyWriter(array)
+            yield NpyWriter(array, precision)
         return
     with contextlib.ExitStack() as stack:
         with writing(path):
@@ -104,7 +113,7 @@ def vector_writer(
             raise InputError(f"{path}: cannot be written (not an ordinary file)")
         writer: VectorWriter
         if Path(path).suffix == ".npy":
-            writer = NpyWriter(ResumableArray(file, path=path))
+            writer = NpyWriter(ResumableArray(file, path=path), precision)
         else:
             writer = ParquetWriter(file, path)
         try:
@@ -121,8 +130,9 @@ def vector_writer(
 class NpyWriter:
     """Writer of vectors as one NumPy array, with the row number as the only id."""
 
-    def __init__(self, array: ResumableArray):
+    def __init__(self, array: ResumableArray, precision: Precision = "float32"):
         self._array = array
+        self._precision: Precision = precision
 
     @property
     def done(self) -> int:
@@ -132,11 +142,28 @@ class NpyWriter:
     def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
         """Append vectors; see `VectorWriter.write`."""
         del ids
-        self._array.write(np.ascontiguousarray(vectors, "<f4"))
+        self._array.write(stored(vectors, self._precision))
 
     def close(self) -> None:
         """Finish the file; see `VectorWriter.close`."""
         self._array.finish()
+
+
+def stored(vectors: Float[np.ndarray, "n D"], precision: Precision) -> np.ndarray:
+    """Return the numbers that a file has of vectors: [n, D], or the signs, uint8 [n, D / 8].
+
+    A bit is 1 for a number above 0, and the first of eight is the highest, as of np.packbits.
+
+    Raises:
+      InputError: the signs of a vector do not fill whole bytes.
+    """
+    if precision == "binary":
+        if vectors.shape[1] % 8:
+            raise InputError(
+                f"binary vectors have a multiple of 8 dimensions, and these have {vectors.shape[1]}"
+            )
+        return np.packbits(vectors > 0, axis=1)
+    return np.ascontiguousarray(vectors, {"float32": "<f4", "float16": "<f2"}[precision])
 
 
 class ParquetWriter:
@@ -209,6 +236,10 @@ class _Shard(abc.ABC):
     def read(self, first: int, end: int) -> np.ndarray:
         """Read the rows from one number to another, excluded, float32 [end - first, D]."""
 
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of these numbers, float32 [n, D]."""
+        return np.concatenate([self.read(row, row + 1) for row in rows.tolist()])
+
 
 def identity_of(files: Sequence[str]) -> dict[str, Any]:
     """Return the identity of a corpus: paths, sizes and modification times of its files."""
@@ -269,6 +300,15 @@ class VectorShards:
             return pieces[0]
         return np.concatenate(pieces) if pieces else np.zeros((0, self.size), np.float32)
 
+    def take(self, rows: np.ndarray) -> Float[np.ndarray, "n D"]:
+        """Return the vectors of these numbers, in their order."""
+        found = np.empty((len(rows), self.size), np.float32)
+        of_shard = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(of_shard):
+            own, shard = of_shard == number, self._shards[number]
+            found[own] = shard.take(rows[own] - (int(self._ends[number]) - shard.rows))
+        return found
+
     def blocks(self, *, rows: int, first: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yield all vectors in order, in blocks of `rows`."""
         end = len(self) if end is None else end
@@ -280,15 +320,27 @@ class _Npy(_Shard):
     def __init__(self, path: str):
         self._array = open_array(path)
         shape, dtype = self._array.shape, self._array.dtype
-        if len(shape) != 2 or dtype not in _DTYPES or not shape[1]:
+        if len(shape) != 2 or dtype not in (*_DTYPES, np.uint8) or not shape[1]:
             raise InputError(
-                f"{path}: must be an array [N, D] of float32 (or float16, float64), got {dtype} "
-                f"{list(shape)}"
+                f"{path}: must be an array [N, D] of float32 (or float16, float64, or of signs as "
+                f"uint8), got {dtype} {list(shape)}"
             )
         self.rows, self.size = shape
+        self._is_binary = dtype == np.uint8
+        if self._is_binary:
+            self.size *= 8
 
     def read(self, first: int, end: int) -> np.ndarray:
-        return np.asarray(self._array[first:end], np.float32)
+        return self._numbers(self._array[first:end])
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        return self._numbers(self._array[rows])
+
+    def _numbers(self, stored: np.ndarray) -> np.ndarray:
+        """Return float32 numbers; of signs -1 and 1."""
+        if self._is_binary:
+            return np.unpackbits(stored, axis=1).astype(np.float32) * 2 - 1
+        return np.asarray(stored, np.float32)
 
 
 class _Parquet(_Shard):

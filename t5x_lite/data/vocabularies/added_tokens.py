@@ -1,6 +1,6 @@
 """Special and added tokens, and the files of vocabularies.
 
-Added tokens: what tokenizer files say besides the pieces of the model.
+Added tokens come from tokenizer files next to the model:
 
     tokenizer_config.json      {"added_tokens_decoder": {"32100": {"content": "<sep>"}}}
     added_tokens.json          {"<sep>": 32100}
@@ -8,23 +8,23 @@ Added tokens: what tokenizer files say besides the pieces of the model.
 
 `Stated.of(directory)` reads the three files with the precedence of transformers: an
 added_tokens_decoder replaces the other two files. A token without an id gets the next free id.
-Settings that change ids and are not implemented raise an error that names them.
+Settings that change ids and are not implemented raise an error with their names.
 
 Source: transformers 4.57.6, tokenization_utils_base.py (_from_pretrained), tokenization_utils.py.
 
-Special and added tokens in text, found as transformers' Python tokenizers find them.
+Special and added tokens in text are found as in transformers' Python tokenizers:
 
     tokens = SpecialTokens({"<extra_id_0>": 399})
     tokens.split("a<extra_id_0>b")      -> ["a", 399, "b"]
     tokens.split("a </s> b")            -> ["a ", 1, " b"]
 
-The longest token that begins first is taken. What is between tokens is encoded by itself, as if
-each part were a text of its own. seqio instead finds sentinels at the start of a word, and `</s>`,
-`<pad>` and `<unk>` never: they are characters.
+At the first position where a token begins, the longest one is taken. The text between tokens is
+encoded separately, part by part. In contrast, seqio finds sentinels only at the start of a word,
+and reads `</s>`, `<pad>` and `<unk>` as characters.
 
 Source: transformers 4.57.6, tokenization_utils.py (PreTrainedTokenizer.tokenize, Trie.split).
 
-What vocabularies have in common: the special ids, the names of their files, writing one.
+The module also has the special ids that vocabularies share, and the names of their files.
 """
 
 import dataclasses
@@ -40,40 +40,40 @@ from t5x_lite.core.object_store import DataPath
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 MOST_EXTRA_IDS = 1 << 16
-"""Each is made as a piece: a number from a file may be any."""
+"""Maximum number of extra ids: each takes memory as a piece, and files may hold any number."""
 MODEL_NAME = "sentencepiece.model"
 BYTES_NAME = "bytes.json"
 LAYOUT_NAME = "special_tokens.json"
-"""Beside a SentencePiece model that does not read special tokens as seqio does."""
+"""File next to a SentencePiece model that does not read special tokens as seqio does."""
 WORDPIECE_NAME = "vocab.txt"
 SPM_NAME = "spm.model"
-"""DeBERTa's: a SentencePiece model of an encoder."""
+"""DeBERTa's SentencePiece model of an encoder."""
 XLM_NAME = "sentencepiece.bpe.model"
-"""XLM-RoBERTa's: a SentencePiece model whose ids are one less than the encoder's."""
+"""XLM-RoBERTa's SentencePiece model, with ids one less than the encoder's."""
 BPE_NAME, MERGES_NAME = "vocab.json", "merges.txt"
-"""RoBERTa's: byte-level pieces with their ids, and the pairs that are merged, in order."""
+"""RoBERTa's byte-level pieces with their ids, and the merged pairs, in order."""
 ADDED_NAME = "added_tokens.json"
-"""Ids of tokens that the model does not have, such as [MASK] of an spm.model."""
+"""Ids of tokens that the model lacks, such as [MASK] of an spm.model."""
 SPECIAL_MAP_NAME = "special_tokens_map.json"
 FAST_NAME = "huggingface_tokenizer.json"
-"""Next to a SentencePiece model: the tokenizer.json that reads text in its place."""
+"""File next to a SentencePiece model: the tokenizer.json that reads text instead of the model."""
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
-"""Beside either of these two: the names of the special pieces, and how text is normalised."""
+"""File next to either of these two: names of the special pieces, and text normalization."""
 
 
 def write_file(content: bytes, target: Path) -> Path:
-    """Writes a file whole or not at all.
+    """Write a file completely or not at all.
 
     Args:
-      content: of the file.
-      target: its path; parents are made.
+      content: content of the file.
+      target: its path; parents are created.
 
     Returns:
       The path.
 
     Raises:
-      InputError: it cannot be written.
+      InputError: if it cannot be written.
     """
     try:
         with made_directory(target.parent):
@@ -97,11 +97,11 @@ class AddedToken:
     Attributes:
       content: text of the token.
       id: its id; None is the next free id.
-      lstrip: whether it takes the whitespace before it.
-      rstrip: whether it takes the whitespace after it.
-      single_word: whether it is found only as a word of its own.
-      normalized: whether it is looked for in normalized text.
-      special: whether it is a control token.
+      lstrip: if True, it takes the whitespace before it.
+      rstrip: if True, it takes the whitespace after it.
+      single_word: if True, it is found only as a separate word.
+      normalized: if True, it is searched in normalized text.
+      special: if True, it is a control token.
     """
 
     content: str
@@ -113,22 +113,22 @@ class AddedToken:
     special: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Every field, as the entries of a tokenizer.json have them."""
+        """Return every field, as the entries of a tokenizer.json have them."""
         return dataclasses.asdict(self)
 
     def flags(self) -> dict[str, bool]:
-        """The fields besides content and id."""
+        """Return the fields other than content and id."""
         return {name: getattr(self, name) for name in _FLAGS}
 
 
 def as_added(entry: Any, *, where: object, number: Any = None, special: bool = False) -> AddedToken:
-    """The token that an entry of a tokenizer file describes.
+    """Return the token that an entry of a tokenizer file describes.
 
     Args:
       entry: a text, or a dict with its content and flags.
       where: the file, for messages.
       number: the id; None leaves it open.
-      special: the flag if the entry does not say it.
+      special: the flag if the entry does not have it.
 
     Raises:
       InputError: if the entry is malformed.
@@ -136,7 +136,7 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
     fields = {"content": entry} if isinstance(entry, str) else entry
     if not isinstance(fields, dict) or not isinstance(fields.get("content"), str):
         raise InputError(
-            f"{where}: {_short(entry)} is no token; a token is a text or has a content"
+            f"{where}: {_short(entry)} is not a token; a token is a text or has a content"
         )
     content = fields["content"]
     try:
@@ -165,12 +165,12 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stated:
-    """What the tokenizer files of a directory say besides the model.
+    """Settings of the tokenizer files in a directory, in addition to the model.
 
     Attributes:
-      directory: of the files.
+      directory: directory of the files.
       config: the content of tokenizer_config.json, with the roles of special_tokens_map.json.
-      explicit: tokens with an id, by rising id.
+      explicit: tokens with an id, by ascending id.
       special: control tokens without an id, in the order in which they are added.
     """
 
@@ -181,10 +181,10 @@ class Stated:
 
     @classmethod
     def of(cls, directory: DataPath) -> "Stated":
-        """Reads the files of a directory; each of them may be missing.
+        """Read the files of a directory; each of them may be missing.
 
         Raises:
-          InputError: if a file is damaged or says what is not implemented.
+          InputError: if a file is damaged or has a setting that is not implemented.
         """
         where = directory / TOKENIZER_CONFIG_NAME
         config = dict(read_object(where))
@@ -211,7 +211,7 @@ class Stated:
             if (other := ids.setdefault(token.id, token.content)) != token.content:
                 raise InputError(
                     f"{directory}: the added tokens {_short(other)} and {_short(token.content)} "
-                    f"both have the id {token.id}; give each its own"
+                    f"both have the id {token.id}; give each a different id"
                 )
             if token.content in known:
                 raise InputError(
@@ -231,19 +231,19 @@ class Stated:
         )
 
     def role(self, name: str) -> str | None:
-        """The content of a special token by its role, such as "cls"; None if it is not said."""
+        """Return the content of a special token by its role, such as "cls"; None if it is unset."""
         found = self.config.get(f"{name}_token")
         return as_added(found, where=self.directory).content if found else None
 
     def resolved(
         self, id_of: Callable[[str], int | None], size: int, *, known: Container[str] = ()
     ) -> tuple[AddedToken, ...]:
-        """All tokens with their ids, as transformers' Python tokenizers number them.
+        """Return all tokens with their ids, as transformers' Python tokenizers number them.
 
         Args:
           id_of: id of a piece of the model; None if it has none.
           size: number of the model's ids.
-          known: special tokens that the tokenizer has without being told, with flags of its own.
+          known: special tokens that the tokenizer has by itself, with its own flags.
         """
         tokens = list(self.explicit)
         beyond = sum(id_of(token.content) is None for token in tokens)
@@ -269,7 +269,7 @@ _NOT_IMPLEMENTED: Mapping[str, Sequence[Any]] = {
     "wordpieces_prefix": ("##",),
     "clean_text": (True,),
 }
-"""Settings that change ids, with the only values that are implemented (None always is)."""
+"""Settings that change ids, with the only implemented values (None always is)."""
 
 
 def check_settings(config: Mapping[str, Any], *, where: object) -> None:
@@ -284,7 +284,7 @@ def check_settings(config: Mapping[str, Any], *, where: object) -> None:
 
 
 def check_class(name: Any, known: Iterable[str], *, where: object, form: str) -> None:
-    """Raise InputError unless a tokenizer class is one of those that a form is read for.
+    """Raise InputError unless a tokenizer class is supported with a form of vocabulary.
 
     Args:
       name: tokenizer_class of a tokenizer_config.json; None is any.
@@ -301,7 +301,7 @@ def check_class(name: Any, known: Iterable[str], *, where: object, form: str) ->
 
 
 def read_object(path: DataPath) -> Mapping[str, Any]:
-    """The object in a JSON file; empty if there is no such file.
+    """Return the object in a JSON file; empty if the file does not exist.
 
     Raises:
       InputError: if it is unreadable or holds something else.
@@ -311,16 +311,16 @@ def read_object(path: DataPath) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
-        raise InputError(f"vocabulary {path}: {reason(error)}; mend or remove it") from error
+        raise InputError(f"vocabulary {path}: {reason(error)}; fix or remove it") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"vocabulary {path}: not JSON ({error}); mend or remove it") from error
+        raise InputError(f"vocabulary {path}: not JSON ({error}); fix or remove it") from error
     if not isinstance(found, dict):
         raise InputError(f"vocabulary {path}: must be a JSON object, got {_short(found)}")
     return found
 
 
 def _merged(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[str, Any]:
-    """The roles and lists of a special_tokens_map.json, over those of the config."""
+    """Return the roles and lists of a special_tokens_map.json, merged with the config's."""
     names = [f"{role}_token" for role in ROLES]
     found = {name: special_map[name] for name in names if special_map.get(name) is not None}
     for name in _LISTS:
@@ -332,7 +332,7 @@ def _merged(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[s
 
 
 def _specials(config: Mapping[str, Any], *, where: object) -> list[AddedToken]:
-    """The control tokens that a config names, in the order in which they are added."""
+    """Return the control tokens that a config names, in the order in which they are added."""
     entries = [config.get(f"{role}_token") for role in ROLES]
     for name in _LISTS:
         found = config.get(name)
@@ -352,21 +352,21 @@ def _short(value: Any) -> str:
 
 
 NAMES = {"<pad>": PAD_ID, "</s>": EOS_ID, "<unk>": UNK_ID}
-"""Those that every tokenizer of the T5 family has."""
+"""Special tokens of every tokenizer in the T5 family."""
 
 
 class SpecialTokens:
-    """Finds tokens in text.
+    """Search for special and added tokens in text.
 
     Args:
       sentinels: name -> id.
-      strip: whether `NAMES` take the spaces around them, as those of ByT5 do.
-      strip_sentinels: whether the sentinels do, as those of T5 do.
-      added: further tokens, and other flags of these.
-      plain: leaves `NAMES` out.
+      strip: if True, `NAMES` take the spaces around them, as in ByT5.
+      strip_sentinels: if True, the sentinels do, as in T5.
+      added: additional tokens, and changed flags of these.
+      plain: if True, `NAMES` are not found.
 
     Attributes:
-      changed: those of `added` that are not found without it.
+      changed: tokens of `added` that would not be found without it.
     """
 
     def __init__(
@@ -396,7 +396,7 @@ class SpecialTokens:
         self._pattern = re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
 
     def split(self, text: str) -> list[str | int]:
-        """The special tokens of a text, as ids, and what is between them, where it is not empty."""
+        """Return the special tokens of a text as ids, with the nonempty text between them."""
         if self._pattern is None:
             return [text] if text else []
         parts = [part for part in self._pattern.split(text) if part]
@@ -426,11 +426,11 @@ class SpecialTokens:
     def encode(
         self, texts: Sequence[str], plain: Callable[[list[str]], list[list[int]]]
     ) -> list[list[int]]:
-        """Ids of each text.
+        """Return the ids of each text.
 
         Args:
-          texts: any.
-          plain: encodes what is between special tokens, all at once.
+          texts: any texts.
+          plain: function that encodes the text between special tokens, all parts in one call.
         """
         split = [self.split(text) for text in texts]
         encoded = iter(plain([part for parts in split for part in parts if isinstance(part, str)]))
@@ -441,7 +441,7 @@ class SpecialTokens:
 
 
 def _same(token: AddedToken, known: Mapping[str, AddedToken]) -> bool:
-    """Whether a token is among the known ones, with flags that find it in the same places."""
+    """Return whether a token is among the known ones, with flags that find it at the same spots."""
     other = known.get(token.content)
     flags = ("id", "lstrip", "rstrip", "single_word")
     return other is not None and all(getattr(token, f) == getattr(other, f) for f in flags)

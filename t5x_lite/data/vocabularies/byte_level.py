@@ -1,15 +1,15 @@
 """ByT5's vocabulary: the bytes of UTF-8 text (Xue et al. 2021, section 3.1), without a model file.
 
-Id 0 is padding, 1 EOS, 2 unknown, and byte b is b + 3: 259 ids. Where the sentinels of span
-corruption are, two code bases say differently, so the layouts have names:
+Id 0 is padding, 1 EOS, 2 unknown, and byte b is b + 3: 259 ids. Two code bases use different
+sentinels for span corruption, so the layouts have names:
 
     layout     data.vocabulary   ids               sentinels
     "seqio"    bytes             259               258, 257, ...: the last bytes, which UTF-8 lacks
-    "hf"       bytes-hf          259 + extra_ids   259, 260, ...: ids of their own
+    "hf"       bytes-hf          259 + extra_ids   259, 260, ...: additional ids
 
-The released ByT5 models were pretrained with seqio's; Hugging Face's tokenizer, with 125 extra ids,
-reads `<extra_id_0>` in text as 259, and `</s>`, `<pad>` and `<unk>`, with the spaces around them,
-as the special ids. All other text has the same ids in both.
+The released ByT5 models were pretrained with seqio's layout. Hugging Face's tokenizer, with 125
+extra ids, reads `<extra_id_0>` in text as 259, and `</s>`, `<pad>` and `<unk>`, with the spaces
+around them, as the special ids. All other text has the same ids in both.
 
     vocabulary = Bytes(layout="hf", extra_ids=125)
     vocabulary.encode("hé<extra_id_0>")   -> [107, 198, 172, 259]
@@ -42,7 +42,7 @@ from t5x_lite.data.vocabularies.added_tokens import (
 
 Layout = Literal["seqio", "hf"]
 NAMES: dict[str, Layout] = {"bytes": "seqio", "bytes-hf": "hf"}
-"""What data.vocabulary says for each layout."""
+"""Value of data.vocabulary for each layout."""
 
 FIRST_BYTE = 3
 NUM_PLAIN = FIRST_BYTE + 256
@@ -52,11 +52,11 @@ class Bytes:
     """The bytes of UTF-8 text and the special ids.
 
     Attributes:
-      layout: where the sentinels are.
+      layout: name of the sentinel layout.
       extra_ids: the number of sentinels.
       size: number of ids.
-      added: added tokens, and other flags of special tokens.
-      model_path: the name that data.vocabulary gives it.
+      added: added tokens, and changed flags of special tokens.
+      model_path: its name in data.vocabulary.
     """
 
     pad_id = PAD_ID
@@ -70,15 +70,15 @@ class Bytes:
         extra_ids: int = 100,
         added: Sequence[AddedToken] = (),
     ):
-        """Makes the vocabulary.
+        """Create the vocabulary.
 
         Args:
-          layout: where the sentinels are.
+          layout: name of the sentinel layout.
           extra_ids: the number of sentinels.
-          added: added tokens, and other flags of special tokens, each with an id.
+          added: added tokens, and changed flags of special tokens, each with an id.
 
         Raises:
-          InputError: `extra_ids` is negative or too large: "seqio" shares them with 256 ids.
+          InputError: if `extra_ids` is negative or too large: "seqio" uses byte ids for them.
         """
         most = 256 if layout == "seqio" else MOST_EXTRA_IDS
         if not 0 <= extra_ids <= most:
@@ -108,7 +108,7 @@ class Bytes:
 
     @property
     def model_bytes(self) -> bytes:
-        """The content of bytes.json."""
+        """Content of bytes.json."""
         said: dict[str, Any] = {"vocabulary": "bytes", "layout": self.layout}
         if self.added:
             said["added_tokens"] = [token.to_json() for token in self.added]
@@ -116,7 +116,7 @@ class Bytes:
 
     @property
     def reads_as_seqio(self) -> bool:
-        """Whether seqio's vocabulary of bytes gives plain text the same ids."""
+        """True if seqio's vocabulary of bytes gives plain text the same ids."""
         return not self._names
 
     @property
@@ -126,30 +126,30 @@ class Bytes:
 
     @property
     def num_sentinels(self) -> int:
-        """How many sentinels there are."""
+        """Number of sentinels."""
         return self.extra_ids
 
     @property
     def divides_words(self) -> bool:
-        """Whether no piece reaches over a space between two letters."""
+        """True if no piece contains a space between two letters."""
         return not any(c.isspace() for name in self._names.values() for c in name)
 
     @property
     def sentinel_start(self) -> int:
-        """The first of the sentinels, from which span corruption counts down.
+        """First sentinel, from which span corruption counts down.
 
         Raises:
-          InputError: they count up.
+          InputError: if the sentinels count up.
         """
         if self.layout == "hf":
             raise InputError(
-                "span corruption counts sentinels down, and those of the vocabulary bytes-hf "
-                "count up: set data.vocabulary to bytes, as ByT5 was pretrained"
+                "span corruption counts sentinels down, but the vocabulary bytes-hf "
+                "counts them up: set data.vocabulary to bytes, as ByT5 was pretrained"
             )
         return self.sentinel(0)
 
     def sentinel(self, index: int) -> int:
-        """The id of `<extra_id_{index}>`: 258 - index, or with "hf" 259 + index."""
+        """Return the id of `<extra_id_{index}>`: 258 - index, or with "hf" 259 + index."""
         if not 0 <= index < self.extra_ids:
             raise ValueError(
                 f"a sentinel's index must be in [0, {self.extra_ids}) (extra_ids), got {index}"
@@ -157,12 +157,12 @@ class Bytes:
         return NUM_PLAIN + index if self.layout == "hf" else NUM_PLAIN - 1 - index
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, without EOS; with "hf" a special token in text is one id."""
+        """Return the ids of `text`, without EOS; with "hf" a special token in text is one id."""
         [ids] = self.encode_batch([text])
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text."""
+        """Return `encode` of each text."""
         if self._special is None:
             return self._encode(texts)
         return self._special.encode(texts, self._encode)
@@ -174,7 +174,7 @@ class Bytes:
         return [[own.get(byte, byte + FIRST_BYTE) for byte in text] for text in coded]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids` up to the first EOS; padding, unknown ids and broken UTF-8 are dropped."""
+        """Decode `ids` up to the first EOS; padding, unknown ids and broken UTF-8 are dropped."""
         parts: list[bytes] = []  # bytes, and added tokens between them
         split: list[bytes] = []
         for number in map(int, ids):
@@ -188,30 +188,30 @@ class Bytes:
             elif NUM_PLAIN <= number < NUM_PLAIN + self.extra_ids and self.layout == "hf":
                 parts.append(b"<extra_id_%d>" % (number - NUM_PLAIN))
         split.append(b"".join(parts))
-        # A space stands on both sides of an added token, as in transformers' Python tokenizers.
+        # An added token has a space on both sides, as in transformers' Python tokenizers.
         return " ".join(text for part in split if (text := part.decode("utf-8", "ignore")))
 
     def files(self) -> dict[str, bytes]:
-        """What `load_vocabulary` reads it from: file name -> content."""
+        """Return the files for `load_vocabulary`: file name -> content."""
         return {BYTES_NAME: self.model_bytes}
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Writes `directory`/bytes.json, whole or not at all, and returns its path."""
+        """Write `directory`/bytes.json, completely or not at all, and return its path."""
         return write_file(self.model_bytes, Path(directory) / BYTES_NAME)
 
 
 def read_bytes_vocabulary(path: DataPath, *, extra_ids: int) -> Bytes:
-    """The vocabulary that a bytes.json describes.
+    """Read the vocabulary that a bytes.json describes.
 
     Raises:
-      InputError: the file is unreadable or describes none.
+      InputError: if the file is unreadable or describes no vocabulary.
     """
     layout = read_layout(path)
     return Bytes(layout=layout, extra_ids=extra_ids, added=read_added(path).get("added", ()))
 
 
 def read_added(path: DataPath) -> dict[str, Any]:
-    """What a bytes.json or a special_tokens.json says besides the layout: options by their name.
+    """Read the options other than the layout from a bytes.json or a special_tokens.json, by name.
 
     Raises:
       InputError: if it is malformed.
@@ -236,10 +236,10 @@ def read_added(path: DataPath) -> dict[str, Any]:
 
 
 def read_layout(path: DataPath) -> Layout:
-    """The layout that a bytes.json or a special_tokens.json names.
+    """Read the layout that a bytes.json or a special_tokens.json names.
 
     Raises:
-      InputError: the file is unreadable or names none.
+      InputError: if the file is unreadable or names no layout.
     """
     try:
         layout = json.loads(path.read_text(encoding="utf-8"))["layout"]

@@ -1,6 +1,4 @@
-"""What rows of encoders need of a vocabulary, and whole texts as rows.
-
-What rows of an encoder need of a vocabulary: its special ids, and where words begin.
+"""Special ids and word starts of a vocabulary for rows of encoders, and complete texts as rows.
 
     tokens = encoder_tokens(vocabulary)
     tokens.cls_id, tokens.sep_id, tokens.mask_id, tokens.pad_id, tokens.unk_id
@@ -8,33 +6,34 @@ What rows of an encoder need of a vocabulary: its special ids, and where words b
 
     [CLS] un ##aff ##able dogs , [SEP]      WordPiece
       0   1    1     1     2   3   0
-    <s> ▁un aff able ▁dogs ▁ ( see </s>     SentencePiece; in byte-level BPE "Ġ" stands for "▁"
+    <s> ▁un aff able ▁dogs ▁ ( see </s>     SentencePiece; byte-level BPE has "Ġ" for "▁"
      0   1   1   1    2    3 4  5   0
 
-A piece with the mark of a space begins a word, and so does one behind a special token; punctuation
-is a word of its own, and so is each piece of a script that writes no spaces between words. Pieces
-of WordPiece begin a word where they do not begin with "##", as BERT's whole-word masking has it.
-An unknown piece is a word.
+A piece with a leading space mark begins a word, and so does a piece after a special token.
+Punctuation is a separate word, and so is each piece of a script without spaces between words.
+Pieces of WordPiece begin a word unless they begin with "##", as in BERT's whole-word masking. An
+unknown piece is a word.
 
-The special ids of a SentencePiece or byte vocabulary, which has no [CLS] and no [MASK], are its
-first sentinels: <extra_id_0> masks, <extra_id_1> begins a row, and EOS ends a text.
+A SentencePiece or byte vocabulary has no [CLS] and no [MASK]. Its first sentinels replace them:
+<extra_id_0> masks, <extra_id_1> begins a row, and EOS ends a text.
 
-Whole texts as the rows of an encoder, without a task: for vectors of texts.
+For embeddings, complete texts become the rows of an encoder without a task:
 
     rows = text_rows(vocabulary, begins=True)
     rows(["dogs bark"], length=8)        # Cut(rows=[array([2, 9, 7, 3])], longer=[])
 
-A row of BERT and its relatives is [CLS] ... [SEP], of T5 the text and its EOS. A text that is too
-long is cut at its end, and what ends a row stays. Special tokens that stand in a text are found, as
-transformers finds them.
+A row of BERT and its relatives is [CLS] ... [SEP]; a row of T5 is the text and its EOS. A text that
+is too long is truncated at its end, but the tokens that end a row are kept. Special tokens in a
+text are found as in transformers.
 
-Tokens of the beginnings of long texts, without those of all the rest.
+The first tokens of a long text do not need the rest of it:
 
     first_tokens(vocabulary, texts, count=64)    # of each text all tokens, or its first 65 and more
 
-A text of megabytes of which 64 tokens are wanted is cut before it is encoded, where this cannot
-change them: at a space between two letters, over which no piece of the vocabulary reaches. If the
-beginning has too few tokens, a longer one is taken. A text without such a place is encoded whole.
+A text of megabytes from which 64 tokens are needed is truncated before it is encoded, at a position
+that cannot change them: a space between two letters, which no piece of the vocabulary contains. If
+the beginning has too few tokens, a longer one is encoded. A text without such a position is encoded
+completely.
 """
 
 import dataclasses
@@ -66,9 +65,9 @@ _UNSPACED = (
 
 
 def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
-    """A text's tokens: [CLS], [SEP], [MASK] and padding that it spells out are unknown.
+    """Replace special tokens in a text's ids by the unknown id: [CLS], [SEP], [MASK], padding.
 
-    These divide a row, or say what of it is to be predicted, and a text must not.
+    These tokens divide a row, or mark positions to predict, so a text must not contain them.
     """
     special = {tokens.cls_id, tokens.sep_id, tokens.mask_id, tokens.pad_id}
     if special.isdisjoint(ids):
@@ -78,10 +77,10 @@ def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
 
 @functools.lru_cache(maxsize=8)
 def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
-    """What rows of an encoder need of a vocabulary.
+    """Return the special ids and the kinds of pieces that rows of an encoder need.
 
     Raises:
-      InputError: it has no sentinels to stand for [CLS] and [MASK], or its words are not known.
+      InputError: if it has no sentinels for [CLS] and [MASK], or its word starts are unknown.
     """
     if isinstance(vocabulary, Tokenizer):
         return EncoderTokens(
@@ -113,24 +112,24 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
     )
 
 
-# Pieces as text, with the spaces that they stand for.
+# Pieces as text, with the spaces that they represent.
 
 
 def tokens_for(layout: Layout, vocabulary: Vocabulary) -> EncoderTokens | None:
-    """Return what a layout's rows need of a vocabulary; None if it is nothing."""
+    """Return the `EncoderTokens` for a layout's rows; None if it is not an encoder's layout."""
     return encoder_tokens(vocabulary) if layout.of_encoder else None
 
 
 def _surfaces(vocabulary: SentencePiece | Bytes) -> Iterable[str]:
     if isinstance(vocabulary, SentencePiece):
         return (piece.replace("▁", " ") for piece in vocabulary.pieces())
-    # A byte of a longer character goes on with a word as a letter does.
+    # A byte of a multi-byte character continues a word as a letter does.
     plain = [chr(byte) if byte < 128 else "é" for byte in range(256)]
     return ["x"] * 3 + plain + ["x"] * (vocabulary.size - 259)
 
 
 def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
-    """The kinds of a tokenizer's pieces, by what its model and its steps are."""
+    """Return the kinds of a tokenizer's pieces, by the type of its model and its steps."""
     description, pieces = vocabulary.description(), vocabulary.pieces()
     special = set(vocabulary.special_ids) - {vocabulary.unk_id}
     model = description["model"]
@@ -148,15 +147,15 @@ def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
         read = _metaspace
     if read is None:
         raise InputError(
-            f"vocabulary {vocabulary.model_path}: where words begin is known of WordPiece, "
-            f"byte-level BPE and SentencePiece, and not of a {model['type']} with "
+            f"vocabulary {vocabulary.model_path}: word starts are only known for WordPiece, "
+            f"byte-level BPE and SentencePiece, and not for a {model['type']} with "
             f"{', '.join(sorted(steps)) or 'no step'}"
         )
     return _kinds(map(read, pieces), special=special, unknown=vocabulary.unk_id)
 
 
 def _types(step: Any) -> list[str]:
-    """The types of a step of a tokenizer.json and of the steps in it."""
+    """Return the types of a step of a tokenizer.json and of its nested steps."""
     if isinstance(step, list):
         return [found for part in step for found in _types(part)]
     if not isinstance(step, dict):
@@ -169,7 +168,7 @@ def _metaspace(piece: str) -> str:
 
 
 def _byte_level(piece: str) -> str:
-    """The text of a piece of byte-level BPE; bytes of parts of characters are left out."""
+    """Return the text of a piece of byte-level BPE; bytes of incomplete characters are dropped."""
     bytes_of = _bytes_of_characters()
     known = bytes(bytes_of[character] for character in piece if character in bytes_of)
     return known.decode("utf-8", "ignore") or "x"
@@ -177,7 +176,7 @@ def _byte_level(piece: str) -> str:
 
 @functools.cache
 def _bytes_of_characters() -> dict[str, int]:
-    """GPT-2's character for each byte, inverted: printable ones are themselves."""
+    """Invert GPT-2's map of bytes to characters, which keeps printable characters."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     found = {chr(byte): byte for byte in printable}
@@ -202,7 +201,7 @@ def _with_special(
 
 
 def _kind(surface: str) -> int:
-    """What a piece is to words, by its text with the spaces before it."""
+    """Return the kind of a piece in words, by its text with the spaces before it."""
     core = surface.strip()
     if core and all(_is_alone(character) for character in core):
         return ALONE
@@ -216,29 +215,29 @@ def _is_alone(character: str) -> bool:
 
 
 def separators(vocabulary: Vocabulary) -> int:
-    """How many [SEP] stand between two texts: two in RoBERTa and XLM-R, whose [CLS] is <s>."""
+    """Return the number of [SEP] between two texts: two if [CLS] is <s> (RoBERTa, XLM-R)."""
     return 2 if isinstance(vocabulary, Tokenizer) and vocabulary.names["cls"] == "<s>" else 1
 
 
 _SHORTEST = 4096
-"""Characters; what is shorter is not worth a look."""
+"""Minimum characters; shorter texts are always encoded completely."""
 _CHARACTERS = 16
-"""Of a token, more than in any language: a longer beginning is seldom needed."""
+"""Characters per token, more than in any language: a longer beginning is seldom needed."""
 _LONGER = 8
 _PLACE = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
 def first_tokens(vocabulary: Vocabulary, texts: Sequence[str], *, count: int) -> list[list[int]]:
-    """Token ids of each text: all of them, or, of a long text, more than `count` of its first.
+    """Return token ids of each text: all of them, or for a long text more than its first `count`.
 
     Args:
-      vocabulary: of the tokens.
+      vocabulary: vocabulary of the tokens.
       texts: any strings.
-      count: how many are wanted.
+      count: number of tokens that are needed.
 
     Returns:
-      Of each text `ids`, so that ids[:count] are those of the whole text, and len(ids) > count just
-      where the whole text has more.
+      `ids` for each text: ids[:count] equal the first ids of the complete text, and len(ids) >
+      count exactly if the complete text has more.
     """
     size = max(_SHORTEST, _CHARACTERS * count)
     found: list[list[int]] = [[] for _ in texts]
@@ -257,7 +256,7 @@ def first_tokens(vocabulary: Vocabulary, texts: Sequence[str], *, count: int) ->
 
 
 def _place(vocabulary: Vocabulary, text: str, size: int) -> int:
-    """Where a text can be cut, from `size` characters on; its length where it cannot."""
+    """Return a position from `size` on to truncate the text, or if not possible its length."""
     if len(text) <= size:
         return len(text)
     if isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio":
@@ -276,7 +275,7 @@ class Cut(NamedTuple):
 
     Attributes:
       rows: int32 tokens of each text.
-      longer: the numbers of the texts that were cut.
+      longer: indices of the texts that were truncated.
     """
 
     rows: list[np.ndarray]
@@ -285,10 +284,10 @@ class Cut(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextRows:
-    """What makes rows of texts.
+    """Callable that turns texts into rows.
 
     Attributes:
-      vocabulary: of the tokens.
+      vocabulary: vocabulary of the tokens.
       before: the tokens that begin a row.
       after: the tokens that end it.
     """
@@ -299,23 +298,23 @@ class TextRows:
 
     @property
     def pad_id(self) -> int:
-        """The token of padding."""
+        """Padding id."""
         return self.vocabulary.pad_id
 
     @property
     def shortest(self) -> int:
-        """Tokens of an empty text."""
+        """Number of tokens in the row of an empty text."""
         return len(self.before) + len(self.after)
 
     def __call__(self, texts: Sequence[str], *, length: int) -> Cut:
-        """The tokens of each text.
+        """Return the tokens of each text.
 
         Args:
           texts: any strings.
-          length: tokens of a row at most, at least one more than those that begin and end it.
+          length: maximum tokens of a row, at least one more than the tokens that begin and end it.
 
         Raises:
-          InputError: the length is too short.
+          InputError: if the length is too short.
         """
         room = length - self.shortest
         if room < 1:
@@ -328,14 +327,14 @@ class TextRows:
 
 
 def text_rows(vocabulary: Vocabulary, *, begins: bool) -> TextRows:
-    """What makes rows of texts.
+    """Return the callable that turns texts into rows.
 
     Args:
-      vocabulary: of the tokens.
-      begins: whether a row begins with [CLS], as encoders have it and T5 has not.
+      vocabulary: vocabulary of the tokens.
+      begins: if True, a row begins with [CLS], as in encoders but not in T5.
 
     Raises:
-      InputError: there is no [CLS]: the vocabulary has too few sentinels.
+      InputError: if [CLS] is missing because the vocabulary has too few sentinels.
     """
     if not begins:
         return TextRows(vocabulary=vocabulary, before=(), after=(vocabulary.eos_id,))

@@ -1,8 +1,8 @@
-"""Vocabularies without TensorFlow: load one, train a SentencePiece model.
+"""Vocabularies without TensorFlow: loading, and training of a SentencePiece model.
 
-The ids are those of `seqio.SentencePieceVocabulary(path, extra_ids=100)`: the model's own pieces,
-then the sentinels as user-defined pieces, `<extra_id_0>` last (T5, Raffel et al. 2020, section
-3.1.4). With T5's model of 32000 pieces:
+The ids are the same as in `seqio.SentencePieceVocabulary(path, extra_ids=100)`: the model's own
+pieces, then the sentinels as user-defined pieces, `<extra_id_0>` last (T5, Raffel et al. 2020,
+section 3.1.4). With T5's model of 32000 pieces:
 
     vocabulary = load_vocabulary("t5_spiece.model")
     vocabulary.size             -> 32100
@@ -10,12 +10,12 @@ then the sentinels as user-defined pieces, `<extra_id_0>` last (T5, Raffel et al
     vocabulary.encode("Thank you <extra_id_0> me")  -> [1562, 25, 32099, 140]
     vocabulary.decode([1562, 25, 1])                -> "Thank you"
 
-As in seqio, a sentinel in text is found at the start of a word only; with layout "hf" it is found
+As in seqio, a sentinel in text is found only at the start of a word. With layout "hf" it is found
 anywhere, and so are `</s>`, `<pad>` and `<unk>`, as in transformers. A model that already holds its
-sentinels, as mT5's does, is loaded with extra_ids=0. The byte vocabulary of ByT5 is in
-`t5x_lite.data.vocabularies.byte_level`, those of encoders (WordPiece, tokenizer.json) are in
-`t5x_lite.data.vocabularies.tokenizer` and `t5x_lite.data.vocabularies.spm`; `load_vocabulary` gives
-any.
+sentinels, such as mT5's, is loaded with extra_ids=0. The byte vocabulary of ByT5 is in
+`t5x_lite.data.vocabularies.byte_level`; vocabularies of encoders (WordPiece, tokenizer.json) are in
+`t5x_lite.data.vocabularies.tokenizer` and `t5x_lite.data.vocabularies.spm`. `load_vocabulary` loads
+any of them.
 """
 
 import collections
@@ -67,9 +67,9 @@ from t5x_lite.data.vocabularies.spm import read_spm, read_xlm_spm
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer, encoded, load_tokenizer, read_byte_level
 
 MAX_LINE_BYTES = 4192
-"""T5's `max_sentence_length`; SentencePiece drops longer lines, so they are split before."""
+"""T5's `max_sentence_length`; SentencePiece drops longer lines, so they are split first."""
 ASCII = string.digits + string.ascii_letters + string.punctuation
-"""What labels, numbers and the tasks' own prefixes are written with."""
+"""Characters of labels, numbers and the tasks' prefixes."""
 _NORMALIZATION = "nmt_nfkc"
 _OVER_A_SPACE = re.compile(r"[^▁\s][▁\s]")
 _RESERVED = "\u2585"
@@ -83,13 +83,13 @@ class SentencePiece:
       model_path: the file that it was read from.
       model_bytes: that file's content, without the sentinels.
       extra_ids: the number of sentinels.
-      layout: how special tokens are read in text, as "seqio" or "hf" does it; their ids are equal.
+      layout: "seqio" or "hf", the rule for special tokens in text; the ids are equal.
       size: number of ids, sentinels and added tokens included.
       num_sentinels: the sentinels, appended or the model's own: the last ids before added tokens.
-      added: tokens that the model does not have, and other flags of special tokens.
+      added: tokens that the model does not have, and changed flags of special tokens.
       legacy: if False, a part after a special token gets no space piece (`legacy` of T5Tokenizer).
-      add_prefix_space: whether a text begins with a space piece, if `legacy` is False.
-      fast: content of a tokenizer.json that reads text in layout "hf"; empty if there is none.
+      add_prefix_space: if True, a text begins with a space piece; only used if `legacy` is False.
+      fast: content of a tokenizer.json that reads text in layout "hf"; b"" if unused.
     """
 
     pad_id = PAD_ID
@@ -107,20 +107,20 @@ class SentencePiece:
         add_prefix_space: bool = True,
         fast: bytes = b"",
     ):
-        """Reads the model.
+        """Read the model.
 
         Args:
           model_path: a SentencePiece model file with pad 0, eos 1, unk 2.
-          extra_ids: how many sentinels to append.
-          layout: how special tokens are read in text.
+          extra_ids: number of sentinels to append.
+          layout: rule for special tokens in text.
           added: added tokens, each with an id.
-          legacy: see the class.
-          add_prefix_space: see the class.
-          fast: see the class.
+          legacy: as in the class.
+          add_prefix_space: as in the class.
+          fast: as in the class.
 
         Raises:
-          InputError: the file is missing, unreadable, no SentencePiece model or has other special
-            ids, or there are too many extra ids.
+          InputError: if the file is missing, unreadable, not a SentencePiece model or has other
+            special ids, or there are too many extra ids.
         """
         if extra_ids < 0:
             raise InputError(f"data.extra_ids must be at least 0, got {extra_ids}")
@@ -157,21 +157,21 @@ class SentencePiece:
 
     @property
     def own_added(self) -> tuple[AddedToken, ...]:
-        """The added tokens without pad, EOS, unknown and sentinels, which the model has."""
+        """Added tokens except pad, EOS, unknown and sentinels, which the model has."""
         known = {PAD_ID, EOS_ID, UNK_ID}
         known |= {self._num_pieces - 1 - i for i in range(self.num_sentinels)}
         return tuple(token for token in self.added if token.id not in known)
 
     @property
     def reads_as_seqio(self) -> bool:
-        """Whether seqio's vocabulary of the model gives plain text the same ids."""
+        """True if seqio's vocabulary of the model gives plain text the same ids."""
         return not self._names and self.legacy
 
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the model's bytes and `extra_ids`: equal digests give equal ids.
 
-        The layout is left aside: what an id stands for does not depend on it.
+        The layout is not included: it does not change the meaning of an id.
         """
         content = self.model_bytes + b"\n%d" % self.extra_ids
         if not self.reads_as_seqio:
@@ -180,7 +180,7 @@ class SentencePiece:
         return hashlib.sha256(content).hexdigest()
 
     def _reading(self) -> dict[str, Any]:
-        """What special_tokens.json says besides the layout."""
+        """Return the content of special_tokens.json except the layout."""
         said: dict[str, Any] = {}
         if self.added:
             said["added_tokens"] = [token.to_json() for token in self.added]
@@ -190,7 +190,7 @@ class SentencePiece:
 
     @property
     def divides_words(self) -> bool:
-        """Whether no piece reaches over a space between two letters."""
+        """True if no piece contains a space between two letters."""
         if not self.legacy or any(c.isspace() for name in self._names.values() for c in name):
             return False
         pieces = self.pieces()
@@ -199,11 +199,11 @@ class SentencePiece:
 
     @property
     def sentinel_start(self) -> int:
-        """The first of the sentinels, from which span corruption counts down."""
+        """First sentinel, from which span corruption counts down."""
         return self._num_pieces - 1
 
     def sentinel(self, index: int) -> int:
-        """The id of `<extra_id_{index}>`: from the last id before added tokens, falling."""
+        """Return the id of `<extra_id_{index}>`, counting down from the last one of the model."""
         if not 0 <= index < self.num_sentinels:
             raise ValueError(
                 f"a sentinel's index must be in [0, {self.num_sentinels}) (extra_ids), got {index}"
@@ -211,12 +211,12 @@ class SentencePiece:
         return self._num_pieces - 1 - index
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, without EOS."""
+        """Return the ids of `text`, without EOS."""
         [ids] = self.encode_batch([text])
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text, in threads."""
+        """Return `encode` of each text, computed in threads."""
         if self._special is None:
             return self._processor.EncodeAsIds(list(texts))
         if self._fast is not None and self.layout == "hf":
@@ -226,7 +226,7 @@ class SentencePiece:
         return [self._encode_without_spaces(text, self._special) for text in texts]
 
     def _plain(self, texts: list[str]) -> list[list[int]]:
-        """Ids of texts without special tokens; normalization may still make an added token."""
+        """Encode texts without special tokens; normalization may still create an added token."""
         if not self._names:
             return self._processor.EncodeAsIds(texts)
         return [self._ids(pieces) for pieces in self._processor.EncodeAsPieces(texts)]
@@ -236,7 +236,7 @@ class SentencePiece:
         return [own[piece] if piece in own else to_id(piece) for piece in pieces]
 
     def _encode_without_spaces(self, text: str, special: SpecialTokens) -> list[int]:
-        """Ids as T5Tokenizer with legacy=False gives them."""
+        """Return the ids that T5Tokenizer with legacy=False gives."""
         if not text:
             return []
         text = text.replace("▁", " ")
@@ -261,10 +261,10 @@ class SentencePiece:
         return {0, 1, 2, *sentinels, *(token.id for token in self.added if token.special)}
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids` up to the first EOS; padding is dropped, ids above `size` are unknown.
+        """Decode `ids` up to the first EOS; padding is dropped, ids above `size` are unknown.
 
-        Added tokens are written as they are. A space stands on both sides of them, as transformers'
-        Python tokenizers have it, or none, as its fast tokenizers do, by the form of the files.
+        Added tokens are written unchanged. The form of the files decides about spaces around them:
+        one on both sides, as in transformers' Python tokenizers, or none, as in its fast ones.
         """
         known = [int(i) if i < self.size else UNK_ID for i in ids]
         known = known[: [*known, EOS_ID].index(EOS_ID)]
@@ -286,7 +286,7 @@ class SentencePiece:
         return text.strip() if self._names else text
 
     def pieces(self) -> list[str]:
-        """The piece of each id; "" of an id that has none."""
+        """Return the piece of each id; "" for an id without a piece."""
         pieces = [self._processor.IdToPiece(number) for number in range(self._num_pieces)]
         pieces += [""] * (self.size - self._num_pieces)
         for number, content in self._names.items():
@@ -294,7 +294,7 @@ class SentencePiece:
         return pieces
 
     def files(self) -> dict[str, bytes]:
-        """What `load_vocabulary` reads it from: file name -> content."""
+        """Return the files for `load_vocabulary`: file name -> content."""
         files = {MODEL_NAME: self.model_bytes}
         if self.layout != "seqio" or self._reading():
             said = {"layout": self.layout, **self._reading()}
@@ -304,19 +304,19 @@ class SentencePiece:
         return files
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Writes `files` to a directory, each whole or not at all; returns the model's path."""
+        """Write `files` to a directory, each completely or not at all; return the model's path."""
         for name, content in reversed(self.files().items()):
             path = write_file(content, Path(directory) / name)
         return path
 
 
 def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
-    """A SentencePieceProcessor over the model with seqio's sentinel pieces appended."""
+    """Return a SentencePieceProcessor of the model with seqio's sentinel pieces appended."""
     import sentencepiece
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
-    model_pb2: Any = sentencepiece_model_pb2  # Generated code, of which type checkers see nothing.
+    model_pb2: Any = sentencepiece_model_pb2  # generated code that type checkers cannot read
     processor = sentencepiece.SentencePieceProcessor()
     try:
         model = model_pb2.ModelProto.FromString(model_bytes)
@@ -344,7 +344,7 @@ def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
 
 
 def _without_prefix(processor: Any) -> Any:
-    """The same model without the space piece that begins a text."""
+    """Return the same model without the space piece that begins a text."""
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 
@@ -357,11 +357,11 @@ def _without_prefix(processor: Any) -> Any:
 
 
 Vocabulary: TypeAlias = SentencePiece | Bytes | Tokenizer
-"""Any of them, with the same methods."""
+"""Any vocabulary; all have the same methods."""
 
 
 def _num_sentinels(processor: Any) -> int:
-    """How many of the last pieces are sentinels, `<extra_id_0>` the last."""
+    """Count the last pieces that are sentinels, `<extra_id_0>` the last."""
     size = processor.GetPieceSize()
     numbers = itertools.takewhile(
         lambda i: processor.IdToPiece(size - 1 - i) == f"▁<extra_id_{i}>", range(size)
@@ -376,23 +376,23 @@ ENCODER_FORMS: Mapping[str, Callable[[DataPath], Tokenizer]] = {
     XLM_NAME: read_xlm_spm,
     BPE_NAME: read_byte_level,
 }
-"""File name to reader of an encoder's vocabulary; of several the first is read."""
+"""File name to reader of an encoder's vocabulary; if there are several, the first is read."""
 
 
 def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vocabulary:
-    """The vocabulary in a file or a directory, or the byte vocabulary of a name.
+    """Load the vocabulary in a file or a directory, or the byte vocabulary of a name.
 
     Args:
-      path: here or in a bucket: a SentencePiece model, a bytes.json, a tokenizer.json (any name in
+      path: local or in a bucket: a SentencePiece model, a bytes.json, a tokenizer.json (any name in
         .json), WordPiece's vocab.txt (any name in .txt), DeBERTa's spm.model, XLM-R's
-        sentencepiece.bpe.model or RoBERTa's vocab.json beside merges.txt (by these names), a
-        directory that holds one of them under these names (of another SentencePiece model
-        sentencepiece.model and, where special tokens are read as transformers does,
-        special_tokens.json), or "bytes" or "bytes-hf" (a directory of that name is "./bytes").
-      extra_ids: how many sentinels there are besides a SentencePiece model's own pieces or bytes.
+        sentencepiece.bpe.model or RoBERTa's vocab.json next to merges.txt (by these names), a
+        directory that holds one of them under these names (another SentencePiece model is
+        sentencepiece.model; if special tokens are read as in transformers, special_tokens.json is
+        next to it), or "bytes" or "bytes-hf" (a directory of that name is "./bytes").
+      extra_ids: number of sentinels in addition to a SentencePiece model's own pieces or bytes.
 
     Raises:
-      InputError: see `SentencePiece`, `Bytes`, `Tokenizer` and `ENCODER_FORMS`.
+      InputError: as `SentencePiece`, `Bytes`, `Tokenizer` and the readers of `ENCODER_FORMS` do.
     """
     if str(path) in NAMES:
         return Bytes(layout=NAMES[str(path)], extra_ids=extra_ids)
@@ -410,7 +410,7 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
 
 
 def _read_options(directory: DataPath) -> dict[str, Any]:
-    """How the special_tokens.json of a directory says that text is read."""
+    """Read the options for reading text from the special_tokens.json of a directory."""
     path, options = directory / LAYOUT_NAME, dict[str, Any]()
     if not path.is_file():
         return options
@@ -435,7 +435,7 @@ _ENCODER_PIECES: dict[str, Any] = {
     "eos_piece": "[SEP]",
     "unk_piece": "[UNK]",
 }
-"""SentencePiece's options of the special pieces, of T5's models and of DeBERTa's."""
+"""SentencePiece's options for the special pieces of T5's models, and of DeBERTa's."""
 
 
 def train_sentencepiece(
@@ -449,29 +449,31 @@ def train_sentencepiece(
     encoder: bool = False,
     seed: int = 0,
 ) -> Path:
-    """Trains a unigram model as T5's was, and writes `output_dir`/sentencepiece.model.
+    """Train a unigram model with T5's settings, and write `output_dir`/sentencepiece.model.
 
-    T5's settings, read from its model: nmt_nfkc normalisation, character coverage 0.9995, pieces
-    of at most 16 characters, split at whitespace, numbers and scripts, pad 0, eos 1, unk 2, no
+    T5's settings, read from its model: nmt_nfkc normalization, character coverage 0.9995, a maximum
+    of 16 characters per piece, split at whitespace, numbers and scripts, pad 0, eos 1, unk 2, no
     bos, no byte fallback. The same lines and settings give the same bytes.
 
     Args:
       lines: text, streamed; lines longer than `MAX_LINE_BYTES` are split at whitespace.
-      size: number of pieces, the special ones included, the extra ids not.
+      size: number of pieces, including special pieces but not the extra ids.
       output_dir: created if missing; nothing is written unless the training succeeds.
-      character_coverage: the share of the text's characters that get a piece of their own.
-      required: characters that get one in any case, such as `ASCII`.
-      max_lines: of a longer text this many lines are sampled, uniformly; bounds the memory.
-      encoder: whether the special pieces are those of DeBERTa's models, [PAD] [CLS] [SEP] [UNK],
-        and the file is spm.model; [MASK] comes behind the last piece when it is read
+      character_coverage: the fraction of the text's characters that get a piece.
+      required: characters that always get a piece, such as `ASCII`.
+      max_lines: maximum number of lines, which bounds the memory; a longer text is sampled
+        uniformly.
+      encoder: if True, the special pieces are [PAD] [CLS] [SEP] [UNK], as in DeBERTa's models, and
+        the file is spm.model; [MASK] is added after the last piece when it is read
         (`data.vocabularies.spm`).
-      seed: of that sample.
+      seed: seed of the sample of lines.
 
     Returns:
       The model's path.
 
     Raises:
-      InputError: no text, a size that the text does not allow, or what reading `lines` raised.
+      InputError: if the text is empty or does not allow the size; and errors that reading `lines`
+        raises.
     """
     import sentencepiece
 
@@ -481,7 +483,7 @@ def train_sentencepiece(
         raise InputError(f"{output_dir}: {os.strerror(errno.ENOTDIR)}; give --output a directory")
     reading: list[Exception] = []
     pieces = _training_lines(lines, failure=reading)
-    # Text of which normalisation leaves nothing (zero-width spaces) ends the process in C++.
+    # Text that normalization empties (zero-width spaces) ends the process in C++.
     make_normalizer: Any = sentencepiece.SentencePieceNormalizer
     normalize = make_normalizer(rule_name=_NORMALIZATION).Normalize
     first = next((piece for piece in pieces if normalize(piece).strip()), None)
@@ -500,7 +502,7 @@ def train_sentencepiece(
         "max_sentence_length": MAX_LINE_BYTES,
         **(_ENCODER_PIECES if encoder else _T5_PIECES),
         "byte_fallback": False,
-        # Sums over threads depend on their number, so it is T5's, whatever the machine has.
+        # Sums over threads depend on their number, so it is T5's on every machine.
         "num_threads": 16,
         "minloglevel": 2,
     }
@@ -517,7 +519,7 @@ _LINES_AT_A_TIME = 1000
 def _train_apart(
     lines: Iterator[str], reading: list[Exception], *, options: Mapping[str, Any], seed: int
 ) -> bytes | str:
-    """Trains in a process of its own, which can be ended: SentencePiece holds Python's lock."""
+    """Train in a separate process, which can be stopped: SentencePiece holds Python's lock."""
     context = WorkerContext()
     pipe: Any = context.Pipe()
     ours, theirs = pipe
@@ -530,7 +532,7 @@ def _train_apart(
         with counting("reading text", unit="lines") as advance:
             while some := list(itertools.islice(lines, _LINES_AT_A_TIME)):
                 if ours.poll():
-                    break  # it has failed
+                    break  # the worker has failed
                 ours.send(some)
                 advance(len(some))
         if reading:
@@ -549,7 +551,7 @@ def _train_apart(
 
 
 def _train_in_worker(pipe: Any, options: Mapping[str, Any], seed: int) -> None:
-    """Trains on the lines that come through a pipe, and sends the model or what was wrong."""
+    """Train on the lines that come through a pipe, and send back the model or the error."""
     import sentencepiece
 
     sentencepiece.set_random_generator_seed(seed)
@@ -566,7 +568,7 @@ def _train_in_worker(pipe: Any, options: Mapping[str, Any], seed: int) -> None:
 
 
 FREQUENT = 100
-"""A character that occurs this often in a long text gets a piece."""
+"""Minimum occurrences of a character in a long text to get a piece."""
 _FREQUENT_SHARE, _FREQUENT_MINIMUM = 1e-5, 3
 
 
@@ -597,7 +599,7 @@ def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
             advance(len(batch))
     if reading:
         raise reading[0]
-    for space in " \u2581":  # SentencePiece's own mark of a space always has a piece
+    for space in " \u2581":  # SentencePiece's mark of a space always has a piece
         counts.pop(space, None)
     minimum = max(_FREQUENT_MINIMUM, min(FREQUENT, math.ceil(_FREQUENT_SHARE * counts.total())))
     frequent = [
@@ -609,7 +611,7 @@ def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
 
 
 def _training_error(error: str, size: int, required: str) -> InputError:
-    """SentencePiece's complaint about the size, in our words."""
+    """Return SentencePiece's error about the size, reworded for users."""
     message = " ".join(error.split())
     largest = re.search(r"value <= (\d+)", message)
     if largest:
@@ -627,7 +629,7 @@ def _training_error(error: str, size: int, required: str) -> InputError:
 
 
 def _training_lines(lines: Iterable[str], *, failure: list[Exception]) -> Iterator[str]:
-    """Lines that the trainer accepts. What reading raises goes to `failure` and ends the stream.
+    """Yield lines that the trainer accepts; an error in reading is added to `failure` and ends it.
 
     An exception cannot pass through SentencePiece's C++; the caller raises it afterwards.
     """
@@ -639,10 +641,10 @@ def _training_lines(lines: Iterable[str], *, failure: list[Exception]) -> Iterat
 
 
 def split_line(line: str, *, max_bytes: int) -> Iterator[str]:
-    """The line, stripped, if it fits `max_bytes` of UTF-8; else parts that do, cut at whitespace.
+    """Yield the stripped line if it fits `max_bytes` of UTF-8, else parts split at whitespace.
 
-    A blank line gives nothing. Only a word that is too long by itself is cut inside. In a line
-    that is cut, runs of whitespace become one space, which the normaliser does in any case.
+    A blank line yields nothing. Only a word that is too long by itself is split. In a line that is
+    split, runs of whitespace become one space, as they do in normalization.
     """
     line = line.strip()
     if len(line.encode()) <= max_bytes:

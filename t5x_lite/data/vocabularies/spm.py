@@ -3,20 +3,20 @@
     vocabulary = read_spm("deberta-v3-base/spm.model")     # a Tokenizer: ids, offsets, [MASK]
     vocabulary = read_xlm_spm("xlm-r/sentencepiece.bpe.model")
 
-It becomes a tokenizer.json of the same ids, which is what a checkpoint then holds: the unigram
-pieces with their scores, bytes for what has no piece where the model says so, and its own
-normalisation. [MASK] is a piece of the model, or has the id that added_tokens.json gives it, or
-else comes behind the last piece, as in DeBERTaV3 (128000). split_by_punct and do_lower_case of a
-tokenizer_config.json are obeyed.
+The model becomes a tokenizer.json with the same ids, which a checkpoint then holds: the unigram
+pieces with their scores, bytes for text without a piece if the model has byte fallback, and the
+model's normalization. [MASK] is a piece of the model, or has the id from added_tokens.json, or
+follows the last piece, as in DeBERTaV3 (128000). split_by_punct and do_lower_case of a
+tokenizer_config.json are applied.
 
-The ids are those of the SentencePiece library, of composed and of decomposed text (NFC and NFD;
-Korean and Vietnamese are often written in the latter). They may be others in three cases: a run
-such as "*****" can be cut into the same pieces in several orders; half-width kana with a voicing
-mark, and letters with several marks for which there is no one character; and the control character
-U+0085. A tokenizer.json of other origin is read as it is, as transformers' fast tokenizers read it:
-without a step NFC it cuts decomposed text into other pieces than the library.
+The ids are the same as from the SentencePiece library, for composed and decomposed text (NFC and
+NFD; Korean and Vietnamese are often written in the latter). They may differ in three cases: a run
+such as "*****" can be split into the same pieces in several orders; half-width kana with a voicing
+mark, and letters with several marks without a composed character; and the control character U+0085.
+A tokenizer.json from elsewhere is read unchanged, as transformers' fast tokenizers do: without an
+NFC step it splits decomposed text into other pieces than the library.
 
-XLM-R's pieces have ids one above the model's, behind <s>, <pad>, </s> and <unk>; <mask> is last.
+XLM-R's pieces have ids one above the model's, after <s>, <pad>, </s> and <unk>; <mask> is last.
 
 Source: transformers' convert_slow_tokenizer.py, DebertaV2Converter and XLMRobertaConverter.
 """
@@ -43,21 +43,21 @@ _SPACE = "▁"
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
 """Kinds of pieces in SentencePiece's format."""
 _NEVER = -1e9
-"""The score of a piece that no text is cut into."""
+"""Score of a piece that is never used for text."""
 _UNIGRAM = 1
 
 
 def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer:
-    """The vocabulary of an encoder's SentencePiece model.
+    """Read the vocabulary of an encoder's SentencePiece model.
 
     Args:
-      path: the model; tokenizer_config.json and added_tokens.json may lie beside it.
-      compose: whether text is made NFC before the model's own normalisation. The `tokenizers`
-        package looks up characters one by one there, and the library the longest sequence that has
-        an entry (huggingface/tokenizers#2116): without it letters and their marks stay apart.
+      path: the model; tokenizer_config.json and added_tokens.json may be next to it.
+      compose: if True, text is converted to NFC before the model's normalization. There the
+        `tokenizers` package looks up single characters, and the library the longest sequence with
+        an entry (huggingface/tokenizers#2116): without NFC letters and their marks stay separate.
 
     Raises:
-      InputError: a file is unreadable, or the model is none of unigram pieces with [CLS] and [SEP].
+      InputError: if a file is unreadable, or the model is not unigram with [CLS] and [SEP].
     """
     path = data_path(path)
     stated = Stated.of(path.parent)
@@ -80,7 +80,7 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
         made = _tokenizer(model, stated, compose=compose, where=path)
     except InputError:
         raise
-    except Exception as error:  # the packages raise nothing more exact
+    except Exception as error:  # the packages raise no narrower type
         what = " ".join(str(error).split())[:120]
         raise InputError(f"vocabulary {path}: a damaged SentencePiece model ({what})") from error
     return Tokenizer(path, content=made.to_str().encode())
@@ -89,11 +89,11 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
 def read_xlm_spm(path: str | os.PathLike[str]) -> Tokenizer:
     """Read the vocabulary of XLM-RoBERTa's SentencePiece model, as transformers reads it.
 
-    A tokenizer_config.json, special_tokens_map.json and added_tokens.json may lie beside it.
+    A tokenizer_config.json, special_tokens_map.json and added_tokens.json may be next to it.
     <mask> takes the space before it unless they state otherwise.
 
     Raises:
-      InputError: a file is unreadable, or the model is none of unigram pieces with <s> and </s>.
+      InputError: if a file is unreadable, or the model is not unigram with <s> and </s>.
     """
     path = data_path(path)
     stated = Stated.of(path.parent)
@@ -114,14 +114,14 @@ def read_xlm_spm(path: str | os.PathLike[str]) -> Tokenizer:
         made = _xlm_tokenizer(model, stated, where=path)
     except InputError:
         raise
-    except Exception as error:  # the packages raise nothing more exact
+    except Exception as error:  # the packages raise no narrower type
         what = " ".join(str(error).split())[:120]
         raise InputError(f"vocabulary {path}: a damaged SentencePiece model ({what})") from error
     return Tokenizer(path, content=made.to_str().encode())
 
 
 def _xlm_tokenizer(model: Any, stated: Stated, *, where: DataPath) -> Any:
-    """The tokenizer that transformers makes of XLM-R's SentencePiece model."""
+    """Build the tokenizer that transformers makes of XLM-R's SentencePiece model."""
     import tokenizers
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
     from tokenizers.processors import TemplateProcessing
@@ -156,7 +156,7 @@ def _xlm_tokenizer(model: Any, stated: Stated, *, where: DataPath) -> Any:
 
 
 def _read_model(path: DataPath) -> Any:
-    """The model's protocol buffer."""
+    """Return the model's protocol buffer."""
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
@@ -176,7 +176,7 @@ def _read_model(path: DataPath) -> Any:
 
 
 def composes(charsmap: bytes) -> bool:
-    """Whether SentencePiece's table of normalisation makes one character of a letter and its mark.
+    """Return whether SentencePiece's normalization table composes letters with their marks.
 
     Args:
       charsmap: the precompiled_charsmap of a model, which may be empty.
@@ -196,7 +196,7 @@ def composes(charsmap: bytes) -> bool:
 
 
 def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) -> Any:
-    """The same ids by the `tokenizers` package."""
+    """Build a tokenizer of the `tokenizers` package with the same ids."""
     import tokenizers
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers.processors import TemplateProcessing
@@ -206,8 +206,8 @@ def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) ->
     unknown = [i for i, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
     if not unknown:
         raise InputError(
-            f"vocabulary {where}: not a SentencePiece model, as no piece is the unknown; download "
-            "it again"
+            f"vocabulary {where}: not a SentencePiece model, because it has no unknown piece; "
+            "download it again"
         )
     if all(name != _MASK for name, _ in pieces):
         places = {token.content: token.id for token in stated.explicit}
@@ -219,7 +219,7 @@ def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) ->
                 f"vocabulary {where}: {ADDED_NAME} gives {_MASK} the id {place}, which is {whose}: "
                 f"the first one that is free is {len(pieces)}"
             )
-        # Ids between the pieces and [MASK] stand for nothing: no text has these names.
+        # Ids between the pieces and [MASK] are unused: no text has these names.
         pieces += [(f"[unused{i}]", 0.0) for i in range(len(pieces), place)]
         pieces.append((_MASK, 0.0))
     by_bytes = model.trainer_spec.byte_fallback
@@ -237,7 +237,7 @@ def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) ->
         steps.append(normalizers.Precompiled(said.precompiled_charsmap))
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
     split = bool(config.get("split_by_punct"))
-    # Between marks of punctuation, each part is a text of its own, as in DeBERTa's code.
+    # Parts between punctuation marks are separate texts, as in DeBERTa's code.
     scheme = "always" if said.add_dummy_prefix else "never"
     splits: list[Any] = [pre_tokenizers.Punctuation(behavior="isolated")] if split else []
     splits.append(pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme=scheme))
@@ -247,7 +247,7 @@ def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) ->
     decoder: Any = decoders.Sequence([decoders.ByteFallback(), metaspace])
     made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizer
     made.decoder = decoder if by_bytes else metaspace
-    # Without a tokenizer.json they are found in the text as it is.
+    # Without a tokenizer.json added tokens are found in the unchanged text.
     lowers = bool(config.get("do_lower_case"))
     added = [
         dataclasses.replace(token, normalized=token.normalized and lowers)
@@ -268,7 +268,7 @@ def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) ->
 
 
 def _score(piece: Any) -> float:
-    """How likely a piece is, as the other library takes it."""
-    if piece.type == _BYTE:  # "<0x0A>" stands for a byte, and not for six characters of a text
+    """Return a piece's score for the `tokenizers` package."""
+    if piece.type == _BYTE:  # "<0x0A>" is a byte, and not six characters of a text
         return _NEVER
     return 0.0 if piece.type == _USER_DEFINED else piece.score

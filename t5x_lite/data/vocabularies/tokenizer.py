@@ -1,17 +1,16 @@
 """Vocabularies of encoders: BERT's WordPiece, and any tokenizer.json, by the `tokenizers` package.
 
-    vocabulary = load_vocabulary("bert/vocab.txt")     # of WordPiece: one piece a line
+    vocabulary = load_vocabulary("bert/vocab.txt")     # WordPiece: one piece per line
     vocabulary.encode("Unaffable dogs")                # ids of "una", "##ffa", "##ble", "dogs"
     vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, vocabulary.pad_id, vocabulary.unk_id
 
     load_vocabulary("xlm-roberta/tokenizer.json")      # byte-level BPE, unigram, WordPiece, ...
-    load_vocabulary("roberta/vocab.json")              # byte-level BPE, with merges.txt beside it
+    load_vocabulary("roberta/vocab.json")              # byte-level BPE, with merges.txt next to it
 
-Which pieces are the special ones is said by a tokenizer_config.json in the same directory, where
-there is one, and else by their usual names: [CLS] [SEP] [MASK] [PAD] [UNK], or <s> </s> <mask>
-<pad> <unk>. Whether a vocab.txt is of lower-cased text is said there too (do_lower_case); else it
-is if no piece of it has a capital letter. Encoding adds no special tokens; those that stand in a
-text are found, as transformers finds them.
+A tokenizer_config.json in the same directory names the special pieces. Without it they have their
+usual names: [CLS] [SEP] [MASK] [PAD] [UNK], or <s> </s> <mask> <pad> <unk>. It also sets
+do_lower_case for a vocab.txt; by default text is lower-cased if no piece has a capital letter.
+Encoding adds no special tokens; special tokens in a text are found as in transformers.
 
 Sources: transformers' models/bert/tokenization_bert.py; google-research/bert tokenization.py.
 """
@@ -92,14 +91,14 @@ _PYTHON_CLASSES = frozenset(
         "ByT5",
     )
 )
-"""Tokenizers that have no tokenizer.json: one beside them is another's."""
+"""Tokenizers without a tokenizer.json: a file next to them belongs to another tokenizer."""
 _GENERAL = ("PreTrainedTokenizer", "TokenizersBackend")
 _PROBES = ("a" * 40 + "!", " " * 40 + "!", "1" * 40 + "!", "aA1.'" * 8, "\u0378")
-"""Texts on which a damaged tokenizer or a regular expression without bounds fails."""
+"""Texts on which a damaged tokenizer or an unbounded regular expression fails."""
 _UNASSIGNED = "\u0378"
-"""No character, and so no piece."""
+"""Code point without a character, and so without a piece."""
 _LONGEST_WORD = 100
-"""Characters of a word that WordPiece looks at; a longer one is unknown, as in BERT."""
+"""Maximum characters of a word in WordPiece; a longer one is unknown, as in BERT."""
 
 
 class Tokenizer:
@@ -107,32 +106,32 @@ class Tokenizer:
 
     Attributes:
       model_path: the file that it was read from.
-      model_bytes: that file's content, or of the tokenizer.json that was made of it.
+      model_bytes: that file's content, or the content of the tokenizer.json made from it.
       names: the special pieces, by "cls", "sep", "mask", "pad" and "unk".
-      cls_id: begins a row.
-      sep_id: ends a text.
-      mask_id: stands where a piece is to be predicted.
-      pad_id: padding.
-      unk_id: what has no piece.
+      cls_id: id that begins a row.
+      sep_id: id that ends a text.
+      mask_id: id at positions to predict.
+      pad_id: padding id.
+      unk_id: id of text without a piece.
       eos_id: `sep_id`.
       size: number of ids: one more than the largest.
-      extra_ids: 0, as there are no sentinels.
+      extra_ids: 0, because a tokenizer has no sentinels.
       num_sentinels: 0.
-      special_ids: of all special pieces.
+      special_ids: ids of all special pieces.
     """
 
     extra_ids = 0
     num_sentinels = 0
 
     def __init__(self, path: str | os.PathLike[str], *, content: bytes | None = None):
-        """Reads the file, and the tokenizer_config.json beside it where there is one.
+        """Read the file, and the tokenizer_config.json next to it if there is one.
 
         Args:
           path: a vocab.txt (any name that ends in .txt), or else a tokenizer.json.
-          content: of the tokenizer.json, where the path is what it was made from.
+          content: content of the tokenizer.json, if it was made from the file at path.
 
         Raises:
-          InputError: a file is unreadable or of another kind, or a special piece is missing.
+          InputError: if a file is unreadable or of another kind, or a special piece is missing.
         """
         self.model_path = data_path(path)
         self.model_bytes = _read(self.model_path) if content is None else content
@@ -166,7 +165,7 @@ class Tokenizer:
                 self.model_bytes = _with_settings(self.model_bytes, config, where=self.model_path)
             self._tokenizer = load_tokenizer(self.model_bytes, where=self.model_path)
             before = self._tokenizer.to_str()
-            if content is None:  # else `read_spm` has added them
+            if content is None:  # if not, `read_spm` has added them
                 add_stated(self._tokenizer, stated, where=self.model_path)
             if self._tokenizer.to_str() != before:
                 self.model_bytes = self._tokenizer.to_str().encode()
@@ -192,7 +191,7 @@ class Tokenizer:
 
     @property
     def divides_words(self) -> bool:
-        """Whether no piece reaches over a space between two letters, and none that was added."""
+        """True if no piece or added token contains a space between two letters."""
         added = self._tokenizer.get_added_tokens_decoder().values()
         if self._tokenizer.pre_tokenizer is None or any(
             character.isspace() for token in added for character in token.content
@@ -205,7 +204,7 @@ class Tokenizer:
 
     @property
     def sentinel_start(self) -> int:
-        """There is none.
+        """First sentinel, which a tokenizer does not have.
 
         Raises:
           InputError: always.
@@ -216,23 +215,23 @@ class Tokenizer:
         )
 
     def sentinel(self, index: int) -> int:
-        """There is none, see `sentinel_start`."""
+        """Raise InputError, as `sentinel_start` does."""
         del index
         return self.sentinel_start
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, without special tokens around it."""
+        """Return the ids of `text`, without special tokens around it."""
         [ids] = self.encode_batch([text])
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text, in threads."""
+        """Return `encode` of each text, computed in threads."""
         return [one.ids for one in encoded(self._tokenizer, texts, where=self.model_path)]
 
     def encode_with_offsets(
         self, texts: Sequence[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Ids of each text, with the first character of each and the one behind its last."""
+        """Return the ids of each text, each with its first character and the one after its last."""
         found = encoded(self._tokenizer, texts, where=self.model_path, offsets=True)
         return [(one.ids, one.offsets) for one in found]
 
@@ -244,20 +243,20 @@ class Tokenizer:
         return [(one.ids, one.offsets, one.word_ids) for one in found]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids`; special pieces are left out, ids above `size` are unknown."""
+        """Decode `ids`; special pieces are dropped, ids above `size` are unknown."""
         known = [int(i) if i < self.size else self.unk_id for i in ids]
         return self._tokenizer.decode(known, skip_special_tokens=True)
 
     def pieces(self) -> list[str]:
-        """The piece of each id; "" of an id that has none."""
+        """Return the piece of each id; "" for an id without a piece."""
         return [self._tokenizer.id_to_token(number) or "" for number in range(self.size)]
 
     def description(self) -> dict[str, Any]:
-        """The content of a tokenizer.json that says the same."""
+        """Return the content of an equivalent tokenizer.json."""
         return json.loads(self._tokenizer.to_str())
 
     def files(self) -> dict[str, bytes]:
-        """What `load_vocabulary` reads it from: file name -> content."""
+        """Return the files for `load_vocabulary`: file name -> content."""
         config = {f"{role}_token": name for role, name in self.names.items()} | self._options
         if self._added:
             config["added_tokens_decoder"] = {
@@ -269,14 +268,14 @@ class Tokenizer:
         }
 
     def has_the_ids_of(self, other: object) -> bool:
-        """Whether both give the same ids, however their files say so.
+        """Return whether both give the same ids, even if their files differ.
 
-        A vocab.txt alone has the options that a tokenizer_config.json beside it usually spells out.
+        A vocab.txt by itself has the default options, which a tokenizer_config.json may repeat.
         """
         return isinstance(other, Tokenizer) and self.description() == other.description()
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Writes `files` to a directory, each whole or not at all; returns the model's path."""
+        """Write `files` to a directory, each completely or not at all; return the model's path."""
         for name, content in reversed(self.files().items()):
             path = write_file(content, Path(directory) / name)
         return path
@@ -294,7 +293,7 @@ def _read(path: DataPath) -> bytes:
 def _special_names(
     config: Mapping[str, Any], pieces: set[str], *, where: DataPath
 ) -> Mapping[str, str]:
-    """The special pieces by their role."""
+    """Return the special pieces by their role."""
     names = {}
     for role, usual in _USUAL.items():
         said = config.get(f"{role}_token")
@@ -306,8 +305,8 @@ def _special_names(
     missing = [" or ".join(_USUAL[role]) for role in _USUAL if role not in names]
     if missing:
         raise InputError(
-            f"vocabulary {where}: no piece {', no piece '.join(missing)}: it is of no encoder, or "
-            f"say what stands for it in a {TOKENIZER_CONFIG_NAME} beside it (cls_token, ...)"
+            f"vocabulary {where}: no piece {', no piece '.join(missing)}: use an encoder's "
+            f"vocabulary, or name it in a {TOKENIZER_CONFIG_NAME} next to it (cls_token, ...)"
         )
     return names
 
@@ -316,7 +315,7 @@ def _special_names(
 
 
 def _lines(content: bytes, *, where: DataPath) -> list[str]:
-    """The pieces of a vocab.txt; a line's number is its id."""
+    """Return the pieces of a vocab.txt; a line's number is its id."""
     try:
         pieces = content.decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -326,8 +325,8 @@ def _lines(content: bytes, *, where: DataPath) -> list[str]:
     for number, piece in enumerate(pieces, start=1):
         if lines.setdefault(piece, number) != number:
             raise InputError(
-                f"vocabulary {where}:{number}: {piece!r} is on line {lines[piece]} too: a "
-                "vocab.txt has a piece a line"
+                f"vocabulary {where}:{number}: {piece!r} is also on line {lines[piece]}: a "
+                "vocab.txt has one piece per line"
             )
     return pieces
 
@@ -335,7 +334,7 @@ def _lines(content: bytes, *, where: DataPath) -> list[str]:
 def _wordpiece_options(
     config: Mapping[str, Any], pieces: Sequence[str], names: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What is said of the text's normalisation, or is to be seen from the pieces."""
+    """Return the normalization options that are set, or inferred from the pieces."""
     special = {*names.values()}
     capitals = any(piece != piece.lower() for piece in pieces if piece not in special)
     options = {"do_lower_case": not capitals}
@@ -344,7 +343,7 @@ def _wordpiece_options(
 
 
 def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], *, unknown: str) -> Any:
-    """BERT's tokenizer, without its special tokens."""
+    """Return BERT's tokenizer, without its special tokens."""
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers
 
@@ -367,7 +366,7 @@ def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], *, unknown: st
 
 
 def load_tokenizer(content: bytes, *, where: DataPath) -> Any:
-    """A tokenizers.Tokenizer of a tokenizer.json, without padding and truncation.
+    """Load a tokenizers.Tokenizer from a tokenizer.json, without padding and truncation.
 
     Raises:
       InputError: if the content is damaged, or fails on some text.
@@ -379,14 +378,14 @@ def load_tokenizer(content: bytes, *, where: DataPath) -> Any:
         loaded.no_padding()
         loaded.no_truncation()
     ids = loaded.get_vocab(with_added_tokens=True).values()
-    if ids and max(ids) >= len(ids) + MOST_EXTRA_IDS:  # memory is taken for each id up to it
+    if ids and max(ids) >= len(ids) + MOST_EXTRA_IDS:  # each id up to the largest takes memory
         raise InputError(
             f"vocabulary {where}: {len(ids)} pieces, and one of them has the id {max(ids)}; "
             "download it again"
         )
     check_added(loaded, where=where)
     with _panics_as_errors(f"vocabulary {where}: not a tokenizer.json"):
-        loaded.encode(_UNASSIGNED, add_special_tokens=False)  # fails where nothing is the unknown
+        loaded.encode(_UNASSIGNED, add_special_tokens=False)  # fails without an unknown piece
     with _panics_as_errors(f"vocabulary {where}: a step of it fails on a probe text"):
         for probe in _PROBES:
             loaded.encode(probe, add_special_tokens=False)
@@ -396,13 +395,13 @@ def load_tokenizer(content: bytes, *, where: DataPath) -> Any:
 def encoded(
     tokenizer: Any, texts: Sequence[str], *, where: DataPath, offsets: bool = False
 ) -> list[Any]:
-    """Encodings of texts, without special tokens around them, in threads.
+    """Encode texts without special tokens around them, in threads.
 
     Args:
       tokenizer: a tokenizers.Tokenizer.
       texts: any strings.
       where: its file, for messages.
-      offsets: whether the characters of each token are needed.
+      offsets: if True, the characters of each token are also computed.
 
     Raises:
       InputError: if the tokenizer fails on a text.
@@ -417,7 +416,7 @@ def _panics_as_errors(what: str) -> Iterator[None]:
     """Raise InputError for what the tokenizers package raises, Rust's panics included."""
     try:
         yield
-    except BaseException as error:  # the package raises nothing more exact
+    except BaseException as error:  # the package raises no narrower type
         if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
             raise
         reason = " ".join(str(error).split())[:120]
@@ -435,13 +434,13 @@ def _check_json_class(config: Mapping[str, Any], *, where: DataPath) -> None:
 
 
 def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath) -> bytes:
-    """A tokenizer.json with the settings of tokenizer_config.json, which transformers prefers."""
+    """Apply the settings of tokenizer_config.json to a tokenizer.json, as transformers does."""
     names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
     names = [name for name in (*names, "split_by_punct") if isinstance(config.get(name), bool)]
     try:
         said = json.loads(content) if names else None
     except (ValueError, RecursionError):
-        return content  # `load_tokenizer` says what is wrong
+        return content  # `load_tokenizer` raises the error
     if not isinstance(said, dict):
         return content
     changed = False
@@ -479,9 +478,9 @@ _BYTE_LEVEL_CLASSES = ("RobertaTokenizer", "LongformerTokenizer", *_GENERAL)
 
 
 def read_byte_level(path: str | os.PathLike[str]) -> Tokenizer:
-    """Read the vocabulary of a vocab.json with a merges.txt beside it, as RoBERTa's releases have.
+    """Read the vocabulary of a vocab.json with a merges.txt next to it, as in RoBERTa's releases.
 
-    A tokenizer_config.json beside them may state `add_prefix_space`, and it or a
+    A tokenizer_config.json next to them may set `add_prefix_space`, and it or a
     special_tokens_map.json the special pieces. <mask> takes the space before it unless stated.
 
     Source: transformers 4.57, tokenization_roberta.py and RobertaConverter.
@@ -591,7 +590,7 @@ def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
     """Add the tokens that are stated next to a tokenizer.json.
 
     Raises:
-      InputError: see `add_tokens`.
+      InputError: if a token gets another id, as in `add_tokens`.
     """
     there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     special = [token for token in stated.special if token.content not in there]
@@ -600,9 +599,9 @@ def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
 
 
 def check_added(tokenizer: Any, *, where: DataPath) -> None:
-    """Raise InputError for an added token of which normalization leaves nothing.
+    """Raise InputError for an added token that normalization makes empty.
 
-    The tokenizers package fails on every text then (and with it transformers).
+    The tokenizers package, and with it transformers, would then fail on every text.
     """
     normalizer = tokenizer.normalizer
     for token in tokenizer.get_added_tokens_decoder().values():
@@ -618,7 +617,7 @@ def check_added(tokenizer: Any, *, where: DataPath) -> None:
 
 
 def _added_of(tokenizer: Any, *, without: Iterable[str]) -> tuple[AddedToken, ...]:
-    """The added tokens of a tokenizer, by rising id."""
+    """Return the added tokens of a tokenizer, by ascending id."""
     names = {*without}
     return tuple(
         AddedToken(

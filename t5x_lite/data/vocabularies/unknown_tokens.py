@@ -1,20 +1,20 @@
-"""How well a vocabulary spells text: unknown tokens, and fertility.
+"""Quality of a vocabulary for a text: unknown tokens, and fertility.
 
-Text that a vocabulary cannot spell, told before it costs a run.
+A warning names text that a vocabulary cannot spell, before it costs a run:
 
     tell("glue_stsb", [{"inputs": [5, 8, 1], "targets": [2, 9, 2, 1]}], vocabulary)
     # glue_stsb: 100% of targets have unknown tokens (50% of their tokens), such as " ⁇ . ⁇ "; ...
 
-A vocabulary of a few novels has no piece for digits: the targets of STS-B are then all alike, and
-no training can tell them apart. A look at the first examples of a task shows it.
+For example, a vocabulary of a few novels has no piece for digits. The targets of STS-B are then all
+equal, and training cannot distinguish them. The first examples of a task are checked for this.
 
-Fertility: into how many pieces a vocabulary cuts a word, by language.
+Fertility is the number of pieces per word, by language:
 
     fertility(lines, vocabulary).pieces_per_word        1.4 of English, 2.3 of Finnish
 
-A language with a high one has long rows and few whole words (Rust et al. 2021, arXiv:2012.15613).
-Words are what white space divides: of scripts without it, such as Thai's, the characters of a piece
-say more.
+A language with a high fertility has long rows and few complete words (Rust et al. 2021,
+arXiv:2012.15613). Words are separated by white space. For scripts without it, such as Thai, the
+number of characters per piece is more informative.
 """
 
 import collections
@@ -31,22 +31,22 @@ from t5x_lite.data.vocabularies.loading import Vocabulary
 _logger = logging.getLogger(__name__)
 
 FIRST = 200
-"""Examples that are looked at."""
+"""Number of examples that are checked."""
 _FEATURES = ("targets", "inputs")
 _SHARE = 0.01
-"""Of the examples, and a tenth of it of the tokens: what is rarer is not told."""
+"""Minimum fraction of examples with unknown tokens; for tokens, a tenth of it."""
 _SHOWN = 40
 
 
 def tell(name: str, examples: Iterable[Mapping[str, Any]], vocabulary: Vocabulary) -> None:
-    """Warns of a task whose inputs or targets have unknown tokens.
+    """Warn of a task with unknown tokens in its inputs or targets.
 
     Args:
-      name: the task's.
-      examples: with the tokens of "inputs" and "targets", or of one of them; the first are read.
-        If they hold the text as "inputs_pretokenized" or "targets_pretokenized", the warning names
-        its unknown characters.
-      vocabulary: of the tokens.
+      name: the task's name.
+      examples: examples with the tokens of "inputs" and "targets", or of one of them; the first are
+        read. If they hold the text as "inputs_pretokenized" or "targets_pretokenized", the warning
+        names its unknown characters.
+      vocabulary: vocabulary of the tokens.
     """
     rows: dict[str, list[np.ndarray]] = {feature: [] for feature in _FEATURES}
     texts: dict[str, list[str]] = {feature: [] for feature in _FEATURES}
@@ -70,7 +70,7 @@ def tell(name: str, examples: Iterable[Mapping[str, Any]], vocabulary: Vocabular
 
 
 def _told(feature: str, rows: Sequence[np.ndarray], vocabulary: Vocabulary) -> str:
-    """What is told of the rows of a feature; "" where there is nothing to tell."""
+    """Return the warning about the rows of a feature; "" if unknown tokens are rare."""
     unknown = [int((ids == vocabulary.unk_id).sum()) for ids in rows]
     in_examples = sum(map(bool, unknown)) / max(1, len(rows))
     in_tokens = sum(unknown) / max(1, sum(ids.size for ids in rows))
@@ -103,12 +103,12 @@ def _unknown_characters(texts: Sequence[str], vocabulary: Vocabulary) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share in percent; at least one digit of it that is not 0."""
+    """Format a fraction in percent, with at least one digit that is not 0."""
     return f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
 
 
 LINES = 2_000
-"""With text, from the beginning of a source, that are measured."""
+"""Number of lines with text, from the beginning of a source, that are measured."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,10 +116,10 @@ class Fertility:
     """Counts of some text.
 
     Attributes:
-      words: what white space divides.
-      characters: of these words.
-      pieces: tokens.
-      unknown: tokens that stand for what has no piece.
+      words: number of words, separated by white space.
+      characters: number of characters in these words.
+      pieces: number of tokens.
+      unknown: number of unknown tokens.
     """
 
     words: int
@@ -129,7 +129,7 @@ class Fertility:
 
     @property
     def pieces_per_word(self) -> float:
-        """The fertility."""
+        """Fertility: mean pieces per word."""
         return self.pieces / max(self.words, 1)
 
     def __str__(self) -> str:
@@ -142,12 +142,12 @@ class Fertility:
 
 
 def fertility(lines: Iterable[str], vocabulary: Vocabulary, *, most: int = LINES) -> Fertility:
-    """Counts the first lines with text.
+    """Count words, characters and pieces of the first lines with text.
 
     Args:
       lines: text.
-      vocabulary: that cuts it.
-      most: lines at most.
+      vocabulary: vocabulary that splits it.
+      most: maximum number of lines.
     """
     words = characters = pieces = unknown = 0
     for line in itertools.islice((line for line in lines if line.strip()), most):

@@ -170,7 +170,7 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
     )
     with pytest.raises(InputError, match=r"data\.own_negatives names snli, and data\.cache has "):
         of(made["nli"], own=("snli",))
-    with pytest.raises(InputError, match="own_negatives is of caches of the layout Groups"):
+    with pytest.raises(InputError, match="own_negatives needs caches of the layout Groups"):
         Data(cache="a", vocabulary="bytes", own_negatives=("a",))
 
 
@@ -180,8 +180,8 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
         ({"adapter_of": ("cola",)}, "'cola' must be CACHE=NUMBER"),
         ({"adapter_of": ("cola=-1",)}, "'cola=-1' must be CACHE=NUMBER"),
         ({"adapter_of": ("cola=0", "cola=1")}, "gives cola two numbers"),
-        ({"adapter_of": ("cola=0",), "pack": True}, "whose rows have one example"),
-        ({"adapter_of": ("cola=0",), "cache": "", "task": "a:b"}, "is of caches whose rows"),
+        ({"adapter_of": ("cola=0",), "pack": True}, "for caches with one example"),
+        ({"adapter_of": ("cola=0",), "cache": "", "task": "a:b"}, "is for caches with one example"),
     ],
 )
 def test_numbers_that_cannot_be(options, message):

@@ -137,7 +137,9 @@ def test_documents_are_examples_where_each_is_one(
     assert left.size == 7
     truncated(data(tmp_path / "pairs", first_documents=21), [supervised])
     assert caplog.messages == ["data.first_documents is 21, and there are 20"]
-    with pytest.raises(InputError, match="does not say which of its examples are of the first 7"):
+    with pytest.raises(
+        InputError, match="does not record which of its examples belong to the first 7"
+    ):
         truncated(data(spans, first_documents=7), [source_of(spans)])
 
 
@@ -149,11 +151,11 @@ def test_a_cache_of_so_many_documents_is_whole(spans):
     source.cache.index = index
     (left,) = truncated(data(spans, first_documents=7), [source])
     assert left.size == 50
-    with pytest.raises(InputError, match="does not say which"):
+    with pytest.raises(InputError, match="does not record which"):
         truncated(data(spans, first_documents=6), [source])
 
 
 def test_several_caches_are_refused(spans):
     two = dataclasses.replace(data(spans, first_tokens=90), cache=("a=1", "b=1"))
-    with pytest.raises(InputError, match=r"first_tokens leaves the first of one task's data, and"):
+    with pytest.raises(InputError, match=r"first_tokens limits one task to its first data, and"):
         truncated(two, [source_of(spans)] * 2)

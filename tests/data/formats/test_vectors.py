@@ -67,6 +67,34 @@ def test_float16_is_read_as_float32(tmp_path):
     np.testing.assert_array_equal(block, VECTORS)
 
 
+def test_signs_are_an_eighth_of_a_byte(tmp_path):
+    vectors = np.array([[0.5, -1, 0, 2, -3, 4, 5, -6], [-1] * 8], np.float32)
+    path = str(tmp_path / "a.npy")
+    with vector_writer(path, precision="binary") as file:
+        file.write(["0", "1"], vectors)
+    assert np.load(path).tolist() == [[0b10010110], [0]]
+    shards = VectorShards.open([path])
+    assert (len(shards), shards.size) == (2, 8)
+    signs = [[1, -1, -1, 1, -1, 1, 1, -1], [-1] * 8]
+    assert shards.rows(0, 2).tolist() == signs
+    assert shards.take(np.array([1, 0, 1])).tolist() == [signs[1], signs[0], signs[1]]
+    with (
+        pytest.raises(InputError, match="a multiple of 8 dimensions, and these have 7"),
+        vector_writer(path, precision="binary") as file,
+    ):
+        file.write(["0"], vectors[:1, :7])
+    with (
+        pytest.raises(InputError, match=r"vectors as float16 need a file \.npy"),
+        vector_writer(str(tmp_path / "a.parquet"), precision="float16"),
+    ):
+        pass
+
+
+def test_rows_are_taken_from_several_files(npy):
+    found = VectorShards.open(npy).take(np.array([6, 0, 3, 4, 0]))
+    np.testing.assert_array_equal(found, VECTORS[[6, 0, 3, 4, 0]])
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [("abc", "3 ids, but .* has 7 vectors"), ("abcdefa", "the id 'a' comes twice")],

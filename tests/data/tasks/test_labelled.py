@@ -198,7 +198,7 @@ def test_caches_with_and_without_scores_are_not_mixed(data, vocabulary, tmp_path
         own = dataclasses.replace(data, task=f"tasks.glue:{task}")
         write_cache(own, vocabulary, tmp_path / task, splits=splits)
     both = (f"{tmp_path / 'stsb'}=1", f"{tmp_path / 'rte'}=1")
-    with pytest.raises(InputError, match="have different features, as one of an earlier version"):
+    with pytest.raises(InputError, match="have different features; a cache of an earlier version"):
         data_batches.train_batches(
             dataclasses.replace(data, task="", cache=both), vocabulary, seed=0
         )

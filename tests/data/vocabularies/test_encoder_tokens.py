@@ -101,7 +101,9 @@ def test_a_tokenizer_of_which_words_are_not_known_is_refused(tmp_path):
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     made = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
     made.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InputError, match="where words begin is known of WordPiece, byte-level BPE"):
+    with pytest.raises(
+        InputError, match="word starts are only known for WordPiece, byte-level BPE"
+    ):
         encoder_tokens(load_vocabulary(tmp_path))
 
 

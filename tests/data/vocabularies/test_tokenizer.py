@@ -90,7 +90,7 @@ def test_a_tokenizer_json(byte_level):
 def test_the_special_pieces_may_have_other_names(tmp_path):
     path = tokenizer_files.write_wordpiece(tmp_path)
     path.write_text(path.read_text().replace("[MASK]", "<hidden>"))
-    with pytest.raises(InputError, match=r"no piece \[MASK\] or <mask>: it is of no encoder, or"):
+    with pytest.raises(InputError, match=r"no piece \[MASK\] or <mask>: use an encoder's"):
         load_vocabulary(path)
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "<hidden>"}')
     assert load_vocabulary(path).encode("the <hidden>") == [5, 4]
@@ -134,7 +134,7 @@ def test_there_are_no_sentinels(wordpiece):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("vocab.txt", b"a\nb\na\n", r"vocab.txt:3: 'a' is on line 1 too"),
+        ("vocab.txt", b"a\nb\na\n", r"vocab.txt:3: 'a' is also on line 1"),
         ("vocab.txt", b"a\n\xff\n", r"vocab.txt: not UTF-8 \(byte 2\)"),
         ("vocab.txt", b"", r"no piece \[CLS\] or <s>, no piece \[SEP\]"),
         ("tokenizer.json", b"{}", r"not a tokenizer.json \("),
