@@ -50,38 +50,33 @@ PATTERNS = {
 }
 
 TABLE = """
-opening: __init__ 1, commands 10, config 5, core 21, data 53, decoding 3, evaluate 12, layouts 2,
-    metrics 6, models 7, nn 21, objectives 1, plan 5, report 5, retrieval 12
-clause: commands 5, config 6, core 13, data 6, evaluate 3, interop 2, layouts 3, metrics 1, models
-    2, nn 3, report 1
+opening: __init__ 1, commands 10, config 5, core 21, data 53, decoding 3, evaluate 12, metrics 6,
+    objectives 1, report 5, retrieval 12
+clause: commands 5, config 6, core 13, data 6, evaluate 3, interop 2, metrics 1, report 1
 of which: adapters 1, c4 1, commands 13, config 6, core 14, data 3, decoding 3, evaluate 9,
-    interop 7, layouts 6, metrics 7, models 7, nn 18, objectives 1, optim 2, plan 4, report 2,
-    retrieval 6
-those of: commands 7, config 16, core 30, data 10, decoding 8, evaluate 9, layouts 12, metrics 7,
-    models 25, nn 42, plan 4, report 5, retrieval 17
+    interop 7, metrics 7, objectives 1, optim 2, report 2, retrieval 6
+those of: commands 7, config 16, core 30, data 10, decoding 8, evaluate 9, metrics 7, report 5,
+    retrieval 17
 is no: __init__ 1, adapters 6, c4 1, checkpoints 1, commands 14, config 5, core 8, data 22,
-    evaluate 12, interop 2, layouts 12, metrics 24, models 21, nn 17, objectives 5, optim 1, plan
-    8, report 2, retrieval 23, serve 1, train 1
+    evaluate 12, interop 2, layouts 1, metrics 24, models 1, nn 1, objectives 5, optim 1, report
+    2, retrieval 23, serve 1, train 1
 goes on: metrics 1, retrieval 4
 anew: data 2
-beside: commands 3, core 2, evaluate 1, models 1, nn 2, plan 1
-alone: commands 3, config 1, core 7, data 4, evaluate 3, layouts 12, models 9, nn 10, report 4,
-    retrieval 4
-in place of: core 3, data 1, nn 1
+beside: commands 3, core 2, evaluate 1
+alone: commands 3, config 1, core 7, data 4, evaluate 3, layouts 1, report 4, retrieval 4
+in place of: core 3, data 1
 refuse: commands 1, data 1, serve 4
-drawn: commands 2, core 1, decoding 1, evaluate 1, layouts 10, models 6, nn 22, report 1,
-    retrieval 5
-stands: commands 7, config 1, core 8, data 1, evaluate 1, layouts 2, metrics 5, models 4, nn 11,
-    plan 1, report 1, retrieval 11
+drawn: commands 2, core 1, decoding 1, evaluate 1, report 1, retrieval 5
+stands: commands 7, config 1, core 8, data 1, evaluate 1, metrics 5, report 1, retrieval 11
 left out: commands 2, config 2, data 1, evaluate 1, metrics 1, retrieval 1
-places: commands 1, data 1, decoding 2, layouts 3, metrics 1, models 8, nn 4, retrieval 5
+places: commands 1, data 1, decoding 2, metrics 1, retrieval 5
 share of: commands 1, report 1
 falling: retrieval 2
-fresh: checkpoints 1, core 1, evaluate 1, models 7
+fresh: checkpoints 1, core 1, evaluate 1
 mends: core 1
-of own: commands 5, config 2, core 3, data 1, evaluate 1, layouts 1, models 6, nn 5, retrieval 1
-at most: config 1, core 3, data 3, layouts 5, models 1, nn 1, retrieval 3
-spelling: commands 1, core 2, evaluate 1, metrics 1, nn 2, retrieval 1
+of own: commands 5, config 2, core 3, data 1, evaluate 1, retrieval 1
+at most: config 1, core 3, data 3, retrieval 3
+spelling: commands 1, core 2, evaluate 1, metrics 1, retrieval 1
 """
 """Pattern: hits in each room of the package."""
 
