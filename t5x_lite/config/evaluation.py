@@ -127,8 +127,7 @@ class Evaluation:
         all thresholds.
       best_per_task: True if `evaluate` measures each task of a mixture with its best checkpoint in
         the work directory, by its validation metrics.
-      bootstrap: samples for 95 % confidence intervals in the metrics.json of `evaluate`; 0 disables
-        them.
+      bootstrap: samples for 95 % confidence intervals of `evaluate`'s metrics; 0 disables them.
       submission: True if `evaluate --output` also answers the test splits of GLUE and SuperGLUE and
         writes submission files for their servers, and for the evaluated split the file for SQuAD's
         script; needs max_examples None.
