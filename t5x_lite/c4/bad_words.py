@@ -132,8 +132,7 @@ class BadWords:
 
     Args:
       entries: words or phrases, taken literally, to be found in lower-cased text.
-      word_boundaries: if True, an entry must be a separate word; False for languages without
-        spaces.
+      word_boundaries: if True, entries must be separate words; False for languages without spaces.
 
     Raises:
       InputError: if an entry is "", which every page contains; or pyahocorasick is needed and

@@ -1,7 +1,7 @@
-"""The commands of the command line: functions (`commands.command`) whose parameters are options.
+"""The commands of the command line: functions (`commands.command`) with options as parameters.
 
-A command's module is imported when the command is asked for, and JAX when it runs, so that a start
-costs what one command needs.
+A command's module is imported when the command is called, and JAX when it runs, so that a start
+costs only what the command needs.
 
     COMMANDS["search"]           # the options of t5x_lite.commands.search.search, a dataclass
     summaries()                  # group -> name -> first line of its docstring; nothing is imported

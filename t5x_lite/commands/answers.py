@@ -69,8 +69,8 @@ def predict(
     pair, a tagger {"inputs"}, multiple choice {"inputs", "choices"}, and extractive question
     answering {"question", "context"}.
 
-    A model that writes text is greedy, unless --num-beams or --temperature say otherwise; it reads
-    an empty input as the end-of-sequence token alone. The same command resumes after a kill; an
+    A model that writes text is greedy, unless --num-beams or --temperature are given; it reads an
+    empty input as a single end-of-sequence token. The same command resumes after a kill; an
     output that exists is replaced when the new one is complete.
 
     Example:
@@ -101,17 +101,17 @@ def predict(
       num_return: predictions of each input; above 1 a line gets "predictions", best first.
       temperature: samples, from the logits divided by it, from 1e-6 on; 0 takes the likeliest
         token.
-      top_k: samples among the K likeliest tokens; 0 is all.
+      top_k: samples among the K likeliest tokens; 0 uses all.
       top_p: nucleus sampling: keeps the smallest set of tokens with probability X; 1 keeps all.
       min_p: samples among tokens at least X times as probable as the likeliest.
       seed: random seed for sampling, below 2**32; a line's result depends only on the seed and its
         line number, or on the line's own "seed".
-      min_length: tokens of a prediction at least.
+      min_length: minimum tokens of a prediction.
       no_repeat_ngram: no sequence of N tokens comes twice in a prediction and its prompt; the input
         does not count; 0 allows repeats.
       head: name of the head that answers, for an encoder with several.
       probabilities: lists the probability of each label, or of each choice.
-      threshold: least probability of a label, for labels that do not exclude each other; 0.5 if
+      threshold: minimum probability of a label, for labels that do not exclude each other; 0.5 if
         not given.
       doc_stride: tokens that two windows of a long text share; if not given, 128 for a context, and
         a tagger cuts long texts.
@@ -121,8 +121,8 @@ def predict(
         default: only classes of t5x_lite.
 
     Raises:
-      InputError: the checkpoint or a line is wrong, or the score of a prediction is no number; the
-        output is not written then.
+      InputError: the checkpoint or a line is wrong, or the score of a prediction is not a number;
+        the output is not written then.
     """
     some_directory(checkpoint)
     from t5x_lite.checkpoints.base import base_at
@@ -224,7 +224,7 @@ def score(
     """Log-likelihood of targets: JSON lines {"inputs", "targets"} get "log_likelihood".
 
     The log-likelihood is a sum over the targets' tokens and their end; "num_tokens" counts them. An
-    empty string is encoded as the end-of-sequence token alone. The same command resumes after a
+    empty string is encoded as a single end-of-sequence token. The same command resumes after a
     kill; an output that exists is replaced when the new one is complete.
 
     Example:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from t5x_lite.core.progress import Row
 
 BYTES_OF_A_SHARD = 1 << 28
-"""Of input as it is stored; a crawl of 8 TB then has the 1024 shards of the release."""
+"""Bytes of stored input per shard; a crawl of 8 TB has the 1024 shards of the release."""
 MAX_SHARDS = 1024
 _VALIDATION_PAGES = 10
 

@@ -10,15 +10,15 @@
 many, those in `GROUPS` follow below a title.
 
 Options that several commands share are a dataclass: a parameter that is annotated with it and
-`SHARED` has its fields among the command's own. A parameter `overrides: Overrides` gets what else
-stands on the command line: options that are fields of a config, and what follows "--".
+`SHARED` adds its fields to the command's options. A parameter `overrides: Overrides` gets all other
+arguments: options that are fields of a config, and arguments after "--".
 
     @command
     def train(config: Config, overrides: Overrides = (), *, dry_run: bool = False) -> None: ...
 
     train("configs/tiny_pretrain.py", ["--steps", "100"])
 
-What a command needs is imported in its body, so that `--help` does not pay for it.
+A command imports its dependencies in its body, so that `--help` does not pay for them.
 """
 
 import collections.abc
@@ -73,7 +73,7 @@ _CONTINUED = re.compile(r"\n {8,}")
 
 
 class Command(Generic[Parameters, Result]):
-    """A function whose bounds are checked, and which has a dataclass of its options."""
+    """A function with checks of its bounds, and with a dataclass of its options."""
 
     def __init__(self, function: Callable[Parameters, Result]):
         self.function = function
@@ -100,7 +100,7 @@ class Command(Generic[Parameters, Result]):
 
     @functools.cached_property
     def _shared(self) -> dict[str, type]:
-        """Parameter -> the dataclass whose fields are options."""
+        """Parameter -> the dataclass with fields that are options."""
         return {
             name: typing.get_args(hint)[0]
             for name, hint in self._hints.items()

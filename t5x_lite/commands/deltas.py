@@ -227,7 +227,7 @@ def merge(
         write_step(directory, files, merged)
     if opened.delta.config:
         _logger.info(
-            "no kernel can hold %s; it stays an adapter of %s, beside the merged weights",
+            "no kernel can hold %s; it stays an adapter of %s, next to the merged weights",
             ", ".join(_titled(module) for module in opened.delta.config),
             destination,
         )
@@ -264,8 +264,8 @@ def fisher(
         default: only classes of t5x_lite.
 
     Raises:
-      InputError: if there is no such checkpoint, if its data are missing, if expected labels are
-        asked for without a classifier, or if the destination exists.
+      InputError: if the checkpoint does not exist, if its data are missing, if expected labels are
+        requested without a classifier, or if the destination exists.
     """
     from t5x_lite.checkpoints.items import write_step
     from t5x_lite.core.files import new_directory
@@ -274,7 +274,7 @@ def fisher(
     from t5x_lite.evaluate.loss import classes_of, fisher_diagonal
     from t5x_lite.inference.loading import Loaded
 
-    # Examples are sampled as training draws them, with the run's seed.
+    # Examples are sampled in the same way as in training, with the run's seed.
     with trusting_checkpoints(trust_project), new_directory(destination) as directory:
         loaded = Loaded.from_checkpoint(str(source), step=step)
         learner, params = _merged_learner(loaded)
@@ -341,14 +341,14 @@ def heads(
       source: a work directory or a step directory, without modules.
       destination: the directory to write; it must not exist yet.
       examples: number of examples.
-      keep: the fraction of heads that stay, above 0; 1 only measures.
+      keep: the fraction of heads to keep, above 0; 1 only measures.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
       trust_project: admits your own classes in a checkpoint's config and runs their modules;
         default: only classes of t5x_lite.
 
     Raises:
-      InputError: if there is no such checkpoint, if it has modules or shared arrays, if its data
+      InputError: if the checkpoint does not exist, if it has modules or shared arrays, if its data
         are missing, or if the destination exists; nothing is left behind then.
     """
     from t5x_lite.adapters.base import ADAPTERS
@@ -540,8 +540,8 @@ def extended(
 
         table of 512 + 2 rows, 8,194 wanted:   row 2 + i of the new table = row 2 + (i mod 512)
 
-    The rows that there are stay, so that texts of the old length have the states that they had.
-    How BGE-M3's authors began the new rows of XLM-R is not published; "random" draws them.
+    Existing rows do not change, so texts of the old length keep their hidden states. The
+    initialization of XLM-R's new rows by BGE-M3's authors is not published; "random" samples them.
 
     Args:
       table: the one that there is.

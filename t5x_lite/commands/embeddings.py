@@ -1,8 +1,8 @@
 """embed: the texts of a file as vectors, without TensorFlow.
 
-A file of any size streams through in constant memory, a chunk of batches at a time, whose texts are
-sorted by length. All devices share a batch. The output appears when it is complete, and a killed
-command continues behind the last whole chunk.
+A file of any size streams through in constant memory, in chunks of batches with texts sorted by
+length. All devices share a batch. The output appears when it is complete, and a killed command
+resumes after the last complete chunk.
 """
 
 import contextlib
@@ -128,9 +128,9 @@ def embed(
       inputs_length: maximum tokens of a text; default: the model's training length.
       long_inputs: "cut" truncates longer texts and warns; "refuse" rejects them.
       longest_line: maximum bytes of a line; a longer one is rejected before it is in memory.
-      bag_top: of DupMAE, so many largest entries of the bag of words, the highest logits of the
-        masked language model over a text's tokens, stand behind the state of [CLS]; the vector has
-        as many more numbers as the vocabulary tokens, the others 0. 0 is no bag.
+      bag_top: for DupMAE, number of largest entries of the bag of words (the highest logits of the
+        masked language model over a text's tokens) after the [CLS] hidden state; the vector gets
+        one more dimension per vocabulary token, the other entries are 0. 0 disables the bag.
       heads: output per text: dense, lexical (weights of its tokens) and multi_vector (vectors of
         its tokens), in one pass. For dense only, the output is a file; otherwise a new directory
         with ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, which hybrid reads.
@@ -266,7 +266,7 @@ def embed(
         done,
         numbers,
         encoder.vectors.pooling,
-        "of length 1" if encoder.vectors.normalize else "not normalised",
+        "of length 1" if encoder.vectors.normalize else "not normalized",
     )
     return Path(output)
 
@@ -352,12 +352,12 @@ def _write_heads(
 
 
 class Cutter:
-    """Tokens of texts; says which were too long.
+    """Tokenizer of texts that reports the ones that are too long.
 
     Args:
-      encoder: whose rows they are.
+      encoder: encoder of the rows.
       long_inputs: "cut" truncates longer texts; "refuse" rejects them.
-      mcls: tokens behind each [CLS] of a row; None has one [CLS].
+      mcls: tokens after each [CLS] of a row; None has one [CLS].
     """
 
     def __init__(self, encoder: "TextEncoder", long_inputs: LongInputs, *, mcls: int | None = None):
@@ -369,7 +369,7 @@ class Cutter:
         """Return the tokens of some texts.
 
         Raises:
-          InputError: one is too long, and such are rejected.
+          InputError: if one is too long, and `long_inputs` rejects it.
         """
         rows, longer = self._encoder.rows(
             [prefix + record.text for record in records], mcls=self._mcls
@@ -389,7 +389,7 @@ class Cutter:
         return Chunk(records, rows)
 
     def report(self) -> None:
-        """Says how many, where it is more than the one that was named."""
+        """Log the number of truncated texts, if there are others than the first."""
         if self._num > 1:
             _logger.warning("%d texts were cut", self._num)
 

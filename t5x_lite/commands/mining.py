@@ -4,11 +4,11 @@
     mine("scifact", output="mined.jsonl", rankings="bm25.trec")    # BEIR
     refresh("work/run", passages=["corpus.jsonl"])
 
-`mine` writes what `tasks.pairs` reads: {"query", "pos", "neg", "pos_ids", "neg_ids", "pos_scores",
-"neg_scores"} and what else a line had. OUTPUT.settings.json next to it lists the settings, and
-how many candidates each rule dropped. `retrieval.mining` has the rules. What is slow, the vectors
-of the pool and the search, stands in OUTPUT.partial until the output is complete: a killed command
-continues.
+`mine` writes the input of `tasks.pairs`: {"query", "pos", "neg", "pos_ids", "neg_ids",
+"pos_scores", "neg_scores"} and all other fields of a line. OUTPUT.settings.json next to it lists
+the settings, and how many candidates each rule dropped. `retrieval.mining` has the rules. The slow
+parts, the vectors of the pool and the search, are kept in OUTPUT.partial until the output is
+complete, so a killed command resumes.
 
 `refresh` searches with the checkpoints of a run that needs hard negatives of them (ANCE):
 
@@ -16,7 +16,7 @@ continues.
         --data.refresh.directory W/refresh
     t5x-lite refresh W --passages corpus.jsonl          # meanwhile, here or on another machine
 
-The search of a step is there whole or not at all; a killed command continues with the step that it
+The search of a step is either complete or absent; a killed command resumes with the step that it
 was at.
 """
 
@@ -113,7 +113,7 @@ def mine(
     if vectors and checkpoint is None:
         raise OptionError("--vectors are searched by the vectors of --checkpoint: give it")
     if output == "-":
-        raise InputError("--output must be a file: its settings stand beside it")
+        raise InputError("--output must be a file: its settings are written next to it")
     with (
         trusting_checkpoints(encoder.trust_project),
         base_at(encoder.base),
@@ -164,7 +164,7 @@ def _of_run(path: str, inputs: "Inputs", rules: Rules) -> Iterator[_Ranked]:
     scores: dict[str, dict[int, float | None]] = {}
     places = {one.id: one for one in inputs.asked}
     if len(places) < len(inputs.asked):
-        raise InputError('an id of a query comes twice: give each line an "id" of its own')
+        raise InputError('an id of a query comes twice: give each line a different "id"')
     for ranking in read_run(path):
         if ranking.query not in places:
             raise InputError(f"{path} names the query {ranking.query!r}, which the input lacks")

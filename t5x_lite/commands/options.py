@@ -25,7 +25,7 @@ def before_beam(overrides: Sequence[str], *, runner: str) -> tuple[list[str], tu
     """Split arguments at "--": the command's own, and the options of Beam.
 
     Raises:
-      OptionError: there are such options, and the runner is none of Beam.
+      OptionError: if there are options for Beam, but the runner is not Beam's.
     """
     end = overrides.index("--") if "--" in overrides else len(overrides)
     beam_options = tuple(overrides[end + 1 :])

@@ -1,12 +1,12 @@
-"""Make training data of text: pairs, synthesize requests, synthesize collect.
+"""Training data from text: pairs, synthesize requests, synthesize collect.
 
-    requests    articles -> {"id", "lang", "text", "prompt"}, of which a generator makes
+    requests    articles -> {"id", "lang", "text", "prompt"}, from which a generator makes
                 {"id", "question"}
     collect     articles and these answers -> {"query", "pos": [the whole article], "id"}
 
 All three write pairs that `tasks.pairs` and `mine` read, or requests for them, in the order of the
-inputs; the outputs are functions of the inputs and the seed. OUTPUT.report.json says what was
-dropped and why; its counts add up:
+inputs; the outputs are functions of the inputs and the seed. OUTPUT.report.json lists how many
+pairs each rule dropped; its counts add up:
 
     pairs == kept + the sum of dropped
 """
@@ -83,15 +83,15 @@ def pairs(
 ) -> None:
     """Make pairs of queries and passages from unlabelled text, by a rule and filters.
 
-    OUTPUT.report.json says what each filter dropped. The same files give the same pairs; a killed
-    command continues.
+    OUTPUT.report.json lists how many pairs each filter dropped. The same files give the same pairs;
+    a killed command resumes.
 
     Example:
         t5x-lite pairs --input corpus.jsonl --rule title_body --output pairs/train.jsonl
 
     Args:
       input: WET or WARC files, directories or lists (*.paths) of them; JSON lines, Parquet, Arrow;
-        text files, whose documents blank lines divide; directories and patterns of these; hf://NAME
+        text files with blank lines between documents; directories and patterns of these; hf://NAME
         or tfds://NAME. For parallel two text files may be translations line by line, or *.tsv has
         source TAB target, or score TAB source TAB target, or NLLB's columns.
       output: JSON lines {"query", "pos", "source", "lang"}, as training reads them.
@@ -104,8 +104,8 @@ def pairs(
       text: column that is taken as text, or columns in braces, of JSON and of tables.
 
     Raises:
-      InputError: a file or a line is wrong, there is no such rule, or what is there of the output
-        is of another command.
+      InputError: if a file or a line is wrong, the rule is unknown, or an unfinished output belongs
+        to another command.
     """
     from t5x_lite.core.jobs import resumable_writer
     from t5x_lite.data.formats.documents import TEXT, as_template
@@ -114,7 +114,7 @@ def pairs(
     if not input:
         raise OptionError("--input needs at least one file")
     if output == "-":
-        raise InputError("--output must be a file: its report stands beside it")
+        raise InputError("--output must be a file: its report is written next to it")
     template = as_template(text)
     reader = PairReader(
         input, rule=rule, languages=languages, template=template, seed=seed, min_score=min_score
@@ -134,7 +134,7 @@ def pairs(
         counting("making pairs", unit="documents", steps=True),
         resumable_writer(output, identity=identity, chunk=_CHUNK) as file,
     ):
-        # What is a repetition depends on all pairs before it: inputs are read from the first again.
+        # Repetitions depend on all earlier pairs, so inputs are read again from the first one.
         kept = itertools.islice(_kept(reader, sieve), file.done, None)
         while some := list(itertools.islice(kept, _CHUNK)):
             file.write(*some)
@@ -186,7 +186,7 @@ def synthesize_requests(
     prompt: OptionalFile = None,
     excerpts: Annotated[Excerpts, SHARED] = _EXCERPTS,
 ) -> None:
-    """Write what a generator of yours is asked about long articles.
+    """Write requests for a generator to ask questions about long articles.
 
     Example:
         t5x-lite synthesize requests --articles articles.jsonl --output requests.jsonl
@@ -253,7 +253,7 @@ def synthesize_collect(
       languages_by: langdetect or cld3 drops questions in another language than the article's.
 
     Raises:
-      InputError: a file or a line is wrong, or an answer is to no article.
+      InputError: if a file or a line is wrong, or an answer belongs to no article.
     """
     from t5x_lite.c4.cleaning import identifier
     from t5x_lite.data.formats.lines import writer

@@ -158,4 +158,4 @@ FILES = {
     "configs/finetune.py": FINETUNE,
     "tasks/packages.py": TASK,
 }
-"""What is written as it is, by path."""
+"""Unchanged content of files, by path."""

@@ -1,17 +1,16 @@
 """Rank by slower scores: rerank and score-pairs, by a cross-encoder; hybrid, by a BGE-M3's heads.
 
-rerank scores queries one behind the other, several at a time; a killed command continues after the
-last ones that are written (`data.formats.rankings`). The texts of the passages that are scored are
-in memory, and no others.
+rerank scores several queries at a time, in order; a killed command resumes after the last ones that
+are written (`data.formats.rankings`). Only the texts of the passages to score are held in memory.
 
-score-pairs writes what distillation reads (`objectives.ranker`, data.layout Groups(teacher=True)).
-All other fields stay; scores that are there are replaced.
+score-pairs writes the input of distillation (`objectives.ranker`, data.layout
+Groups(teacher=True)). All other fields are kept; existing scores are replaced.
 
     {"query": "q", "pos": ["a"], "neg": ["b", "c"]}
     {"query": "q", "pos": ["a"], "neg": ["b", "c"], "pos_scores": [9.5], "neg_scores": [0.25, -1]}
 
-hybrid reads all of a corpus' dense vectors for each query, so it is for corpora of up to some
-millions of documents; `search` has the devices share them.
+hybrid reads all dense vectors of a corpus for each query, so it is for corpora of up to some
+millions of documents; `search` distributes them over the devices.
 """
 
 import contextlib
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from t5x_lite.inference.pairs import CrossEncoder, HeadScorer
 
 _RERANKED_AT_A_TIME = 8
-"""Queries whose passages are scored together, and sorted by length."""
+"""Number of queries with passages that are scored together, and sorted by length."""
 _SCORED_AT_A_TIME = 16
 
 _logger = logging.getLogger(__name__)
@@ -75,9 +74,9 @@ def rerank(
     query_length: OptionalPositive = None,
     trust_project: bool = False,
 ) -> None:
-    r"""Put the first places of a run in the order of a cross-encoder: a run in, a run out.
+    r"""Rerank the first passages of a run with a cross-encoder.
 
-    The same command again continues where it was killed.
+    The same command resumes after a kill.
 
     Example:
         t5x-lite rerank --checkpoint work/ranker --input run.trec --beir BEIR/scifact \
@@ -202,7 +201,7 @@ def _texts(
         found = _Texts(_read(queries, asked), _read(passages, names))
         where = (queries, passages)
     else:
-        raise InputError("whose texts? give --beir DIR, or --queries FILE and --passages FILE")
+        raise InputError("texts missing: give --beir DIR, or --queries FILE and --passages FILE")
     lacking = [ranking.query for ranking in rankings if ranking.query not in found.queries]
     if lacking:
         raise InputError(f"{run} names the query {lacking[0]!r}, which {where[0]} does not have")
@@ -250,8 +249,8 @@ def score_pairs(
 ) -> None:
     """Write scores next to the passages of a file of pairs, to distil from.
 
-    They are a cross-encoder's, or those of the heads of a BGE-M3. The same command again continues
-    where it was killed.
+    The scores are a cross-encoder's, or from the heads of a BGE-M3. The same command resumes after
+    a kill.
 
     Example:
         t5x-lite score-pairs --checkpoint work/ranker --input mined.jsonl --output scored.jsonl

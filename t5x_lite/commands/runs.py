@@ -103,7 +103,7 @@ def finetune(
     dry_run: bool = False,
     overrides: Overrides = (),
 ) -> "Trained | None":
-    r"""Fine-tune a checkpoint, a T5 or an encoder, on a table of yours: no config is needed.
+    r"""Fine-tune a checkpoint, a T5 or an encoder, on your own table, without a config.
 
     Sizes and vocabulary are the checkpoint's; lengths, labels and steps come from the table, and
     are printed. --FIELD VALUE changes a field of the config, as for train: --adapters.add 'reviews
@@ -277,7 +277,7 @@ def evaluate(
       overrides: options that are fields of the config.
 
     Returns:
-      What is printed, without the step.
+      The printed metrics, without the step.
 
     Raises:
       InputError: the checkpoint or the data are wrong.
@@ -368,7 +368,7 @@ def report(
       The path of the page.
 
     Raises:
-      InputError: a directory is no run, or the page cannot be written.
+      InputError: if a directory holds no run, or the page cannot be written.
     """
     if not workdirs:
         raise OptionError(f"missing WORKDIR; see {PROG} report --help")
@@ -410,7 +410,7 @@ def _seed_rows(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def info(
     directory: SomeDirectory, *, json: bool = False, trust_project: bool = False
 ) -> dict[str, Any]:
-    """Say what a directory holds: family, parameters, vocabulary, step, heads, adapters, metrics.
+    """Describe a directory: family, parameters, vocabulary, step, heads, adapters, metrics.
 
     Example:
         t5x-lite info work/run
@@ -422,10 +422,10 @@ def info(
         default: only classes of t5x_lite.
 
     Returns:
-      What is printed.
+      The printed description.
 
     Raises:
-      InputError: it is none of these, or its config is damaged.
+      InputError: if the directory is of another kind, or its config is damaged.
     """
     from json import dumps
 

@@ -87,8 +87,8 @@ def search(
 ) -> None:
     r"""Find the nearest vectors of a corpus for queries, exactly.
 
-    All devices share the corpus, which may be larger than memory. Of equal scores the document that
-    stands first in the corpus is first. A killed command continues.
+    All devices share the corpus, which may be larger than memory. Documents with equal scores have
+    the order of the corpus. The same command resumes after a kill.
 
     Example:
         t5x-lite search --vectors corpus.npy --queries queries.jsonl --checkpoint work/encoder \
@@ -370,7 +370,7 @@ def index_bench(
 
 
 def recall(found: "Best", exact: "Best") -> float:
-    """Return the share of the exact results that are among those of an index."""
+    """Return the fraction of the exact results that an index found."""
     hits = sum(
         len(set(ours.tolist()) & set(theirs[theirs >= 0].tolist()))
         for ours, theirs in zip(found.rows, exact.rows, strict=True)
@@ -441,7 +441,7 @@ def bm25_search(
 ) -> None:
     """Find the best documents of an index for queries by BM25, with Lucene's formula.
 
-    Documents of equal scores stand in the order of their ids. A killed command continues.
+    Documents with equal scores have the order of their ids. The same command resumes after a kill.
 
     Example:
         t5x-lite bm25 search --index corpus.bm25 --queries queries.jsonl --output bm25.trec
@@ -636,7 +636,7 @@ def _rows(result: Mapping[str, Any]) -> list["Row"]:
 
 
 def run_names(runs: Sequence[str]) -> dict[str, str]:
-    """Return a name for each run: that of its file, or its path where two have one name."""
+    """Return a name for each run: the name of its file, or its path if two names are equal."""
     stems = [Path(path).name.removesuffix(".gz").rsplit(".", 1)[0] for path in runs]
     names = stems if len(set(stems)) == len(stems) else list(runs)
     if len(set(names)) < len(names):

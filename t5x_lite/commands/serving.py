@@ -82,9 +82,9 @@ def serve(
 ) -> None:
     """Answer over HTTP and JSON: POST /predict, /score, /embed, /rerank; a page to try it at /.
 
-    Listens on this machine alone; any other --host needs an access token, in the environment
-    variable T5X_LITE_TOKEN or in --token-file. Ready when every program is compiled (GET /ready).
-    SIGTERM and Ctrl-C let it answer what it accepted; it exits with 0.
+    Only this machine can connect by default; any other --host needs an access token, in the
+    environment variable T5X_LITE_TOKEN or in --token-file. GET /ready succeeds when every program
+    is compiled. After SIGTERM or Ctrl-C it answers accepted requests and exits with 0.
 
     Example:
         t5x-lite serve --checkpoint work/reviews --port 8000
@@ -117,11 +117,11 @@ def serve(
       early_stopping: as for predict.
       num_return: predictions of each input; above 1 a result gets "predictions", best first.
       temperature: samples, from the logits divided by it; 0 takes the likeliest token.
-      top_k: samples among so many tokens only; 0 is all.
+      top_k: samples among the K likeliest tokens; 0 uses all.
       top_p: nucleus sampling: keeps the smallest set of tokens with probability X.
-      min_p: samples among the tokens that are so probable, relative to the likeliest.
-      min_length: tokens of a prediction at least.
-      no_repeat_ngram: no sequence of so many tokens comes twice in a prediction; 0 allows it.
+      min_p: samples among tokens at least X times as probable as the likeliest.
+      min_length: minimum tokens of a prediction.
+      no_repeat_ngram: no sequence of N tokens comes twice in a prediction; 0 allows it.
       pooling: pooling of vectors; default: the checkpoint's.
       normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
       role: kind of embedded texts, for a retriever with its own encoder or projection for passages.
@@ -142,8 +142,8 @@ def serve(
         default: only classes of t5x_lite.
 
     Raises:
-      InputError: the checkpoint or a choice is wrong, the address is taken, or others reach it and
-        there is no token.
+      InputError: if the checkpoint or a choice is wrong, the address is taken, or other machines
+        can reach it without a token.
     """
     some_directory(checkpoint)
     for length in lengths:

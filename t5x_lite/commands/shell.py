@@ -1,7 +1,7 @@
 """The command about the shell: completion.
 
-The script is text that holds all names: completing starts no Python. Of a config it knows the
-fields that T5's have, and those of every config.
+The script contains all names as text: completion does not start Python. For a config it has the
+fields of T5 configs, and the fields of every config.
 """
 
 import dataclasses
@@ -92,7 +92,7 @@ def options_of(target: Any, *, prefix: str = "--") -> dict[str, tuple[str, ...]]
     """Return the options of a dataclass, or of an instance with its parts, and their values.
 
     Args:
-      target: a class, whose nested dataclasses are followed, or an instance.
+      target: a class, including its nested dataclasses, or an instance.
       prefix: prefix of every name.
     """
     cls = target if isinstance(target, type) else type(target)

@@ -1,20 +1,20 @@
 """evaluate-suite and evaluate-sts: an encoder on all sets of a benchmark, and on pairs.
 
-For each set of a suite the corpus is encoded and searched, or its terms are indexed, or a run of
-yours is read; the run of a set is kept, so that a killed command continues with the next set. The
-mean is over the sets that are there, and the missing ones are named; sets of one group, as
-CQADupStack's twelve, count as one.
+For each set of a suite the corpus is encoded and searched, or its terms are indexed, or your own
+run is read. The run of a set is kept, so a killed command resumes with the next set. The mean is
+over the existing sets, and missing ones are named. Sets of one group, such as CQADupStack's twelve,
+count as one.
 
     evaluate_sts(["STS-B/dev.tsv"], checkpoint="work/bert")
     # {"STS-B/dev.tsv": {"pairs": 1500, "spearman": 0.85, "pearson": 0.84}}
 
-A file of pairs is a table with tabs whose first line names the columns sentence1, sentence2 and
-score, as GLUE's STS-B has them, or JSON lines with these fields. Spearman's coefficient is the one
+A file of pairs is a tab-separated table with the columns sentence1, sentence2 and score in its
+first line, as in GLUE's STS-B, or JSON lines with these fields. Spearman's coefficient is the one
 that papers report (Reimers and Gurevych 2019; Gao et al. 2021, arXiv:2104.08821).
 
-A file of triplets is *.csv with the columns Sentence1, Sentence2 and Sentence3, as Wikipedia's
-sections have them (Dor et al. 2018), or JSON lines with anchor, positive and negative. Its accuracy
-is the fraction of triplets whose first sentence is nearer to the second than to the third.
+A file of triplets is *.csv with the columns Sentence1, Sentence2 and Sentence3, as in Wikipedia's
+sections (Dor et al. 2018), or JSON lines with anchor, positive and negative. Its accuracy is the
+fraction of triplets with the first sentence nearer to the second than to the third.
 """
 
 import contextlib

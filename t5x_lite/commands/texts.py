@@ -126,13 +126,13 @@ def vocab(
 ) -> Path:
     """Train a SentencePiece vocabulary on unlabelled text: files, directories or data sets.
 
-    Plain text has a document or a sentence a line. Of JSON, as `t5x-lite c4` writes it, of Parquet
-    and of data sets the text field is read; docs/guides/documents.md lists all inputs.
+    Plain text has one document or sentence per line. From JSON, as `t5x-lite c4` writes it, from
+    Parquet and from data sets the text field is read; docs/guides/documents.md lists all inputs.
 
     Digits, ASCII letters and punctuation always have a piece, since labels and numbers are written
-    with them. There is no byte fallback, as in T5: --data.vocabulary bytes spells any text. With
+    with them. As in T5, byte fallback is off: --data.vocabulary bytes spells any text. With
     weights (FILE=WEIGHT) or --alpha the text is sampled from the files in these fractions of its
-    bytes, none is repeated, and the command prints the pieces per word of each file.
+    bytes, without repeats, and the command prints the pieces per word of each file.
 
     Example:
         t5x-lite vocab --input en.txt=10 'de/*.txt=1' --output work/vocabulary --size 32000
@@ -180,7 +180,7 @@ def vocab(
     sources = weighted_files(input, is_place=_is_place)
     if alpha is not None:
         if sources is not None:
-            raise InputError("--alpha makes the weights: leave out those of --input")
+            raise InputError("--alpha computes the weights: remove the weights of --input")
         sources = tempered_files(input, alpha, is_place=_is_place, read=read)
     required = "" if no_ascii else ASCII
     with contextlib.ExitStack() as stack:
@@ -227,7 +227,7 @@ def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
     selected, rest = frequent_characters(lines, limit=size // 2)
     if rest:
         _logger.warning(
-            "%d frequent characters have no piece of their own, such as %s; raise --size to at "
+            "%d frequent characters have no piece, such as %s; raise --size to at "
             "least %d, or set --character-coverage",
             len(rest),
             " ".join(rest[:_NAMED_CHARACTERS]),
@@ -331,8 +331,8 @@ def cache(
     if runner != "local":
         for name in truncation_of(experiment.data):
             raise InputError(
-                f"--runner {runner} writes the files of a task side by side, and data.{name} needs "
-                "their order: leave out one of them"
+                f"--runner {runner} writes the files of a task in parallel, and data.{name} needs "
+                "their order: unset one of them"
             )
         driver = load_driver("t5x_lite.data.cache.making_beam", runner=runner, extras="data,beam")
         write = partial(driver.write_cache, runner=runner, options=beam_options)

@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 _EXPORTED = ("config.json", "adapter_config.json")
 _WEIGHTS = ("*.safetensors", "*.bin")
 _OF_CHECKPOINT = ("checkpoints", "params")
-"""What a work directory or a step directory holds, and an exported one does not."""
+"""Contents of a work directory or a checkpoint directory, which an exported one lacks."""
 
 
 @command
@@ -237,9 +237,9 @@ def export_adapter(
     rank: OptionalPositive = None,
     trust_project: bool = False,
 ) -> Path:
-    """Write a module of a checkpoint as another library loads it, on what export hf writes.
+    """Write a module of a checkpoint for another library, to load on what export hf writes.
 
-    Of a retriever with two encoders, it writes the directories query/ and passage/.
+    For a retriever with two encoders, it writes the directories query/ and passage/.
 
     Example:
         t5x-lite export adapter work/rte rte_for_peft --format peft
@@ -247,10 +247,10 @@ def export_adapter(
     Args:
       source: a work directory or a step directory; for sft also what compose wrote.
       destination: the directory to write; it must not exist yet.
-      format: format of the directory: PEFT's; that of the library adapters, whose compositions are
-        written, too; or composable-sft's pytorch_diff.bin of a sparse module or delta.
+      format: format of the directory: PEFT's; the library adapters', including compositions; or
+        composable-sft's pytorch_diff.bin of a sparse module or delta.
       step: the step to take from a work directory, or best; the newest if not given.
-      name: name of the module, where the checkpoint has several.
+      name: name of the module, if the checkpoint has several.
       no_head: omits the head that trained with it.
       base_name: name at the hub or directory of the base that the config names; if not given, where
         the base was imported from.
@@ -263,7 +263,7 @@ def export_adapter(
       The directory that was made.
 
     Raises:
-      InputError: there is no such module or the library has none like it, the checkpoint is
+      InputError: if the module does not exist or the library does not support it, the checkpoint is
         damaged, or the destination exists; nothing is left behind then.
     """
     from t5x_lite.checkpoints import manifest
@@ -379,7 +379,7 @@ def export_hf(
     if not sentence_transformers and (pooling is not None or normalize is not None):
         raise InputError("pooling and normalize are for --sentence-transformers")
     if sentence_transformers and part != "model":
-        raise InputError(f"sentence-transformers: vectors are those of the model, not of {part!r}")
+        raise InputError(f"sentence-transformers: vectors come from the model, not from {part!r}")
     with trusting_checkpoints(trust_project), contextlib.ExitStack() as stack:
         where = Path(find_step(local_path(source, what="checkpoint"), step=step))
         manifest.verify(where, "params", "files")
@@ -443,17 +443,17 @@ def push(
 
     Args:
       source: the exported directory.
-      repository: ORG/NAME at the hub; it is made if it is missing.
+      repository: ORG/NAME at the hub; it is created if it is missing.
       private: makes a new repository private.
       message: message of the commit.
       dry_run: lists what would be uploaded, and sends nothing.
 
     Returns:
-      The address of the commit; None of a dry run.
+      The URL of the commit; None for a dry run.
 
     Raises:
-      InputError: the directory is no exported one, the name is none of the hub, the extra is not
-        installed, or the hub rejects.
+      InputError: if the directory is not an exported one, the name is not valid at the hub, the
+        extra is not installed, or the hub rejects the upload.
     """
     from t5x_lite.interop.hf_export import CARD
     from t5x_lite.interop.hub import is_hub_id
@@ -461,7 +461,7 @@ def push(
 
     files = exported_files(Path(source))
     if not is_hub_id(repository) or repository.count("/") != 1:
-        raise InputError(f"{repository!r} is no name of the hub: give ORG/NAME")
+        raise InputError(f"{repository!r} is not a name of the hub: give ORG/NAME")
     for name, number in files.items():
         _logger.info("%10s  %s", size(number), name)
     total = f"{len(files)} files, {size(sum(files.values()))}"
@@ -526,7 +526,7 @@ def _upload(directory: Path, repository: str, *, private: bool, message: str) ->
         )
     except Exception as error:  # whatever the transport raises
         raise InputError(
-            f"the hub refused {repository} ({type(error).__name__}: "
+            f"the hub rejected {repository} ({type(error).__name__}: "
             f"{' '.join(str(error).split())[:200]}): log in by `hf auth login` with a token that "
             "may write there"
         ) from error

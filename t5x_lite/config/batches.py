@@ -1,6 +1,6 @@
-"""Checks of a config's batches before it trains, and what a step works on.
+"""Checks of a config's batches before training: the features of a row, and its FLOPs.
 
-What a config's train step works on: the features of a row, and its floating-point operations.
+FLOPs are floating-point operations, counted for a train step.
 """
 
 import dataclasses
@@ -57,9 +57,9 @@ def row_lengths(data: Data) -> dict[str, int]:
 
 
 def step_flops(experiment: Experiment) -> int | None:
-    """FLOPs of a train step over all devices, of the longest rows where there are several shapes.
+    """Return the FLOPs of a train step over all devices, for the longest of several shapes.
 
-    They are those of three forward passes; None: they are not counted.
+    They are estimated as three forward passes; None if the objective does not count them.
     """
     row = experiment.objective.forward_flops(experiment.model, row_shapes(experiment.data))
     return None if row is None else 3 * experiment.data.batch_size * row
@@ -104,7 +104,7 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
         check_microbatches(size, experiment.microbatches, mesh, named=named if grouped else None)
         if experiment.tokens_per_part is not None:
             _ = num_parts(experiment, shape, mesh)
-        # Of one shape the first step says it; that of another would say it in the middle of a run.
+        # The first step checks a single shape; a wrong second shape would fail in mid-run.
         columns = [value.shape[1] for value in empty_row(shape).values() if value.ndim > 1]
         if grouped and any(column % mesh.shape["sequence"] for column in columns):
             raise InputError(

@@ -1,12 +1,12 @@
 """Checks of fields, and settings of single tasks.
 
-Settings of single tasks of an evaluation: a line for each name or pattern of names.
+A line of `evaluation.per_task` has settings for the tasks that match a name or a pattern:
 
     parse_line("wmt_*: num_beams=4, length_penalty=0.6")
     # Line(pattern="wmt_*", values={"num_beams": 4, "length_penalty": 0.6})
 
-A line is read by Python's `ast` and never run. A task has the settings of all lines that match one
-of its names, of two lines the later one's, and for the rest those of the evaluation.
+A line is read by Python's `ast` and never executed. A task has the settings of all lines that match
+one of its names, where later lines override earlier ones, and the evaluation's values for the rest.
 """
 
 import ast
@@ -97,7 +97,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
 """Setting of a line -> types of its value."""
 
 OF_DATA = ("inputs_length", "examples_of")
-"""Those that are no fields of the evaluation, but say what is read."""
+"""Settings of the data: they are not fields of the evaluation."""
 
 _TYPES = {
     int: "a whole number",
@@ -132,7 +132,7 @@ def parse_line(text: str) -> Line:
       InputError: a syntax error; an unknown setting, with the nearest name; or a setting does not
         take the value.
     """
-    first, equals, rest = text.partition("=")  # a value, and a pattern, may have colons of its own
+    first, equals, rest = text.partition("=")  # values and patterns may contain colons
     pattern, colon, name = first.rpartition(":")
     settings = name + equals + rest
     if not colon or not pattern.strip():

@@ -64,8 +64,8 @@ class Retrieval:
     """The searched corpus, and the encoding of its texts.
 
     Attributes:
-      directory: directory in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" measures
-        nothing.
+      directory: directory in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" skips
+        retrieval.
       pooling: "cls" or "mean"; None is what the objective says, or else "mean".
       normalize: True if vectors have length 1, so that a score is a cosine; if None, the
         objective's choice, or else True.
@@ -75,15 +75,15 @@ class Retrieval:
       query_prefix: text before every query, as some models ask for; None is the checkpoint's
         prompt for queries, if it has one.
       document_prefix: text before every document; None is as for queries.
-      ways: rankings by the heads of a BGE-M3, each measured by itself as WAY/ndcg_at_10: some of
-        dense, lexical, multi_vector, dense_lexical and all (`retrieval.fusion`); () is the one by
-        the vector. What they need of the corpus is held in memory.
+      ways: rankings by the heads of a BGE-M3, each evaluated separately as WAY/ndcg_at_10: some of
+        dense, lexical, multi_vector, dense_lexical and all (`retrieval.fusion`); () is one ranking
+        by the vector. The outputs of these heads for the corpus are held in memory.
       weights: weights of the dense, the lexical and the multi-vector score in "all".
       pair_weights: weights of the dense and the lexical score in "dense_lexical".
-      same_ids: whether a document that has a query's id is in that query's ranking. "drop" leaves
-        it out, as BEIR does; where queries are documents (ArguAna, Quora) each would find itself.
-        "auto" leaves it out where it has the query's text, too, with its title or without: ids that
-        are the same by accident (Cranfield) cost no document.
+      same_ids: rule for a document with the id of the query. "keep" ranks it. "drop" removes it, as
+        BEIR does, because a query that is also a document (ArguAna, Quora) would find itself.
+        "auto" removes it only if its text also equals the query's, with or without the title, so
+        ids that are equal by accident (Cranfield) remove no document.
     """
 
     directory: str = ""
@@ -119,8 +119,8 @@ class Evaluation:
       split: the split of the task that is measured.
       loss: True if to measure the held-out loss.
       max_batches: batches of the held-out loss; None is the whole split.
-      loss_of_each_cache: True if the held-out loss is also that of each cache of data.cache alone,
-        under the name of its directory, such as "validation/en/loss" of languages.
+      loss_of_each_cache: True to also measure the held-out loss of each single cache of data.cache,
+        under the name of its directory, such as "validation/en/loss" for languages.
       task_metrics: True if to decode and to compute the task's own metrics.
       class_metrics: macro_f1, weighted_f1 or both, next to the own metrics of each task with
         classes; they do not count in its score.
@@ -131,23 +131,23 @@ class Evaluation:
       length_penalty: length penalty of that search, by T5X's rule; None is 0.6.
       rank: True if the likeliest of the task's labels is the answer, and nothing is decoded; for
         tasks with a closed set of labels. Of a mixture, the other tasks are decoded.
-      null_threshold: for questions that may have no answer (SQuAD 2.0), the answer is "" where the
-        score of none, less that of the best span, is above it. The metric best_f1_thresh says which
-        one is best for the split that was measured, of those that are not above this one: 1e9
-        compares all.
-      best_per_task: True if `evaluate` measures each task of a mixture with the checkpoint that was
-        best at it, by its validation metrics, of those in the work directory.
-      bootstrap: samples for 95 % confidence intervals in the metrics.json of `evaluate`; 0 is none.
-      submission: True if `evaluate --output` also answers the test splits of GLUE and SuperGLUE,
-        and writes the files that their servers take, and those that SQuAD's script takes, of the
-        split that was measured; needs max_examples None.
+      null_threshold: for questions that may have no answer (SQuAD 2.0), the answer is "" if the
+        no-answer score minus the score of the best span is above it. The metric best_f1_thresh
+        gives the best threshold for the evaluated split that does not exceed this one; 1e9 compares
+        all thresholds.
+      best_per_task: True if `evaluate` measures each task of a mixture with its best checkpoint in
+        the work directory, by its validation metrics.
+      bootstrap: samples for 95 % confidence intervals of `evaluate`'s metrics; 0 disables them.
+      submission: True if `evaluate --output` also answers the test splits of GLUE and SuperGLUE and
+        writes submission files for their servers, and for the evaluated split the file for SQuAD's
+        script; needs max_examples None.
       num_samples: predictions written to samples.jsonl at each evaluation.
       per_task: settings of single tasks, "PATTERN: SETTING=VALUE, ..." such as "wmt_*: num_beams=4,
-        length_penalty=0.6". A task is meant by "wmt_ende", "tasks.wmt:ende", "tasks.wmt" or "ende";
-        * stands for any letters. Settings: num_beams, length_penalty, max_decode_length, rank,
-        max_examples, batch_size, inputs_length, which is the data's otherwise, and examples_of, a
-        task such as 'tasks.glue:mnli' whose examples few-shot prompts show instead of its own. Of
-        several lines for a task the later one counts, setting by setting.
+        length_penalty=0.6". "wmt_ende", "tasks.wmt:ende", "tasks.wmt" or "ende" match a task; *
+        matches any letters. Settings: num_beams, length_penalty, max_decode_length, rank,
+        max_examples, batch_size, inputs_length (by default the data's), and examples_of, a task
+        such as 'tasks.glue:mnli' that gives the few-shot examples. If several lines match a task,
+        later ones override earlier ones, setting by setting.
       few_shot: examples of a task in front of its questions, for the task metrics.
       retrieval: documents that queries are to find by an encoder's vectors, of the same split.
     """
@@ -179,8 +179,8 @@ class Evaluation:
         check_bounds(self, prefix="evaluation.")
         if self.loss_of_each_cache and not self.loss:
             raise InputError(
-                "evaluation.loss_of_each_cache is about the held-out loss, which evaluation.loss "
-                "leaves out: set --evaluation.loss True"
+                "evaluation.loss_of_each_cache needs the held-out loss, which evaluation.loss "
+                "disables: set --evaluation.loss True"
             )
         for name in self.class_metrics:
             if name not in CLASS_METRICS:
@@ -195,8 +195,8 @@ class Evaluation:
                 raise InputError(f"evaluation.per_task {line.pattern!r}: {error}") from error
         if self.few_shot.is_on and not self.task_metrics:
             raise InputError(
-                "evaluation.few_shot is about the task metrics, which evaluation.task_metrics "
-                "leaves out: set --evaluation.task-metrics True"
+                "evaluation.few_shot needs the task metrics, which evaluation.task_metrics "
+                "disables: set --evaluation.task-metrics True"
             )
 
     @property
@@ -205,7 +205,7 @@ class Evaluation:
         return tuple(map(parse_line, self.per_task))
 
     def changed(self, values: Mapping[str, Any]) -> "Evaluation":
-        """Apply one task's settings, except those of the data, and empty `per_task`."""
+        """Apply one task's settings, except data settings, and empty `per_task`."""
         own = {name: value for name, value in values.items() if name not in OF_DATA}
         return dataclasses.replace(self, per_task=(), **own)
 

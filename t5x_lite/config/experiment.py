@@ -170,13 +170,13 @@ class Experiment:
         steps, and the lengths of schedules in the same proportion. None trains `steps`.
       seed: random seed for the initial parameters, dropout and the order of the data.
       workdir: the directory that receives config, checkpoints and metrics.
-      heads: frozen heads kept in addition to those that the objective reads; a run that begins from
-        a checkpoint keeps the heads that are in it.
+      heads: frozen heads to keep in addition to the heads that the objective reads; a run that
+        begins from a checkpoint keeps the heads of the checkpoint.
       adapters: small modules in the slots of the model, which is frozen then.
       train: trained parts: paths such as heads/classifier or model/encoder, or regular
         expressions that match whole paths; () is all but heads that the loss does not read, and
         with adapters all but the model, too. The rest has no gradient, no decay and no optimizer
-        state. `adapters.train` says the same by names.
+        state. `adapters.train` sets the same by names.
       init: checkpoint that the run begins with, and the choice of its weights.
       compute_dtype: dtype of the activations; parameters stay float32.
       matmul_precision: precision of float32 matrix products, in training and evaluation; products
@@ -186,10 +186,11 @@ class Experiment:
       checkpoints: when checkpoints are written and which ones stay.
       evaluation: measurements, and when they are made.
       mesh: layout of the devices.
-      microbatches: number of sequential parts of a batch, to save memory; the gradient is the whole
-        batch's.
-      tokens_per_part: the same by tokens that a device has in a part at most, padding included: as
-        few parts as that allows, for each static shape of the batches. None goes by `microbatches`.
+      microbatches: number of sequential parts of a batch, to save memory; the gradient is the same
+        as for the complete batch.
+      tokens_per_part: maximum tokens per device and microbatch, padding included, instead of a
+        number: as few microbatches as possible, for each static shape of the batches. None uses
+        `microbatches`.
       find_batch_size: True to double `microbatches` when a run begins until the compiled step fits
         in a device's memory; the batch and its gradient stay, and dropout samples other masks.
       microbatch_mode: mode of losses that compare each row with the whole batch: "cached"
@@ -199,8 +200,8 @@ class Experiment:
       profile: steps that are traced, into profile/ of the work directory.
       stop_early: when training ends before `steps`.
       tracking: trackers of metrics in addition to the work directory's metrics.jsonl.
-      xla: options of XLA's compiler for the train step, KEY=VALUE, several one behind the other:
-        those of XLA_FLAGS, on a TPU those of LIBTPU_INIT_ARGS too, without dashes.
+      xla: options of XLA's compiler for the train step, as KEY=VALUE without dashes; separate
+        several with spaces. Keys are the options of XLA_FLAGS, on a TPU also of LIBTPU_INIT_ARGS.
       compilation_cache: a directory that keeps compiled programs for the next start; "" is JAX's
         own setting.
     """
@@ -245,7 +246,7 @@ class Experiment:
         heads.by_name(self.heads)
         if self.train and self.adapters.train:
             raise InputError(
-                "train and adapters.train both say what is trained: give one of them, got "
+                "train and adapters.train both set the trained parts: give one of them, got "
                 f"{', '.join(self.train)} and {', '.join(self.adapters.train)}"
             )
         for pattern in self.train:
@@ -410,7 +411,7 @@ _FEWEST_EVALUATIONS = 10
 def with_length(
     experiment: Experiment, steps: int, *, fixed: Iterable[str] = frozenset()
 ) -> Experiment:
-    """Return an experiment of another length, whose schedules have the same shape.
+    """Return an experiment of another length, with schedules of the same shape.
 
     Warm-ups keep their fraction of the steps, decays end with the run. The periods of checkpoints
     and evaluations shrink with a shorter run, to a tenth of it at the least.
@@ -461,9 +462,9 @@ def with_length(
 def _of_length(
     schedule: Schedule, ratio: float, *, first: int, where: str, fixed: frozenset[str]
 ) -> Schedule:
-    """Return a schedule whose lengths are `ratio` times as long.
+    """Return a schedule with its lengths scaled by `ratio`.
 
-    Those of one without an end, as T5's inverse square root, are absolute and stay.
+    Lengths of a schedule without an end, such as T5's inverse square root, do not change.
     """
     changed: dict[str, Any] = {}
     names = [field.name for field in dataclasses.fields(schedule)]
@@ -494,7 +495,7 @@ _OF_TRAINING = (
     "attention_block",
     "one_text_rows",
 )
-"""Fields of a model that a config keeps when its sizes are those of a checkpoint."""
+"""Fields of a model that a config keeps when a checkpoint gives its sizes."""
 
 
 def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
@@ -520,8 +521,8 @@ def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Exper
     """Return the experiment with the family and the sizes of the checkpoint that `init` names.
 
     If that checkpoint is gone, the work directory of a run that began with it has the sizes.
-    Dropout and the way attention is computed stay those of the config, as far as the family has
-    the fields. Options of the model change the result.
+    Dropout and the implementation of attention are kept from the config if the family has these
+    fields. Options of the model change the result.
     """
     checkpoint = _value_of("--init.checkpoint", options) or experiment.init.checkpoint
     if not checkpoint:
@@ -553,7 +554,7 @@ def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Exper
 
 
 def begun_with(checkpoint: str, workdir: str) -> Experiment | None:
-    """Return the experiment of a work directory whose run began with a checkpoint, or None."""
+    """Return the experiment of a work directory if its run began with a checkpoint, or None."""
     if not workdir:
         return None
     source = remote.open_path(workdir) / checkpointing.CONFIG_FILE
@@ -661,7 +662,7 @@ def _shown(node: Any) -> str:
 
 
 def _cause(error: BaseException | None) -> InputError | None:
-    """Return the InputError of a config's own check that a parsing error stands for, if any."""
+    """Return the InputError of a config's own check that caused a parsing error, if any."""
     while error is not None and not isinstance(error, InputError):
         error = error.__cause__ or error.__context__
     return error

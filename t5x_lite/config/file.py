@@ -4,9 +4,10 @@ Whatever is wrong in the file becomes one line with its place:
 
     configs/my_run.py:7: T5Config has no field d_modle; did you mean d_model?
 
-Frozen configs to JSON and back, so that a work directory and a checkpoint say what made them.
+Frozen configs are written as JSON and read back, so that a work directory and a checkpoint record
+their config.
 
-A dataclass becomes an object whose "type" says where its class is; a tuple becomes an array; a
+A dataclass becomes an object with the name of its class as "type"; a tuple becomes an array; a
 float that JSON lacks becomes an object of type "float":
 
     >>> print(to_json(Seq2Seq(z_loss=1e-4, label_smoothing=0.0)))
@@ -16,8 +17,8 @@ float that JSON lacks becomes an object of type "float":
       "label_smoothing": 0.0
     }
 
-A field that the file lacks takes its default, or the value that says what was done before the field
-existed (`core.renames.FORMER_VALUES`), so an earlier config still loads; a field that the class
+A field that the file lacks takes its default, or the value that gives the behavior before the field
+existed (`core.renames.FORMER_VALUES`), so an earlier config still loads. A field that the class
 lacks is an error.
 """
 
@@ -41,8 +42,8 @@ def to_json(config: Any) -> str:
     """Write a dataclass as JSON text that `from_json` turns into an equal one.
 
     Raises:
-      InputError: a value that is no config, tuple, str, bool, int, float or None, or a class that
-        another process could not import.
+      InputError: if a value is not a config, tuple, str, bool, int, float or None, or a class
+        cannot be imported by another process.
     """
     return json.dumps(encode(config, where=type(config).__name__), indent=2, allow_nan=False) + "\n"
 
@@ -79,7 +80,7 @@ def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
 
 
 def modules_of(config: Any) -> set[str]:
-    """Return the modules of a config's class and of those of its parts."""
+    """Return the modules of the classes of a config and its parts."""
     if isinstance(config, tuple):
         return set().union(*map(modules_of, config))
     if not is_config(config):
@@ -152,7 +153,7 @@ def _decode(node: Any, *, where: str) -> Any:
         return cls(**values)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:  # of other types
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:  # wrong type
         raise InputError(f"{where}: {cls.__name__}: {error}") from error
 
 
@@ -207,7 +208,7 @@ def read_config(path: str | Path) -> Any:
     """
     file = _existing_file(Path(path))
     around = []
-    if Path(path).exists():  # else it is a shipped one, whose modules come last
+    if Path(path).exists():  # if not, it is a shipped one, and its modules come last
         beside = file.resolve().parent if file.suffix == ".py" else None
         around = [project.root_above(file), beside]
     project.open_at(*filter(None, [Path.cwd(), *around]))
@@ -218,7 +219,7 @@ def read_config(path: str | Path) -> Any:
 
 
 def _existing_file(file: Path) -> Path:
-    """Return the path of a readable .py or .json file; of a shipped one where there is none here.
+    """Return the path of a readable .py or .json file, or of a shipped one if it does not exist.
 
     So configs/tiny_pretrain.py is found in any directory, and a file of that name there wins.
     """

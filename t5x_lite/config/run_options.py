@@ -10,7 +10,7 @@ Early stopping: training ends when a metric has not improved for several evaluat
 Nothing of it is in a checkpoint: the evaluations so far are in the run's record, metrics.jsonl, and
 a run that is resumed goes through them again. So it ends where an uninterrupted one does.
 
-A trace of chosen steps by JAX's profiler, for TensorBoard, XProf or Perfetto.
+JAX's profiler traces chosen steps, for TensorBoard, XProf or Perfetto:
 
     with Capture(Profile(start=100, steps=3), "work/run/profile") as capture:
         for step in range(1, 1001):
@@ -18,7 +18,7 @@ A trace of chosen steps by JAX's profiler, for TensorBoard, XProf or Perfetto.
             state, metrics = train_step(state, batch)
             capture.after(step, metrics)
 
-Every process writes the trace of its own devices.
+Every process writes the trace of its devices.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ class Patience:
                 self.add(metrics)
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of an evaluation; what is not finite is no improvement.
+        """Take the metrics of an evaluation; a value that is not finite is not an improvement.
 
         Raises:
           InputError: the metric is not among them.
@@ -154,7 +154,7 @@ class Capture:
             self._stop()
 
     def before(self, step: int) -> None:
-        """Start the trace before the first of its steps, or of those that a resumed run takes."""
+        """Start the trace before the first of its steps that this run takes."""
         if step in self._steps and self._local is None:
             remote = is_remote(self.directory)
             self._local = tempfile.mkdtemp() if remote else self.directory
@@ -168,7 +168,7 @@ class Capture:
           results: arrays of that step; they are waited for.
 
         Returns:
-          Whether a trace was written now.
+          True if a trace was written now.
         """
         if self._local is None or step + 1 in self._steps:
             return False

@@ -1,9 +1,9 @@
-"""Accelerators: which ones this machine has, and what chips can do.
+"""Accelerators: the ones of this machine, and the figures of chips.
 
-JAX asks libtpu wherever it is installed (extra `plan`), also on machines without a TPU, and libtpu
-then writes lines of errors to standard error: "Failed to find host bounds ...".
+JAX asks libtpu if it is installed (extra `plan`), also on machines without a TPU, and libtpu then
+writes error lines to standard error: "Failed to find host bounds ...".
 
-Chips by the name that JAX gives them: what they can do, for MFU and for plans.
+Figures of chips, by JAX's names, are used for MFU and for plans:
 
 chip("TPU v5 lite").peak                -> 197e12
 chip("NVIDIA H100 80GB HBM3").peak      -> 989.5e12
@@ -20,17 +20,17 @@ _GOOGLE = "0x1ae0"
 """The PCI vendor of a Cloud TPU chip."""
 
 _DISK_OR_NETWORK = ("0x01", "0x02")
-"""The PCI classes of what else Google makes: each of its newer machines has some."""
+"""PCI classes of other devices by Google: each of its newer machines has some."""
 
 STAND_IN = {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
-"""Variables that libtpu reads at its start; with them set, it looks for no description of a TPU."""
+"""Variables that libtpu reads at its start; with them it does not search for a TPU."""
 
 _CHOICES = (*STAND_IN, "JAX_PLATFORMS", "JAX_FORCE_TPU_INIT")
-"""Variables by which a person or a launcher says which platform is meant."""
+"""Variables by which a user or a launcher selects the platform."""
 
 
 def has_tpu(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Return True if a TPU chip is plugged in, without starting JAX's backend."""
+    """Return True if the machine has a TPU chip, without starting JAX's backend."""
     return any(
         (device / "vendor").read_text().strip() == _GOOGLE
         and not (device / "class").read_text().startswith(_DISK_OR_NETWORK)
@@ -40,10 +40,10 @@ def has_tpu(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
 
 @contextlib.contextmanager
 def quiet_without_tpu() -> Iterator[None]:
-    """JAX that starts in the block is silent about a TPU that is not there.
+    """Silence JAX's messages about a missing TPU, if it starts in this block.
 
-    Its devices are the same, and nothing changes where there is a TPU, or where the environment
-    says which platform is meant.
+    Its devices are the same. Nothing changes if there is a TPU, or if the environment selects the
+    platform.
     """
     if any(os.environ.get(name) for name in _CHOICES) or has_tpu():
         yield
@@ -61,15 +61,15 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Peak, memory, clock and bandwidth of one device; a figure that is not known is None.
+    """Peak, memory, clock and bandwidth of one device, each None if unknown.
 
     Attributes:
       peak: FLOP/s in bf16, dense.
-      hbm: bytes that a program can have.
+      hbm: bytes that a program can use.
       clock: Hz of the compiler's estimates in cycles.
-      bandwidth: bytes a second from and to HBM.
-      links: bytes a second that a device sends over all its links to the rest of its slice, and as
-        many that it receives at the same time.
+      bandwidth: bytes per second from and to HBM.
+      links: bytes per second that a device sends over all its links to the rest of its slice; it
+        receives as many at the same time.
     """
 
     peak: float | None = None
@@ -79,15 +79,15 @@ class Chip:
     links: float | None = None
 
 
-# peak: Cloud TPU documentation, "System architecture", peak compute per chip (bf16); a device is a
-# chip, but of TPU7x half of one. v5p calls itself "TPU v5" or "TPU v5p", v5e and v6e "lite".
-# hbm: as the compiler says it when a program does not fit; the rest is kept by the system.
-# clock: the peak over 2 * 128 * 128 a cycle for each MXU, of which v5e has 4, v4 and v5p 8 (Cloud
-# TPU documentation; v4's 1050 MHz is also in Jouppi et al. 2023, table 4). Of v6e the number and
-# the size of its MXUs and its peak do not give one.
+# peak: Cloud TPU documentation, "System architecture", peak compute per chip (bf16). A device is a
+# chip, but for TPU7x half a chip. v5p's name is "TPU v5" or "TPU v5p"; v5e and v6e are "lite".
+# hbm: from the compiler's message when a program does not fit; the system keeps the rest.
+# clock: the peak over 2 * 128 * 128 per cycle for each MXU; v5e has 4 MXUs, v4 and v5p 8 (Cloud
+# TPU documentation; v4's 1050 MHz is also in Jouppi et al. 2023, table 4). For v6e the number and
+# size of its MXUs and its peak give no consistent value.
 # bandwidth: Cloud TPU documentation, "System architecture".
 # links: half of the bidirectional inter-chip interconnect (ICI) bandwidth per chip there (v5e 400,
-# v5p 1200, v6e 800, TPU7x 1200 GB/s); of v4 six links of 50 GB/s (Jouppi et al. 2023, table 4).
+# v5p 1200, v6e 800, TPU7x 1200 GB/s); for v4 six links of 50 GB/s (Jouppi et al. 2023, table 4).
 _V5P = Chip(459e12, int(95.74 * GIB), 1.75e9, 2765e9, 600e9)
 _CHIPS = {
     "TPU v4": Chip(275e12, int(30.75 * GIB), 1.05e9, 1228e9, 300e9),

@@ -1,7 +1,7 @@
 """Devices for JAX: their memory, an allocator for CPUs, options of the compiler.
 
-A size that does not fit would otherwise wait for ever in XLA, or end the process without a line. A
-caller estimates the bytes that a device must hold at least, from shapes alone, and calls
+A size that does not fit would otherwise make XLA wait forever, or end the process without a
+message. A caller estimates the minimum bytes that a device must hold, only from shapes, and calls
 `check_fits`:
 
     check_fits({"parameters": 256e9, "gradients": 256e9}, devices, remedy="reduce a size")
@@ -10,15 +10,15 @@ caller estimates the bytes that a device must hold at least, from shapes alone, 
 
 Memory that training on CPU frees is kept for its next step.
 
-XLA's CPU backend asks malloc for a step's buffers and frees them after it. glibc gives blocks that
-large back to the kernel at once, and each step then pays for a fresh, zeroed page every 4 KiB: with
-9M parameters and an embedding of 16M a fifth of the step's time (docs/benchmarks.md).
+XLA's CPU backend asks malloc for a step's buffers and frees them after it. glibc returns blocks of
+this size to the kernel at once, and each step then needs a new, zeroed page every 4 KiB: with 9M
+parameters and an embedding of 16M a fifth of the step's time (docs/benchmarks.md).
 
-What is kept is more than a step needs: a small block that stays where a large one lay keeps the
-next one from fitting there (T5 1.1 small: 3.3 GB at the first step, 5.4 from the second on, 7.4
-after 50). So memory is kept only while the process takes less than a third of the machine's.
+Kept memory is more than a step needs. A small block that remains where a large one was prevents the
+next large one from fitting there (T5 1.1 small: 3.3 GB at the first step, 5.4 from the second on,
+7.4 after 50). So memory is kept only while the process uses less than a third of the machine's.
 
-How programs are compiled: a run's own options of XLA, and the persistent compilation cache.
+Programs are compiled with a run's options of XLA, and a persistent compilation cache.
 
 compiler_options(("xla_tpu_enable_latency_hiding_scheduler=true",))
 {"xla_tpu_enable_latency_hiding_scheduler": True}
@@ -56,7 +56,7 @@ _LIMITS = (
 
 
 def of_host() -> int:
-    """Return the bytes of memory that the process can have: the machine's, or its container's."""
+    """Return the bytes of memory that the process can use: the machine's, or its container's."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for file in _LIMITS:
         try:
@@ -121,21 +121,21 @@ _ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9
 
 
 def keep_freed_memory() -> bool:
-    """Make malloc keep what is freed; before JAX starts its threads, where it runs on CPU.
+    """Make malloc keep freed memory; call it before JAX starts its threads.
 
-    One arena, because blocks of the others cannot grow beyond 64 MiB, and no block of its own from
-    the kernel. The process then stays as large as it was at most. It changes nothing where there is
-    an accelerator, whose host may run hundreds of threads, nor without glibc.
+    It sets a single arena, because blocks of other arenas cannot grow beyond 64 MiB, and disables
+    blocks that are mapped separately. The process then never shrinks below its maximum size.
+    Without glibc, or with an accelerator (its host may run hundreds of threads), nothing changes.
     """
     return _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})
 
 
 def give_back() -> bool:
-    """End `keep_freed_memory`: the kernel gets what is free, and from now on large blocks at once.
+    """End `keep_freed_memory`: return free memory to the kernel, and later large blocks at once.
 
-    But those that fit into a hole between others, which it gets with the next call.
+    Large blocks that fit into a gap between others are returned with the next call.
     """
-    largest = 32 << 20  # what glibc goes up to by itself
+    largest = 32 << 20  # glibc's own maximum of the threshold
     settings = {_M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: largest, _M_TRIM_THRESHOLD: 2 * largest}
     done = _set(settings)
     if done:
@@ -144,9 +144,9 @@ def give_back() -> bool:
 
 
 def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, R]:
-    """Return the same function, but freed memory is given back whenever the process takes too much.
+    """Wrap a function so that freed memory is returned when the process uses too much.
 
-    Then the result is waited for, as a step in progress has its buffers still.
+    It then waits for the result, because a running step still holds its buffers.
     """
     if not sys.platform.startswith("linux") or not _on_cpu():
         return step
@@ -156,13 +156,13 @@ def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, 
         nonlocal limit, told
         result = step(*args, **kwargs)
         if (resident := _resident()) > limit:
-            import jax  # late: malloc's options are set before
+            import jax  # imported late, after malloc's options are set
 
             jax.block_until_ready(result)
             if give_back() and not told:
                 told, gib = True, resident / 2**30
                 _logger.info("%.1f GiB are resident: freed memory goes back to the kernel", gib)
-            # What is in use may be beyond the limit itself: wait for more than that.
+            # The memory in use may itself exceed the limit: wait until it grows beyond that.
             limit = max(limit, 1.1 * _resident())
         return result
 
@@ -206,15 +206,15 @@ def compiler_options(pairs: Sequence[str]) -> dict[str, str | bool]:
             raise InputError(f"xla must be KEY=VALUE, such as xla_dump_to=dumps, got {pair!r}")
         if key in options:
             raise InputError(f"xla: {key} is given twice; give it once")
-        # Some platforms want a Python bool, and all take one.
+        # Some platforms need a Python bool, and all accept one.
         options[key] = {"true": True, "false": False}.get(value.lower(), value)
     return options
 
 
 def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]:
-    """Return the options, with the pass off that moves reductions out of loops.
+    """Return the options with the pass disabled that moves reductions out of loops.
 
-    It miscompiles gradients that a loop's body scatters, such as those of an embedding
+    It miscompiles gradients that a loop's body scatters, such as gradients of an embedding
     (openxla/xla issue 49143; fixed there in September 2026, after JAX 0.11.2).
     """
     disabled = options.get(_DISABLED)
@@ -242,8 +242,8 @@ def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
         reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").rstrip(": ")
         kind = mesh.devices.flat[0].device_kind
         raise InputError(
-            f"--xla: the compiler for {kind} says: {reason}; keys and values are those of "
-            "XLA_FLAGS and LIBTPU_INIT_ARGS, without dashes"
+            f"--xla: the compiler for {kind} reports: {reason}; use keys and values of XLA_FLAGS "
+            "and LIBTPU_INIT_ARGS, without dashes"
         ) from error
 
 
@@ -255,10 +255,10 @@ def matmul_precision(name: str) -> contextlib.AbstractContextManager[None]:
 
 
 def use_compilation_cache(directory: str) -> None:
-    """Keep what is compiled from here on, for this run's restarts and for others.
+    """Keep programs that are compiled from here on, for this run's restarts and for others.
 
     JAX keeps programs that took more than a second to compile, by a key of the program, its
-    options, the devices and the versions. Without a directory its own settings stand, such as the
+    options, the devices and the versions. Without a directory JAX's own settings apply, such as the
     environment variable JAX_COMPILATION_CACHE_DIR.
     """
     if not directory:
@@ -266,4 +266,4 @@ def use_compilation_cache(directory: str) -> None:
     if not is_remote(directory):
         directory = os.path.abspath(os.path.expanduser(directory))
     jax.config.update("jax_compilation_cache_dir", directory)
-    compilation_cache.reset_cache()  # whatever was compiled before had fixed "no cache"
+    compilation_cache.reset_cache()  # an earlier compilation would have fixed "no cache"

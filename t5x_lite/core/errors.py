@@ -1,15 +1,15 @@
-"""Errors of the user's input, how optional parts are installed, and the command as it was typed.
+"""Errors of the user's input, install commands for optional parts, and the command line.
 
-Importing them costs nothing (no JAX).
+Importing this module is cheap (no JAX).
 
-How the optional parts of this package are installed, said in one way everywhere.
+The install command of an optional part depends on the installation:
 
     install_command("c4")      # in the checkout: pip install -e ".[c4]" -c constraints.txt
                                # of an installed wheel: pip install "t5x-lite[c4]"
 
-A wheel that is installed already satisfies `t5x-lite`, so that pip adds what the extra names and
-nothing of that name from elsewhere. In a checkout it is the command of the README, with paths where
-the current directory is another one.
+An installed wheel already satisfies `t5x-lite`, so pip adds only the packages of the extra, and
+never a package of that name from elsewhere. In a checkout it is the command of the README, with
+paths if the current directory is another one.
 
 The command line of this process, as its user typed it; records and reports name it.
 
@@ -28,21 +28,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
-"""How TensorStore's errors say the system's."""
+"""Form of the system's error code in TensorStore's errors."""
 
 
 _LONG_WORD = re.compile(r"\S{400,}")
 _LONGEST = 4000
-"""Characters of a message."""
+"""Maximum characters of a message."""
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return a text from outside as an error repeats it: at most 60 characters."""
+    """Return an external text as errors repeat it: up to 60 characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Return the repr of a value from outside, as an error repeats it: at most 60 characters."""
+    """Return the repr of an external value as errors repeat it: up to 60 characters."""
     if isinstance(value, str) and len(value) > most:
         return repr(f"{value[: most - 3]}...")
     try:

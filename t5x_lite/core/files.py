@@ -28,14 +28,14 @@ from typing import Any, BinaryIO
 from t5x_lite.core.errors import InputError, shown
 
 _unfinished: dict[str, tuple[str, ...]] = {}
-"""What is being written, and the parents that were made for it; see `remove_unfinished`."""
+"""Paths that are being written, with the parents created for them; see `remove_unfinished`."""
 
 LONGEST_LINE = 64 << 20
-"""Bytes of a line that is read into memory, unless more are asked for."""
+"""Default maximum bytes of a line that is read into memory."""
 
 
 def plain_json(content: str | bytes) -> Any:
-    """Return the value of a JSON text from outside."""
+    """Return the value of an external JSON text."""
     value = json.loads(content)
     json.dumps(value, ensure_ascii=False).encode()
     return value
@@ -161,7 +161,7 @@ def _removed_after(path: Path, made: list[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Make a directory and its parents; after an error, remove those that are new and empty."""
+    """Create a directory and its parents; after an error, remove the new ones if empty."""
     path = Path(directory)
     made = [one for one in (path, *path.parents) if not one.exists()]
     try:
@@ -189,10 +189,10 @@ def remove_unfinished() -> None:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Around what writes an output: says which one it was, of which a full disk says nothing."""
+    """Raise InputError with the path of an output if the block cannot write it."""
     try:
         yield
-    except BrokenPipeError:  # the reader has gone, as head does
+    except BrokenPipeError:  # the reader has ended, as head does
         raise
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
@@ -200,7 +200,7 @@ def writing(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Give the system's errors that name no file, as those of writing, the name of this one."""
+    """Add a path to the system's errors without a file name, such as errors in writing."""
     try:
         yield
     except OSError as error:
@@ -263,7 +263,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _mode(path: str | os.PathLike[str]) -> int | None:
-    """Return the mode of a path's file, through links, or None if there is no file yet."""
+    """Return the mode of a path's file, through links, or None if it does not exist yet."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -271,7 +271,7 @@ def _mode(path: str | os.PathLike[str]) -> int | None:
 
 
 def without_bom(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a UTF-8 file without the byte order mark that some programs put first."""
+    """Yield the lines of a UTF-8 file without the byte order mark that some programs add."""
     lines = iter(lines)
     for first in lines:
         yield first.removeprefix(codecs.BOM_UTF8)
@@ -299,7 +299,7 @@ def new_directory(destination: str | Path) -> Iterator[Path]:
         made = [parent for parent in target.parents if not parent.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            shutil.rmtree(temporary, ignore_errors=True)  # of a dead process with this id
+            shutil.rmtree(temporary, ignore_errors=True)  # from a dead process with this id
             temporary.mkdir()
             with unfinished(temporary, parents=made):
                 yield temporary
@@ -314,5 +314,5 @@ def new_directory(destination: str | Path) -> Iterator[Path]:
         reason = error.strerror or error
         where = target if error.filename is None else Path(os.fsdecode(error.filename)).absolute()
         if temporary not in (where, *where.parents) and where not in (target, *target.parents):
-            raise InputError(f"{where}: {reason}") from error  # what the block reads
+            raise InputError(f"{where}: {reason}") from error  # a file that the block reads
         raise InputError(f"{destination} cannot be written: {where}: {reason}") from error

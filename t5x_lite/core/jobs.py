@@ -1,13 +1,13 @@
-"""Output that a killed command continues with: lines, rows of an array, or a directory.
+"""Output that a killed command can resume: lines, rows of an array, or a directory.
 
     with resumable_writer("out.jsonl", identity={"input": "in.jsonl", "seed": 0}, chunk=64) as file:
         for records in answers_after(file.done):    # 64 at a time, the last time perhaps fewer
             file.write(*records)
 
-The output is written as OUTPUT.partial and takes its own name when it is complete, so nothing
-half-written ever has that name. The identity is stored next to it. The same command cuts what is
-behind the last whole chunk and continues there, so its batches are those of a command that was not
-killed. Another command leaves both as they are and says what differs.
+The output is written as OUTPUT.partial and gets its own name when it is complete, so an incomplete
+file never has that name. The identity is stored next to it. The same command truncates the output
+after the last complete chunk and continues there, so its batches equal those of an uninterrupted
+command. Another command does not change either file, and its error names the difference.
 
 | | OUTPUT.partial | its identity |
 |---|---|---|
@@ -50,7 +50,7 @@ def encode(records: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def identity_of_file(path: str | os.PathLike[str]) -> list[Any]:
-    """Return the absolute path, size and time of the last change; the name alone of an address.
+    """Return the absolute path, size and time of the last change; for a URL only its name.
 
     Raises:
       InputError: the file cannot be read.
@@ -97,7 +97,7 @@ class Sink(Protocol):
     """The writer of a resumable file.
 
     Attributes:
-      done: written entries, including those of an earlier process.
+      done: written entries, including entries of an earlier process.
       failed: True if the file could not be written, as on a full disk.
     """
 
@@ -105,7 +105,7 @@ class Sink(Protocol):
     failed: bool
 
     def finish(self) -> None:
-        """Write what is known at the end only."""
+        """Write the part that is only known at the end."""
         ...
 
 
@@ -113,10 +113,10 @@ _Sink = TypeVar("_Sink", bound=Sink)
 
 
 class ResumableWriter:
-    """Writes objects, one a line, behind those that are there.
+    """Writer that appends objects, one per line.
 
     Attributes:
-      done: written objects, including those of an earlier process.
+      done: written objects, including objects of an earlier process.
       failed: True if the file could not be written, as on a full disk.
     """
 
@@ -142,10 +142,10 @@ class ResumableWriter:
 
 
 class ResumableArray:
-    """Writes rows of one shape behind those that are there, as a .npy file.
+    """Writer that appends rows of one shape to a .npy file.
 
     Attributes:
-      done: written rows, including those of an earlier process.
+      done: written rows, including rows of an earlier process.
       failed: True if the file could not be written, as on a full disk.
       shape: shape of a row; None before the first.
     """
@@ -178,7 +178,7 @@ class ResumableArray:
         """Write a chunk of rows, which are on the disk when it returns.
 
         Raises:
-          InputError: they cannot be written, or have another shape than those that are there.
+          InputError: if they cannot be written, or their shape differs from earlier rows.
         """
         import numpy as np
 
@@ -336,7 +336,7 @@ def _locked_file(partial: Path, *, path: str) -> Iterator[BinaryIO]:
             )
         yield file
     finally:
-        with naming(path):  # what a full disk did not take is written again
+        with naming(path):  # buffered content is written again if the disk was full
             file.close()
 
 

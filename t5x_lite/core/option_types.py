@@ -17,11 +17,11 @@ import tyro
 from t5x_lite.core.options import AtLeast
 
 SHARED = object()
-"""Stands in the annotation of a parameter whose dataclass has its fields among the options."""
+"""Mark in the annotation of a parameter: its dataclass has its fields among the options."""
 
 
 OVERRIDES = object()
-"""Stands in the annotation of a parameter that gets the options which are fields of a config."""
+"""Mark in the annotation of a parameter that gets the options for the fields of a config."""
 
 
 Overrides = Annotated[Sequence[str], OVERRIDES]

@@ -1,13 +1,13 @@
 """Command-line options of a frozen dataclass, parsed by tyro, with errors of one line.
 
-tyro turns the fields of a (nested) dataclass into options and draws a box around what is wrong.
+tyro turns the fields of a (nested) dataclass into options and prints errors in a box.
 Here an unknown option is rejected first, with the nearest known name, and tyro's box is reduced to
 its message:
 
     >>> parse(Experiment, ["--model.d-modle", "64"], prog="t5x-lite train", default=experiment)
     OptionError: unknown option --model.d-modle; did you mean --model.d-model?
 
-Bounds of a value are said once, in the annotation, for options and for the fields of configs:
+Bounds of a value are given once, in the annotation, for options and for the fields of configs:
 
     @dataclass(frozen=True)
     class Lora(Adapter):
@@ -15,7 +15,7 @@ Bounds of a value are said once, in the annotation, for options and for the fiel
 
     Lora(rank=0)        # InputError: rank must be at least 1: got 0
 
-Nothing here imports JAX: `t5x-lite --help` stands on this module.
+Nothing here imports JAX: `t5x-lite --help` only needs this module.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ class Above:
 
 @dataclasses.dataclass(frozen=True)
 class In:
-    """An interval; `ends` says which of its ends belong to it."""
+    """An interval; a square bracket in `ends` includes that end."""
 
     low: float | int
     high: float | int
@@ -268,7 +268,7 @@ Result = TypeVar("Result")
 
 
 def suggesting(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Let a function reject an unknown keyword with the nearest of its own, as the command line.
+    """Let a function reject an unknown keyword with its nearest known one, as the command line.
 
     >>> load("work/sst2", batchsize=8)
     OptionError: load: unknown keyword batchsize; did you mean batch_size?
@@ -321,7 +321,7 @@ def is_config(value: Any) -> bool:
 
 
 def is_configs(hint: Any) -> bool:
-    """Return True if an annotation is a tuple of dataclasses: those that are there have options."""
+    """Return True if an annotation is a tuple of dataclasses; its elements have options."""
     is_tuple = typing.get_origin(hint) is tuple
     return is_tuple and dataclasses.is_dataclass(typing.get_args(hint)[0])
 
@@ -355,7 +355,7 @@ def parse(
         known = option_names(target if default is None else default)
         _refuse_unknown(args, known=known, others=other_options, prog=prog)
     told, helped = io.StringIO(), _Help()
-    # A field of a config takes True or False; of a command, its name alone is True.
+    # A field of a config takes True or False; for a command, only its name means True.
     flags = tyro.conf.FlagCreatePairsOff if default is None else tyro.conf.FlagConversionOff
     try:
         with contextlib.redirect_stderr(told), contextlib.redirect_stdout(helped):

@@ -31,11 +31,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 Advance = Callable[[int], None]
-"""Called with how many more are done."""
+"""Function that is called with the number of newly finished items."""
 
 SECONDS_BETWEEN_LINES = 15.0
 _SILENT_SECONDS = 25.0
-"""How long a command may show nothing."""
+"""Maximum time without output of a command."""
 
 _package_logger = logging.getLogger("t5x_lite")
 _logger = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ def _time(seconds: float) -> str:
 
 @contextlib.contextmanager
 def above_a_bar() -> Iterator[None]:
-    """Leads the package's messages around a bar of rich, which stands at the foot meanwhile."""
+    """Print the package's messages above a bar of rich, which remains the last line."""
     moved: list[tuple[logging.StreamHandler[Any], Any]] = []
     for handler in (*_package_logger.handlers, *logging.getLogger().handlers):
         stream = getattr(handler, "stream", None)

@@ -3,18 +3,18 @@
     project.open_at("work/my_project")                 # a command that takes a config does so
     module = project.import_module("my_tasks.reviews") # data.task of that config
 
-A command runs in directories of strangers, too, so no directory of data is ever put on sys.path.
-Finders on sys.meta_path look into the opened directories instead, and answer for a module only if
+A command may run in an untrusted directory, so no directory of data is ever put on sys.path.
+Finders on sys.meta_path search the opened directories instead, and find a module only if
 
 - a config names it (`import_module`), or
 - code of the project imports it: the config itself, or a module that was found so before.
 
-`tasks` and `configs` of the project come before installed ones, and those that are shipped with
-this package come last, module by module: in a project with a tasks/mine.py, tasks.mine is the
-project's and tasks.glue the shipped one. In a wheel they lie in t5x_lite/_shipped, in a checkout at
-its top. Every other name comes after all that is installed, so that a numpy.py or a json/ in the
-project is never imported. The finders are silent for everybody else: an optional `import torch` of
-a library does not reach the project.
+`tasks` and `configs` of the project precede installed ones, and the modules shipped with this
+package come last, module by module: in a project with a tasks/mine.py, tasks.mine is the project's
+and tasks.glue the shipped one. In a wheel they are in t5x_lite/_shipped, in a checkout at its top.
+Every other name comes after all installed modules, so that a numpy.py or a json/ in the project is
+never imported. The finders ignore all other imports: an optional `import torch` of a library does
+not reach the project.
 """
 
 import contextlib
@@ -192,7 +192,7 @@ def _change(**changes: Any) -> None:
 
 
 class _Finder:
-    """Finds top-level modules in the opened directories; those of a package have its __path__."""
+    """Finder of top-level modules in the opened directories; submodules use their __path__."""
 
     def __init__(self, *, own: bool):
         self._own = own

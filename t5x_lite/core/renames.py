@@ -1,9 +1,9 @@
-"""Names that were changed: what stands in files that an earlier version wrote still works.
+"""Old names of modules, options and paths, so that files of earlier versions still work.
 
-A config.json names classes by their modules; `current` says where such a module is today. A user's
-own tasks and configs import modules by name: an old name still leads to today's module, with one
-line of warning (`former_spec`), and `hint` says the new name of what left its module. A checkpoint
-names its arrays by their paths in the model; `current_paths` says today's.
+A config.json names classes by their modules; `current` returns the present module. A user's own
+tasks and configs import modules by name: an old name still gives the present module, with one line
+of warning (`former_spec`), and `hint` returns the new name of a moved object. A checkpoint names
+its arrays by their paths in the model; `current_paths` returns the present ones.
 
     current("t5x_lite.config")              -> "t5x_lite.config.experiment"
     current("t5x_lite.data.c4.config")      -> "t5x_lite.c4.config"
@@ -24,8 +24,8 @@ _logger = logging.getLogger(__name__)
 
 _PACKAGE = "t5x_lite."
 _NO_NAME = re.compile(r"cannot import name '(\w+)' from")
-# In the parameters, and in what an optimizer has of them: the feed-forward block of BERT's layers
-# and of RetroMAE's decoder, and heads, which were the objective's.
+# Paths of parameters, and of their optimizer states: the feed-forward block of BERT's layers and of
+# RetroMAE's decoder, and heads, which earlier belonged to the objective.
 _PATHS = (
     (re.compile(r"((?:.*/)?(?:layers|decoder)/)(w[io]/(?:kernel|bias)(?:/.*)?)"), r"\1mlp/\2"),
     (re.compile(r"((?:.*/)?)objective/classifier/(.*)"), r"\1heads/classifier/\2"),
@@ -344,7 +344,7 @@ OPTIONS = {
 """Old option of a config -> new option."""
 
 PARTS = {"--data.layout": "layout=layouts.Encoder(), Labelled(), ... of t5x_lite.layouts"}
-"""Option that was replaced by a part of the config file -> what stands in the file."""
+"""Option that was replaced by a part of the config file -> text to write in the file."""
 
 _DATA = re.compile(r"t5x_lite\.(data\.config|config(\.experiment)?):Data")
 _LAYOUTS = {
@@ -412,7 +412,7 @@ def current(module: str) -> str:
 
 
 class _FormerModule(ModuleType):
-    """A module by its former name: what is read of it is read of today's."""
+    """A module under its former name: attributes are read from the present module."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -420,7 +420,7 @@ class _FormerModule(ModuleType):
         place, _, today = current(f"{self.__name__}.{name}").rpartition(".")
         if place == self.__name__:
             place, today = current(place), name
-        if place == self.__name__:  # a package of which nothing is left
+        if place == self.__name__:  # a package with no remaining modules
             raise AttributeError(f"module {place!r} has no attribute {name!r}")
         return getattr(importlib.import_module(place), today)
 

@@ -172,7 +172,7 @@ def add_start(directory: AnyPath, *, step: int, devices: str) -> bytes:
 
 
 def read_starts(directory: AnyPath) -> list[Start]:
-    """Return the starts of a run, the newest last; none where run.json is missing or damaged."""
+    """Return the starts of a run, the newest last; [] if run.json is missing or damaged."""
     try:
         content = json.loads((directory / RUN_FILE).read_bytes())
         return [_start(each) for each in content["starts"]]

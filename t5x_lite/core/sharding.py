@@ -1,26 +1,26 @@
-"""The device mesh, the table of logical axes, microbatches, and what processes tell each other.
+"""The device mesh, the table of logical axes, microbatches, and messages between processes.
 
 Parameters name their axes ("embed", "mlp", ...) where they are created; activations name theirs
-where they are constrained; `RULES` says which mesh axis each name is split over. A mesh of one
-device is a mesh: nothing here is special for one device, and nothing for one process.
+where they are constrained; `RULES` maps each name to the mesh axis that it is split over. A single
+device is a mesh of size 1: neither it nor a single process is a special case.
 
     mesh = make_mesh(MeshConfig(fsdp=2))    # 8 devices: data 4, fsdp 2, the other axes 1
     shardings(mesh, {"kernel": ("embed", "mlp")})
     {"kernel": NamedSharding(mesh, PartitionSpec("fsdp", "tensor"))}
 
-Where the devices form several slices (TPU slices, GPU nodes), the links between them are slow: the
-outermost axes that can, `replica` first, are laid over them.
+If the devices form several slices (TPU slices, GPU nodes), the links between them are slow. The
+outermost axes that fit, `replica` first, are laid over the slices.
 
-A batch in parts that are run one after the other: how many there are, and which rows they have.
+A batch can be split into microbatches that run one after another:
 
     batch of 4 rows on 2 devices, 2 parts: rows 0 1 | 2 3
     the first part has rows 0 | 2, the second 1 | 3: every row stays on its device
 
-`Parts` says how many: a number, or tokens that a device may have at a time, which gives a number
-for each static shape of the batches. A loss of which rows meet all others of the batch
-(`objectives.base`) runs its parts "cached" or by "recompute": `train.step` has both.
+`Parts` gives their number, or the maximum tokens of a device, from which a number follows for each
+static shape of the batches. A loss that compares each row with the whole batch (`objectives.base`)
+runs its parts "cached" or by "recompute": `train.step` has both.
 
-What the processes of one run tell each other, and the threads of one process.
+Processes of one run exchange messages, and threads of one process are told when it ends.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ from t5x_lite.core.options import Count, check_bounds
 from t5x_lite.core.trees import Array, Axes, Batch
 
 MESH_AXES = ("replica", "data", "fsdp", "sequence", "tensor")
-"""From the least communication to the most: the last axis gets the nearest devices."""
+"""Axes from the least communication to the most: the last axis gets the nearest devices."""
 
 _BATCH_AXES = ("replica", "data", "fsdp")
 
@@ -164,8 +164,8 @@ def hybrid_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
 def _slices(devices: Sequence[Any]) -> tuple[str, int]:
     """Return the attribute that identifies a device's slice, and the number of slices.
 
-    JAX numbers TPU slices, and the nodes of a GPU job, by `slice_index`. GPUs without one are told
-    apart by their process, unless it has one GPU only: then nothing says what is near.
+    JAX numbers TPU slices, and the nodes of a GPU job, by `slice_index`. GPUs without one are
+    grouped by their process, unless each process has one GPU: then their links are unknown.
     """
     indices = {getattr(device, "slice_index", None) for device in devices}
     processes = {device.process_index for device in devices}
@@ -264,7 +264,7 @@ def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
 
 
 def put_whole(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
-    """Return a batch that every process has whole, onto the mesh; a device gets its own rows alone.
+    """Put a batch that every process holds completely onto the mesh; a device gets only its rows.
 
     Args:
       batch: NumPy arrays [B, length] by name, the same in all processes.
@@ -367,8 +367,8 @@ def data_parallelism(mesh: Mesh) -> int:
 def traced_kind() -> str:
     """Return the kind of the mesh's devices, or of the first device without a mesh.
 
-    It is a name such as "TPU v5 lite", "NVIDIA H100 80GB HBM3" or "cpu". Those of the mesh need not
-    be attached.
+    It is a name such as "TPU v5 lite", "NVIDIA H100 80GB HBM3" or "cpu". The devices of the mesh
+    need not be attached.
     """
     mesh = jax.sharding.get_abstract_mesh()
     device = None if mesh.empty else mesh.abstract_device
@@ -442,8 +442,8 @@ class Parts:
         check_bounds(self, prefix="microbatches: ")
         if self.tokens is not None and self.count > 1:
             raise InputError(
-                f"microbatches {self.count} and tokens_per_part {self.tokens} both say how many "
-                "parts a batch has: give one of them"
+                f"microbatches {self.count} and tokens_per_part {self.tokens} both set the number "
+                "of parts of a batch: give one of them"
             )
 
     @property
@@ -478,11 +478,11 @@ class Parts:
 
 
 def tokens_of_row(batch: Mapping[str, Any]) -> int:
-    """Return tokens of a row, padding included, of all texts that a model reads.
+    """Return the tokens of a row, padding included, of all texts that a model reads.
 
     Args:
-      batch: features [B, ...], or their shapes; those that hold tokens end in "_tokens", and those
-        that are only predicted in "_target_tokens".
+      batch: features [B, ...], or their shapes; names of token features end in "_tokens", and names
+        of predicted ones in "_target_tokens".
     """
     read = [name for name in batch if name.endswith("_tokens") and "_target_" not in name]
     return sum(math.prod(batch[name].shape[1:]) for name in read)
@@ -491,7 +491,7 @@ def tokens_of_row(batch: Mapping[str, Any]) -> int:
 def check_microbatches(
     batch_size: int, microbatches: int, mesh: Mesh, *, named: str | None = None
 ) -> None:
-    """Raise InputError for a batch whose microbatches cannot be divided among the devices.
+    """Raise InputError for a batch with microbatches that cannot be divided among the devices.
 
     Args:
       batch_size: rows of the global batch.
@@ -511,8 +511,8 @@ def check_microbatches(
 def split_batch(batch: Batch, microbatches: int, mesh: Mesh) -> dict[str, Array]:
     """Return microbatches [microbatches, B / microbatches, ...] of arrays [B, ...], inside a jit.
 
-    Number i has the rows i, i + microbatches, i + 2 * microbatches and so on: those of one device
-    stay on it.
+    Microbatch i has the rows i, i + microbatches, i + 2 * microbatches and so on, so every row
+    stays on its device.
     """
     check_microbatches(len(next(iter(batch.values()))), microbatches, mesh)
 
@@ -540,7 +540,7 @@ _BYTES = 400
 
 
 ending = threading.Event()
-"""Whether a signal asks this process to end, where it is alone: what waits for long gives up."""
+"""Event that is set when a signal asks this process to end, if it is the only one of the run."""
 
 
 class Ended(Exception):

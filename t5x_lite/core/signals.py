@@ -10,18 +10,18 @@ A signal raises KeyboardInterrupt or `Terminated` in the main thread. Five thing
 - The interpreter is not finalized after a signal or an error. Its finalization runs destructors of
   XLA and TensorFlow while their threads still work: a segmentation fault, or a process that never
   ends.
-- During an import nothing is raised: extension modules abort the process. It ends at once, and what
-  is unfinished is removed.
+- During an import no exception is raised, because extension modules would abort the process. The
+  process ends at once, and unfinished files are removed.
 - Python drops an exception that is raised in a destructor or a garbage collection callback, such as
   JAX's. `watching` then raises the signal again.
-- The main thread may be in C++ for minutes, as in a compilation. A thread of its own then removes
-  unfinished files and ends the process after `GRACE_SECONDS`, or at a second signal.
-- SIGHUP comes when the terminal is closed. Writing to it would fail from then on, so that output
-  goes to /dev/null. Under `nohup` the signal is ignored.
+- The main thread may be in C++ for minutes, for example in a compilation. A separate thread then
+  removes unfinished files and ends the process after `GRACE_SECONDS`, or at a second signal.
+- SIGHUP comes when the terminal is closed. Writing to it would fail from then on, so output goes to
+  /dev/null. Under `nohup` the signal is ignored.
 
 Importing this module costs nothing: no JAX, no NumPy.
 
-Imports of what imports TensorFlow, without the log lines of its C++.
+Modules that import TensorFlow can be imported without the log lines of its C++.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_SECONDS = 5.0
-"""How long the main thread may take to clean up after a signal."""
+"""Time for the main thread to clean up after a signal."""
 _EXIT_SECONDS = 30.0
-"""How long functions of `atexit` may take after an error."""
+"""Maximum time of `atexit` functions after an error."""
 _SAME_SECONDS = 1.0
-"""A second signal within this time is the first one again: some launchers pass on Ctrl-C too."""
+"""Time in which a second signal counts as the first: some launchers also pass on Ctrl-C."""
 _AGAIN_SECONDS = 0.05
 _LINES = {
     signal.SIGINT: "error: interrupted",
@@ -54,7 +54,7 @@ standard_errors = [2]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came; whatever cleans up after Ctrl-C does so after it, too."""
+    """SIGTERM or SIGHUP; cleanup code for Ctrl-C also handles it."""
 
     def __init__(self, signum: int = signal.SIGTERM) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def interruption(signum: int) -> KeyboardInterrupt:
 
 
 def leave_terminal(signum: int) -> None:
-    """Send what is written to a terminal to /dev/null if the signal says that it was closed."""
+    """Redirect output from a terminal to /dev/null if the signal reports that it was closed."""
     if signum != signal.SIGHUP:
         return
     for descriptor in (1, *standard_errors):
@@ -217,7 +217,7 @@ class Watch:
             signal.set_wakeup_fd(descriptor)
             sys.unraisablehook, threading.excepthook = before
             if not self.signum:
-                sent.close()  # its end is that of the thread
+                sent.close()  # this ends the thread
 
     def finish(self) -> None:
         """Ignore signals from here on; the process ends with the command's own code."""

@@ -1,14 +1,14 @@
 """Parameters that are computed from other, stored parameters.
 
-A checkpoint, an optimizer and a train state hold the stored parameters. A module reads what the
-views make of them, and the gradient goes back through the views to what is stored.
+A checkpoint, an optimizer and a train state hold the stored parameters. A module reads the
+parameters that the views compute, and the gradient goes back through the views.
 
     views = (Same("decoder/mlp/*", "encoder/mlp/*"),)
     seen = read(views, stored)       # decoder/mlp/wi/kernel is the array of encoder/mlp/wi/kernel,
     stored = write(views, seen)      # which is stored once
 
-A pattern is the path of one array, or ends in "/*" and means all arrays below it. Views are read in
-their order and written in the opposite one. Nothing here knows of modules.
+A pattern is the path of one array, or ends in "/*" and matches all arrays below it. Views are read
+in their order and written in the opposite one. This module does not depend on the model's modules.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ Flat = Mapping[str, Any]
 
 @runtime_checkable
 class View(Protocol):
-    """One statement about parameters; its methods take and give leaves by path.
+    """One relation between parameters; its methods take and give leaves by path.
 
     Attributes:
       computes: True if reading makes new arrays instead of only moving stored ones.
@@ -37,15 +37,15 @@ class View(Protocol):
     computes: ClassVar[bool]
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return shapes and logical axes of what is stored, from those of what is read.
+        """Return shapes and logical axes of the stored parameters, given the read ones.
 
         Raises:
-          ValueError: the parameters are not those that the view is about.
+          ValueError: if the view does not fit the parameters.
         """
         ...
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """Return the stored parameters of a model that was just initialised."""
+        """Return the stored parameters of a newly initialized model."""
         ...
 
     def read(self, stored: Flat) -> dict[str, Any]:
@@ -53,11 +53,11 @@ class View(Protocol):
         ...
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Return the stored parameters of which `read` makes these: for import, and for --init."""
+        """Return stored parameters that `read` turns into `seen`: for import, and for --init."""
         ...
 
     def mentions(self, path: str) -> bool:
-        """Return True if the array at a path has to do with the view."""
+        """Return True if the view affects the array at a path."""
         ...
 
 
@@ -127,25 +127,25 @@ class Difference:
     computes: ClassVar[bool] = True
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the shapes and axes as they are.
+        """Return the shapes and axes unchanged.
 
         Raises:
-          ValueError: nothing is at `path`, or the arrays at `base` are others.
+          ValueError: if nothing is at `path`, or the arrays at `base` differ.
         """
         _check_alike(self.path, self.base, shapes)
         return dict(shapes), dict(axes)
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """Zeros in place of the arrays."""
+        """Return zeros instead of the arrays."""
         return {**seen, **{path: jnp.zeros_like(seen[path]) for path in _at(self.path, seen)}}
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """Return sums in place of the differences."""
+        """Return sums instead of the differences."""
         sums = {p: _sum(stored[self._base(p)], stored[p]) for p in _at(self.path, stored)}
         return {**stored, **sums}
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Differences in place of the sums."""
+        """Return differences instead of the sums."""
         less = {p: _difference(seen[p], seen[self._base(p)]) for p in _at(self.path, seen)}
         return {**seen, **less}
 
@@ -172,7 +172,7 @@ class Repeat:
     computes: ClassVar[bool] = True
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return shapes and axes without the first axis, that of the layers.
+        """Return shapes and axes without the first axis, which is for the layers.
 
         Raises:
           ValueError: nothing is at `path`, or there is another number of layers.
@@ -205,7 +205,7 @@ class Repeat:
 
 
 def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, Axes]:
-    """Shapes and logical axes of what is stored, two nested dicts, from those of what is read."""
+    """Return shapes and axes of the stored parameters, two nested dicts, given the read ones."""
     if not views:
         return shapes, axes
     its_shapes, its_axes = trees.flatten(shapes), trees.flatten(axes)
@@ -215,7 +215,7 @@ def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, A
 
 
 def fresh(views: Sequence[View], seen: Params) -> Params:
-    """Return the stored parameters of a model that was just initialised."""
+    """Return the stored parameters of a newly initialized model."""
     return _through([view.fresh for view in reversed(views)], seen)
 
 
@@ -233,7 +233,7 @@ def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[
     try:
         seen = trees.flatten(read(views, trees.unflatten(arrays)))
     except KeyError as error:
-        raise ValueError(f"there are no parameters {error}") from error
+        raise ValueError(f"the model has no parameters {error}") from error
     return {
         path: leaf if isinstance(leaf, LazyArray) else _made(np.asarray(leaf))
         for path, leaf in seen.items()
@@ -245,12 +245,12 @@ def _made(array: np.ndarray) -> LazyArray:
 
 
 def write(views: Sequence[View], seen: Params) -> Params:
-    """Return the stored parameters of which `read` makes these."""
+    """Return stored parameters that `read` turns into `seen`."""
     return _through([view.write for view in reversed(views)], seen)
 
 
 def mentioned(views: Sequence[View], paths: Iterable[str]) -> set[str]:
-    """Return the paths that a view has to do with."""
+    """Return the paths that a view affects."""
     return {path for path in paths if any(view.mentions(path) for view in views)}
 
 

@@ -1,11 +1,11 @@
-"""Trackers: where a run's metrics go in addition to its work directory, through one protocol.
+"""Trackers: destinations of a run's metrics in addition to its work directory.
 
     --tracking.to tensorboard wandb mlflow my_trackers:Webhook --tracking.project summaries
 
-A tracker is made once, by a function or class that is called with a `TrackedRun`, and is then given
-every record of metrics. One of your own:
+A tracker is created once, by a function or class that is called with a `TrackedRun`, and then gets
+every record of metrics. A custom tracker:
 
-    # my_trackers.py, beside the config
+    # my_trackers.py, next to the config
     class Webhook:
         id = None                                   # or a name by which a resumed run finds it
 
@@ -37,7 +37,7 @@ from t5x_lite.core.options import did_you_mean
 from t5x_lite.core.remote import AnyPath, write_whole
 
 Outcome = Literal["finished", "interrupted", "failed"]
-"""How a run ended: at its last step, by a signal, to be resumed, or by an error."""
+"""End of a run: at its last step, by a signal (to be resumed), or by an error."""
 
 
 TRACKERS_FILE = "trackers.json"
@@ -75,14 +75,14 @@ class Tracking:
         for name in self.to:
             if name not in _SHIPPED and not all(name.partition(":")):
                 raise InputError(
-                    f"tracking.to {name!r} is none of {', '.join(_SHIPPED)}, and no module:name"
+                    f"tracking.to {name!r} is not one of {', '.join(_SHIPPED)} or a module:name"
                     f"{did_you_mean(name, _SHIPPED)}"
                 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """A run, as its trackers see it.
+    """A run, for its trackers.
 
     Attributes:
       directory: the work directory, or this machine's directory instead of a bucket.
@@ -184,7 +184,7 @@ class KnownIds:
         self._lock = threading.Lock()  # each tracker has a thread
 
     def get(self, name: str) -> str | None:
-        """Return the id that a tracker had; None where there is none, or the file is damaged."""
+        """Return the stored id of a tracker; None if it has none, or the file is damaged."""
         found = self._read().get(name)
         return found if isinstance(found, str) else None
 

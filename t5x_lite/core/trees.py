@@ -1,8 +1,8 @@
 """Types of arrays, and nested dicts of them by their paths "a/b/c".
 
-Words that the whole package shares: the dimension key and array aliases.
+The package shares this dimension key and array aliases.
 
-Dimension key, used in jaxtyping annotations and in einsum strings alike:
+Dimension key, used in jaxtyping annotations and in einsum strings:
 
     B batch          T query length   S key length    D d_model
     H heads          K d_kv           F d_ff          V vocabulary
@@ -13,8 +13,8 @@ decoder_loss_weights, and with packing *_segment_ids and *_positions.
 
 Nested dicts of leaves <-> paths "a/b/c": flatten, unflatten, partition, merge, overlaid.
 
-A tree is a nested dict whose keys are strings; everything that is no mapping is a leaf (an array,
-a shape, a tuple of axis names). A path is the keys joined by "/". For example
+A tree is a nested dict with string keys. Everything that is not a mapping is a leaf (an array, a
+shape, a tuple of axis names). A path is the keys joined by "/". For example
 
     {"encoder": {"norm": {"scale": s}}, "embedding": e}
 
@@ -40,10 +40,10 @@ Params: TypeAlias = Mapping[str, Any]
 """A nested dict of arrays; its paths, joined by "/", are public names."""
 
 Axes: TypeAlias = Mapping[str, Any]
-"""A nested dict of the same structure whose leaves are tuples of logical axis names."""
+"""A nested dict of the same structure, with tuples of logical axis names as leaves."""
 
 ComputeDtype = Literal["float32", "bfloat16"]
-"""Of activations; what is summed is float32."""
+"""Dtype of activations; sums are float32."""
 
 Batch: TypeAlias = Mapping[str, Any]
 """One batch: seqio's feature names to arrays [B, length]."""
@@ -103,7 +103,7 @@ def partition(
     """Split a tree in two by `predicate(path, leaf)`; `merge` puts the two together again.
 
     Returns:
-      (selected, rest), two nested dicts whose paths are disjoint.
+      (selected, rest), two nested dicts with disjoint paths.
     """
     selected: dict[str, Any] = {}
     rest: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def rename(
 
     Raises:
       ValueError: a rule matches no path, two paths get the same name, or the result's paths are not
-        `expected` (the message lists those that are missing and those that are unexpected).
+        `expected` (the message lists missing and unexpected paths).
     """
     renamed: dict[str, Any] = {}
     matched: set[str] = set()

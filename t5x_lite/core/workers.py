@@ -1,22 +1,22 @@
 """Work next to the main thread: processes, and a thread that reads ahead.
 
-Processes for `concurrent.futures` that a plain script and a notebook can start.
+`WorkerContext` starts processes for `concurrent.futures` in plain scripts and in notebooks:
 
     with ProcessPoolExecutor(8, mp_context=WorkerContext()) as pool: ...
 
-Processes are spawned, for the threads of TensorFlow and JAX do not survive a fork. What spawning
-does besides is omitted here:
+Processes are spawned, because the threads of TensorFlow and JAX do not survive a fork. Two effects
+of spawning are disabled:
 
-- it would run the main script again in every worker, with all that stands next to its call of ours,
-  unless the call is guarded by `if __name__ == "__main__"`: what workers need is in our modules;
-- a worker would look for its first modules in the current directory.
+- It would run the main script again in every worker, including its own call of the pool, unless
+  that is guarded by `if __name__ == "__main__"`. Workers only need modules of this package.
+- A worker would first search the current directory for modules.
 
-Elements of an iterator, made ahead of their time in a thread.
+`Prefetch` computes elements of an iterator ahead of time in a thread:
 
     ahead = Prefetch(iter_of_batches, depth=4)
     next(ahead)
 
-What the iterator raises is raised by next() at the element's place.
+An error of the iterator is raised by next() at the element's position.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _SECONDS = 5.0
 
 
 class WorkerContext(SpawnContext):
-    """A context of multiprocessing that remembers its processes, to say how one ended."""
+    """A multiprocessing context that remembers its processes, to report how one ended."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,8 +6,7 @@ turns the row text="Fine.", stars="5" of a JSONL, CSV, TSV, Parquet or Arrow fil
 
     {"inputs": "review: Fine.", "targets": "good"}
 
-`data.formats.table_splits` assigns the files of a directory to splits. The rows of several files
-are concatenated.
+`data.formats.table_splits` assigns files to splits. The rows of several files are concatenated.
 """
 
 import logging

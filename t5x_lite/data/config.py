@@ -240,8 +240,7 @@ class Scheduled(Bucketed):
     of a row of `Groups` sets its length, counting all passages that it may sample.
 
     Attributes:
-      small: minimum examples of a cache in a length group; a smaller group joins the next longer
-        one.
+      small: minimum examples of a cache in a length group; a smaller group joins the next longer.
       drop: minimum examples of a group after joining; a smaller group, or one that does not fill a
         batch, is never used.
     """

@@ -18,11 +18,9 @@ A pseudo-random order of any number of examples needs no memory:
 A shuffle buffer mixes only neighbors, and a shuffled list of indices must be kept. Here the
 position of each example is computed. A Feistel network (Luby and Rackoff 1988) permutes the next
 power of four, and a value outside of [0, size) is permuted again until it is inside (cycle walking,
-Black and Rogaway 2002). The implementation is our own, so that library versions do not change the
-order.
+Black and Rogaway 2002). The code is our own, so the order does not change with library versions.
 
-The tasks of a mixture have rates from their numbers of examples (Raffel et al. 2020, section
-3.5.2):
+The tasks of a mixture have rates by their numbers of examples (Raffel et al. 2020, 3.5.2):
 
     rate_num_examples(392_702, maximum=2**16)                   # 65536.0: proportional, at most K
     rate_num_examples(250, maximum=2**21, temperature=2.0)      # 15.81...: K before the root
@@ -231,8 +229,7 @@ class Mixing:
     Attributes:
       by: "examples" samples tasks in proportion to their numbers of training examples; "equal"
         samples all equally often.
-      maximum: the paper's K, the maximum number of examples that a task counts as; None disables
-        the limit.
+      maximum: the paper's K, the maximum examples that a task counts as; None disables the limit.
       temperature: the paper's T: a rate is the number's T-th root; 1 is proportional.
       unlabelled: the number of examples that a mixture's unlabelled text counts as, which is its
         rate: neither `maximum` nor `temperature` changes it. None keeps the mixture's value.

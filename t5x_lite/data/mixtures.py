@@ -33,8 +33,7 @@ class Member:
 
     Attributes:
       task: its name, "module:function".
-      examples: number of training examples, from which data.mixing computes the rate; None counts
-        them.
+      examples: training examples, from which data.mixing computes the rate; None counts them.
       maximum: maximum number of training examples that it counts as, independent of
         data.mixing.maximum; None sets no limit for this task.
       rate: a constant rate, instead of the one from data.mixing; 0 is a task that is evaluated and

@@ -1,19 +1,19 @@
 """Beam search with the length rules of T5X and of transformers.
 
-W live beams grow by a token a step. Of their continuations the 2 W likeliest are looked at, so that
-W of them continue even if all beams end at once; those that end compete for W finished places by a
-score that makes up for length. k is the number of tokens, the EOS included.
+W live beams grow by one token per step. The 2 W likeliest continuations are considered, so that W
+remain even if all beams end at once. Finished continuations compete for W ranks by a score that
+compensates for length. k is the number of tokens, the EOS included.
 
 | | "t5x" (t5x/decoding.py) | "hf" (transformers, generation/utils.py) |
 |---|---|---|
 | score | log p / ((5 + k) / 6)^penalty, k with the prompt | log p / k^penalty, k without it |
 | what may finish | every EOS among the 2 W | an EOS among the first W |
 | an input is done | when no live beam could beat the worst finished one | by early_stopping |
-| at max_length | live beams are lost, unless none is finished | the first W finish as they are |
+| at max_length | live beams are lost, unless none is finished | the first W finish unchanged |
 
 Constraints are applied to log-probabilities, which are not normalized again, as in transformers.
-Where fewer than num_return outputs are finished the best live ones follow them, with their plain
-log-probability as score; T5X does so where none is.
+If fewer than num_return outputs are finished, the best live ones follow them, with their plain
+log-probability as score; T5X does so only if no output is finished.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class T5XRule:
     Attributes:
       penalty: its alpha.
       max_length: maximum new tokens.
-      nothing: the score of an empty place.
+      nothing: the score of an empty rank.
     """
 
     penalty: float
@@ -59,7 +59,7 @@ class T5XRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Return the continuations that end, and those that may take a finished rank.
+        """Return the continuations that end, and the ones that may take a finished rank.
 
         Args:
           eos: True for continuations that end with the EOS.
@@ -144,7 +144,7 @@ class _Beams(NamedTuple):
     parents: Any  # int32 [B, W], the beams before the step that the live ones continue
     finished: Any  # int32 [B, W, H]
     finished_scores: Any  # float32 [B, W]
-    filled: Any  # bool [B, W], which finished places are taken
+    filled: Any  # bool [B, W], True for taken finished ranks
     done: Any  # bool [B]
 
 
@@ -214,7 +214,7 @@ def _rule(decoding: Decoding) -> Rule:
 
 
 def _first(history: Array, rule: Rule, ended: Array | None, *, width: int) -> _Beams:
-    """Return the beams before the first token, of which one counts: the others are its equals."""
+    """Return the beams before the first token; only the first counts, because all are equal."""
     batch_size = history.shape[0] // width
     live = history.reshape(batch_size, width, -1)
     empty = jnp.full((batch_size, width), rule.nothing, jnp.float32)

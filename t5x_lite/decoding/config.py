@@ -31,27 +31,27 @@ _WHOLE = ("max_decode_length", "num_beams", "num_return", "top_k", "min_length",
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """Choices of a search; lengths count new tokens, those after the prompt.
+    """Settings of a search; lengths count new tokens, without the prompt.
 
     Attributes:
       max_decode_length: maximum tokens, the EOS included.
       num_beams: 1 is greedy, or sampling with a temperature.
       length_rule: length rule of beam search, "t5x" or "hf" (see `t5x_lite.decoding.beam`).
       length_penalty: exponent of the rule; None is 0.6 for "t5x" and 1.0 for "hf".
-      early_stopping: of the rule "hf", as transformers has it: True stops at num_beams outputs,
-        False when the best beam, were it to end now, is worse than all of them, "never" when it
-        could not get better by max_decode_length.
+      early_stopping: stopping of the rule "hf", as in transformers: True stops at num_beams
+        outputs, False when the best beam, if it ended now, would be worse than all of them, "never"
+        when it could not become better by max_decode_length.
       num_return: outputs of each input, best first.
-      temperature: 0 takes the best token, from 1e-6 on the logits are divided by it and sampled
-        from.
+      temperature: 0 takes the best token; from 1e-6 on, tokens are sampled from the logits divided
+        by it.
       top_k: samples among the k likeliest tokens; 0 among all.
       top_p: nucleus sampling: keeps the smallest set of tokens with this probability.
       min_p: samples among tokens at least this likely, relative to the likeliest.
       seed: random seed for sampling, in [0, 2**32).
-      min_length: tokens at least, the EOS not counted.
-      no_repeat_ngram: no sequence of so many tokens comes twice in an output and its prompt; 0
-        allows it. What the input says does not count, that of a language model neither.
-      eos_id: ends an output.
+      min_length: minimum tokens, the EOS not counted.
+      no_repeat_ngram: no sequence of this many tokens repeats in an output and its prompt; 0
+        disables it. Sequences of the input do not count, also for a language model.
+      eos_id: token that ends an output.
       max_length: the former name of max_decode_length, which is rejected.
     """
 

@@ -100,7 +100,7 @@ def sample(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
-    """Draw num_return outputs of each input, sorted by their scores; see `decode`."""
+    """Sample num_return outputs for each input, sorted by their scores; see `decode`."""
     num = decoding.num_return
     start = begin(model, inputs, prompt=prompt, num=num, max_length=decoding.max_decode_length)
     row_keys = sample_keys(keys, num)

@@ -1,25 +1,26 @@
-"""Sampling, the largest of many logits, and what an output may not say.
+"""Sampling, the largest of many logits, and constraints of outputs.
 
-Sampling: temperature, top-k, top-p, min-p in this order, each over what the one before left.
+Sampling applies temperature, top-k, top-p, min-p in this order, each to the remaining tokens.
 
 Definitions of transformers (generation/logits_process.py). A request brings its own key and
 the step number is folded into it, so what is sampled for it does not depend on what else is in the
 batch.
 
-The largest of many logits, exactly, in two stages.
+The largest of many logits are found exactly, in two stages.
 
-A row's k largest values lie in the k blocks whose maxima are largest, so one pass over the
-vocabulary finds the maxima and everything else sees k blocks. XLA's own argmax and top-k over
-32128 logits take 15 and 6 times as long on CPU. Equal values come in the order of their ids, as
-with `jnp.argmax` and `jax.lax.top_k`.
+A row's k largest values are in the k blocks with the largest maxima. One pass over the vocabulary
+finds the maxima, and everything else only reads k blocks. XLA's own argmax and top-k over 32128
+logits take 15 and 6 times as long on CPU. Equal values come in the order of their ids, as with
+`jnp.argmax` and `jax.lax.top_k`.
 
-What an output may not say: pure functions that set logits to minus infinity.
+Constraints are pure functions that set logits to minus infinity.
 
-Both are those of transformers (MinNewTokensLengthLogitsProcessor, NoRepeatNGramLogitsProcessor).
-The n-grams are those of what is said: start token 0, prompt and new tokens. Those of the input do
-not count. For an encoder-decoder that is transformers' rule; of a language model it counts the
-input's n-grams too, which here would depend on whether an input is a prefix or a prompt, so that
-one request meant two things: an output may repeat its input with every model.
+Both constraints are transformers' (MinNewTokensLengthLogitsProcessor,
+NoRepeatNGramLogitsProcessor). N-grams are counted in the start token 0, the prompt and new tokens,
+but not in the input. For an encoder-decoder this is transformers' rule. For a language model
+transformers also counts the input's n-grams. Here that would depend on whether an input is a prefix
+or a prompt, and one request would have two meanings; so an output may repeat its input with every
+model.
 
     no_repeat_ngram(logits, [[0, 5, 6, 5, .]], length=4, size=2)    5 was followed by 6: not again
 """
@@ -50,8 +51,8 @@ def top_k(logits: Float[Array, "R V"], k: int) -> tuple[Float[Array, "R k"], Int
     """Return the k largest logits of each row and their ids, largest first.
 
     Args:
-      logits: no NaN.
-      k: at most V.
+      logits: values without NaN.
+      k: number of values, up to V.
     """
     num_rows, size = logits.shape
     if size % BLOCK or size // BLOCK <= 2 * k:
@@ -128,7 +129,7 @@ def request_keys(seed: int | UInt32[Array, " B"], numbers: UInt32[Array, " B"]) 
 
     Args:
       seed: seed of all requests, or one of each; in [0, 2**32).
-      numbers: number of each row's request among those that share a seed.
+      numbers: index of each row's request among the requests with the same seed.
     """
     seeds = jnp.broadcast_to(jnp.asarray(seed, jnp.uint32), numbers.shape)
     return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(
@@ -137,7 +138,7 @@ def request_keys(seed: int | UInt32[Array, " B"], numbers: UInt32[Array, " B"]) 
 
 
 def sample_keys(keys: Key[Array, " B"], num: int) -> Key[Array, " R"]:
-    """Keys of `num` samples of each request, row-major; those of the first do not depend on num."""
+    """Return keys of `num` samples per request, row-major; the first ones do not depend on num."""
     folded = jax.vmap(
         lambda key: jax.vmap(lambda sample: jax.random.fold_in(key, sample))(jnp.arange(num))
     )(keys)

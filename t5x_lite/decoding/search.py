@@ -1,18 +1,18 @@
 """The base of all searches: the model laid out for decoding, and the first new token.
 
-A search works on R rows, of which `num` belong to each of the B inputs: row b * num + w. Its
+A search works on R rows; `num` of them belong to each of the B inputs: row b * num + w. Its
 history holds the decoder's whole sequence, so that all rows are at the same column:
 
     . . 0 | _ _ _ _      no prompt          -1 (.) on the left of the shorter prompts
     0 7 8 | _ _ _ _      prompt 7 8         0 (_) where the new tokens go
 
-A model laid out for decoding, once for many searches (docs/adr/0012).
+The parameters are laid out for decoding once, for many searches (docs/adr/0012):
 
     prepare = Preparation(bind)
     tokens, scores = jax.jit(decode)(prepare(params), inputs)    # made by the first call
 
-Laid out, a model has its decoder's layers one by one, and the products of one input as one product
-with transposed kernels. What it computes is the same.
+Laid out, a model has its decoder's layers one by one, and matrix products with the same input are
+one product with transposed kernels. The results do not change.
 """
 
 from collections.abc import Callable
@@ -106,7 +106,7 @@ def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
     """Return the start token and the prompt (right-padded with 0), left-padded with -1."""
     batch_size, width = prompt.shape
     missing = width - jnp.sum(prompt > 0, axis=1, keepdims=True)
-    column = jnp.arange(width + 1) - missing  # of [start, *prompt]
+    column = jnp.arange(width + 1) - missing  # column of [start, *prompt]
     start = jnp.full((batch_size, 1), START_ID, jnp.int32)
     tokens = jnp.concatenate([start, prompt.astype(jnp.int32)], axis=1)
     aligned = jnp.take_along_axis(tokens, jnp.maximum(column, 0), axis=1)

@@ -4,29 +4,29 @@
     search.add(vectors, ["a", "b", "c"])                # float32 [n, D], as often as there are more
     search.results()                                    # [[("b", 0.9), ("c", 0.7)], ...]
 
-What is held is the best so far, of each query, and one chunk of documents: the corpus may be larger
-than any memory. Of equal scores the document that came first is the better one, however the
-documents were divided into chunks and over devices.
+Only the best documents of each query so far and one chunk of documents are held, so the corpus may
+be larger than any memory. Documents with equal scores rank in their order in the corpus, however
+they were divided into chunks and over devices.
 
-The best `depth` of n scores are looked for in groups of G neighbours: they are all in the `depth`
-groups of the largest maxima, where of equal maxima the first group counts. A document of another
-group has `depth` groups before its own, each with a document that is better than it. So n/G maxima
-and depth*G scores are sorted instead of n.
+The best `depth` of n scores are searched in groups of G neighbors. They are all in the `depth`
+groups with the largest maxima, where on ties the first group counts: before a document of any other
+group there are `depth` groups, each with a better document. So n/G maxima and depth*G scores are
+sorted instead of n.
 
-The exact search of a corpus in files, which a killed command continues with.
+A killed command resumes the exact search of a corpus in files:
 
     best = search_shards(shards, queries, depth=1000, state="run.trec.partial.npz", identity={...})
-    rankings_of(best, ["q1", "q2"], shards.name)       # what `data.formats.rankings` writes
+    rankings_of(best, ["q1", "q2"], shards.name)       # input of `data.formats.rankings`
 
-The corpus is mapped and goes through the device a block at a time: the best so far of each query
-and two blocks are in memory. They are saved every minute with what makes the search the same.
+The corpus is memory-mapped and goes through the device block by block: the best so far of each
+query and two blocks are in memory. They are saved every minute with the identity of the search.
 
-The best scores of a chunk of documents on a CPU, by NumPy, in three passes over them.
+On a CPU, NumPy finds the best scores of a chunk of documents in three passes:
 
-    least   of each query the k-th largest of the maxima of groups of documents: k documents have as
-            much at least, so the best k are among those that do
-    some    the documents that have as much, and more than the k-th of the best so far
-    best    of these and the best so far, sorted; of equal ones the earlier first
+    least   for each query the k-th largest of the maxima of groups of documents: at least k
+            documents score this or more, so the best k are among them
+    some    documents that score this or more, and more than the k-th of the best so far
+    best    these documents and the best so far, sorted; on ties the earlier first
 
 XLA's sort of a whole chunk takes three times as long as the product (docs/benchmarks.md).
 """
@@ -63,7 +63,7 @@ from t5x_lite.data.formats.vectors import Block, VectorShards
 _logger = logging.getLogger(__name__)
 
 _WIDTH = 16
-"""Documents of a group at most."""
+"""Maximum documents of a group."""
 
 
 def better(
@@ -78,12 +78,12 @@ def better(
     """Return the best so far and of a chunk: descending scores, and the numbers of the documents.
 
     Args:
-      scores: scores of the best so far, descending; -inf where there are fewer.
-      rows: their numbers; -1 where there are fewer.
+      scores: scores of the best so far, descending; -inf if there are fewer.
+      rows: their numbers; -1 if there are fewer.
       product: product of queries and documents; it is changed.
       own: index in the chunk of each query's skipped document, or a negative number.
       count: number of documents in the chunk; later rows are padding.
-      first: number of the first document, if there is no `start`.
+      first: number of the chunk's first document.
     """
     num = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parts = [part for part in np.array_split(np.arange(len(product)), num) if len(part)]
@@ -139,7 +139,7 @@ def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
 def _first_of_equal(query: np.ndarray, is_least: np.ndarray, depth: int) -> np.ndarray:
     """Return True above a query's least score, and for the first `depth` equal to it."""
     before = np.cumsum(is_least) - is_least
-    starts = np.searchsorted(query, query)  # of each the first of its query
+    starts = np.searchsorted(query, query)  # index of the first entry of the same query
     return ~is_least | (before - before[starts] < depth) if len(query) else is_least
 
 
@@ -151,17 +151,17 @@ def _nth(query: np.ndarray, num: int) -> np.ndarray:
 
 _QUERIES_AT_ONCE = 1024
 _NONE = -1
-"""The number of a document that is none."""
+"""Number that marks a missing document."""
 MOST_DOCUMENTS = 2**31 - 1
-"""Their numbers are int32."""
+"""Maximum number of documents: their numbers are int32."""
 
 
 class Best(NamedTuple):
-    """The best documents of queries: what a search can continue from.
+    """The best documents of queries, from which a search can resume.
 
     Attributes:
-      scores: scores, descending; -inf where there are fewer documents.
-      rows: their numbers, from 0 in the order in which they came; -1 where there are fewer.
+      scores: scores, descending; -inf if there are fewer documents.
+      rows: document numbers, from 0 in the order in which they came; -1 if there are fewer.
       seen: documents that were searched.
     """
 
@@ -180,11 +180,10 @@ class ExactSearch:
         query or for all, skips no document.
       mesh: mesh with the devices that share the documents; if None, the first device.
       start: the best of the documents that were searched before, in another process.
-      first: number of the first document, if there is no `start`.
-      chunk: documents that a shorter chunk is filled up to, so that the last one has the shape of
-        the others.
-      keeps_names: True if `results` is called instead of `best`: all documents need names, and
-        those of `start` have none.
+      first: number of the first document, if `start` is None.
+      chunk: minimum rows of a chunk; a shorter one is padded, so that all have the same shape.
+      keeps_names: True if `results` is called instead of `best`: all documents need names, so
+        `start` must be None.
     """
 
     def __init__(
@@ -241,7 +240,7 @@ class ExactSearch:
         """
         check_vectors(vectors, what="a document")
         if self._seen + len(vectors) > MOST_DOCUMENTS:
-            raise InputError(f"a search takes {MOST_DOCUMENTS} documents at most: divide them")
+            raise InputError(f"a search takes up to {MOST_DOCUMENTS} documents: divide them")
         self.wait()  # until here the device was at work on the chunk before
         # One shape for all chunks but larger ones.
         self._chunk = max(self._chunk, -(-len(vectors) // self._parts) * self._parts)
@@ -319,8 +318,8 @@ def check_vectors(vectors: np.ndarray, *, what: str) -> None:
     Raises:
       InputError: one is not finite.
     """
-    with np.errstate(all="ignore"):  # of squares that overflow the vectors are looked at
-        squares = np.vdot(vectors, vectors)  # BLAS: a fifth of the time of looking at all
+    with np.errstate(all="ignore"):  # if squares overflow, the vectors themselves are checked
+        squares = np.vdot(vectors, vectors)  # BLAS: a fifth of the time of checking all values
     if not np.isfinite(squares) and not np.isfinite(vectors).all():
         raise InputError(
             f"the vector of {what} is not finite: the checkpoint's weights are broken, or the "
@@ -329,7 +328,7 @@ def check_vectors(vectors: np.ndarray, *, what: str) -> None:
 
 
 def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
-    """Return the array with rows of a value behind it; itself where it has as many."""
+    """Append rows of a value up to a number of rows; return the array itself if it has as many."""
     if len(array) == rows:
         return array
     filled = np.full((rows, *array.shape[1:]), value, array.dtype)
@@ -338,8 +337,8 @@ def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
 
 
 _Held = tuple[tuple[Array, Array, Array], tuple[Array, Array]]
-"""The scores of the best so far, falling, and their numbers, and of each query a place in the chunk
-that is skipped; then how many documents the chunk has, and the number of its first."""
+"""Scores of the best so far, descending, their numbers, and for each query the position in the
+chunk that is skipped; then the chunk's number of documents, and the number of its first."""
 
 
 @functools.lru_cache(maxsize=32)
@@ -353,7 +352,7 @@ def _better(
     """Merge the best so far with a chunk: scores [Q, depth] and numbers of documents."""
     queries, held = asked
     shared = documents.reshape(parts, -1, documents.shape[1])
-    # In float32 also where a device would round the factors: the search is exact.
+    # In float32 even if a device would round the factors: the search is exact.
     product = jnp.einsum("QD,WND->QWN", queries, shared, precision=jax.lax.Precision.HIGHEST)
     return _best_of(held, product, depth=depth, parts=parts)
 
@@ -369,7 +368,7 @@ def _best_of(
     places = inside + jnp.arange(parts, dtype=jnp.int32)[:, None] * size
     best, places = (x.reshape(len(product), -1) for x in (best, places))
     places = jnp.where(best == -jnp.inf, _NONE, places + first)
-    # Of equal elements top_k takes the one with the lower index: earlier documents stand first.
+    # Among equal elements top_k takes the lower index: earlier documents come first.
     scores, order = jax.lax.top_k(jnp.concatenate([scores, best], axis=1), depth)
     rows = jnp.take_along_axis(jnp.concatenate([rows, places], axis=1), order, axis=1)
     return scores, rows
@@ -394,9 +393,9 @@ def _top(scores: Float[Array, "Q W N"], depth: int) -> tuple[Array, Array]:
 
 SAVE_SECONDS = 60.0
 _BLOCK_BYTES = 64 << 20
-"""Of the vectors of a block, about."""
+"""Approximate bytes of the vectors of a block."""
 _SCORE_BYTES = 128 << 20
-"""Of the scores of a block for the queries that are compared at once, about."""
+"""Approximate bytes of a block's scores for the queries that are compared at once."""
 
 
 def search_shards(
@@ -416,16 +415,16 @@ def search_shards(
       shards: the corpus.
       queries: their vectors.
       depth: maximum documents per query.
-      names: names of the queries: the document of a query's own name is skipped; None, for one or
-        for all, passes over nothing.
+      names: names of the queries: the document with a query's name is skipped; None, for one or
+        for all, skips no document.
       mesh: mesh with the devices that share the corpus.
       part: shard of the corpus, in complete blocks; only it is searched.
-      state: the file that holds the best so far; None saves none. It stays at the end.
+      state: the file that holds the best so far, which remains at the end; None saves nothing.
       identity: JSON that identifies the search.
 
     Raises:
-      InputError: vectors and queries have other sizes, a vector is not finite, or the state is of
-        another search.
+      InputError: if vectors and queries have different sizes, a vector is not finite, or the state
+        belongs to another search.
     """
     _check_sizes(queries, shards)
     rows = block_rows(shards.size, queries=len(queries))
@@ -435,7 +434,7 @@ def search_shards(
     start = None if state is None else _saved(state, identity or {})
     if start is not None:
         first = start.seen
-        _logger.info("going on after %d of %d documents", first, len(shards))
+        _logger.info("resuming after %d of %d documents", first, len(shards))
     search = ExactSearch(
         queries,
         depth=depth,
@@ -527,8 +526,8 @@ def rescored(
 def _check_sizes(queries: np.ndarray, shards: VectorShards) -> None:
     if queries.shape[1] != shards.size:
         raise InputError(
-            f"the vectors of the queries have {queries.shape[1]} numbers, and those of the corpus "
-            f"{shards.size}: one encoder must have made both"
+            f"query vectors have {queries.shape[1]} dimensions, but corpus vectors have "
+            f"{shards.size}: both must come from the same encoder"
         )
 
 

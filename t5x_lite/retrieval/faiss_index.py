@@ -1,16 +1,16 @@
-"""Approximate indexes of faiss: IVF, product quantisation, HNSW; and its exact one.
+"""Approximate indexes of faiss: IVF, product quantization, HNSW; and its exact one.
 
     build("corpus.hnsw", shards, "HNSW32,Flat", settings=Settings(ef_construction=200))
     index = FaissIndex.open("corpus.hnsw")
     index.search(queries, depth=100, ef_search=128)     # Best: scores and numbers [Q, depth]
 
-    Flat              all vectors as they are: exact
-    IVFn,Flat         n lists around centroids, of which `nprobe` are searched; n about 4 sqrt(N)
+    Flat              all vectors unchanged: exact
+    IVFn,Flat         n lists around centroids; `nprobe` of them are searched; n about 4 sqrt(N)
     IVFn,PQm          the same, each vector in m bytes: small, and lossy
-    HNSWm,Flat        a graph of m neighbours: fast, with high recall, large, and slow to build
+    HNSWm,Flat        a graph of m neighbors: fast, with high recall, large, and slow to build
 
-Scores are dot products. The lists' centroids and the bytes' codes are trained on vectors that a
-seed draws. Threads are set to one number, for the same index and the same order everywhere.
+Scores are dot products. The lists' centroids and the bytes' codes are trained on vectors that are
+sampled by a seed. The number of threads is fixed, for the same index and order on every machine.
 
 Sources: Johnson, Douze and Jegou 2019, arXiv:1702.08734; Malkov and Yashunin 2018; faiss wiki,
 "Guidelines to choose an index".
@@ -50,14 +50,14 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings by which an index is made.
+    """Settings of an index.
 
     Attributes:
-      train_vectors: vectors that centroids and codes are trained on; None is 64 of each list, at
-        least 65,536, and at most all.
-      ef_construction: candidates that a vector of a graph chooses its neighbours from.
+      train_vectors: number of vectors to train centroids and codes on; None is 64 per list, with a
+        minimum of 65,536, or all vectors if there are fewer.
+      ef_construction: candidates from which a vector of a graph chooses its neighbors.
       seed: random seed for the sample of training vectors.
-      threads: threads of faiss; more than one makes graphs that differ from run to run.
+      threads: threads of faiss; with more than one, graphs differ from run to run.
     """
 
     train_vectors: int | None = None
@@ -67,24 +67,24 @@ class Settings:
 
 
 def usual_kind(documents: int) -> str:
-    """IVF with about 4 sqrt(N) lists, the usual first choice."""
+    """Return IVF with about 4 sqrt(N) lists, the usual first choice."""
     return f"IVF{max(1, round(4 * math.sqrt(documents)))},Flat"
 
 
 def build(
     directory: str, shards: VectorShards, kind: str, *, settings: Settings | None = None
 ) -> None:
-    """Write an index; the directory takes its name when it is complete.
+    """Write an index; the directory gets its name when it is complete.
 
     Args:
-      directory: must not be there.
+      directory: path that must not exist.
       shards: the corpus.
-      kind: as the factory of faiss names it.
+      kind: name of the index in faiss's factory.
       settings: settings of the index.
 
     Raises:
-      InputError: faiss is missing, the kind is none, there are too few vectors for it, or the
-        directory is there or cannot be written.
+      InputError: if faiss is missing, the kind is unknown, there are too few vectors for it, or the
+        directory exists or cannot be written.
     """
     faiss, how, target = library(), settings or Settings(), Path(directory)
     if target.exists():
@@ -125,7 +125,7 @@ def _fill(index: Any, shards: VectorShards) -> None:
 
 @contextlib.contextmanager
 def _name_for_faiss(path: Path, flags: int) -> Iterator[str]:
-    """Yield a name of a file that faiss takes: it takes no name whose bytes are not UTF-8."""
+    """Yield a file name for faiss, which only accepts names that are valid UTF-8."""
     name = str(path)
     if name.encode("utf-8", "replace") == os.fsencode(name):
         yield name
@@ -193,7 +193,7 @@ def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
 
 
 def _sample(shards: VectorShards, num: int, *, seed: int) -> Float[np.ndarray, "n D"]:
-    """Return vectors that the seed draws, in the order of the corpus."""
+    """Return vectors that are sampled by the seed, in the order of the corpus."""
     rows = np.sort(np.random.default_rng(seed).choice(len(shards), num, replace=False))
     found, filled = np.empty((num, shards.size), np.float32), 0
     for block in shards.blocks(rows=_ROWS):
@@ -217,12 +217,12 @@ class FaissIndex:
     def open(cls, directory: str) -> "FaissIndex":
         """Read an index, after its checksums if it has any.
 
-        SHA-256 takes about 0.7 s per GiB: 14 s for an index of 20 GiB, which then is read from the
+        SHA-256 takes about 0.7 s per GiB: 14 s for an index of 20 GiB, which is then read from the
         page cache. Delete "sha256" from index.json to skip it. Indexes of earlier versions have no
-        checksums and open too.
+        checksums and also open.
 
         Raises:
-          InputError: there is none, it is damaged, or faiss is missing.
+          InputError: if the index is missing or damaged, or faiss is missing.
         """
         path = Path(directory)
         settings = read_record(path / "index.json", _FIELDS, made_by="index build")
@@ -235,7 +235,7 @@ class FaissIndex:
             with file.open("rb") as opened:
                 if opened.read(4) != _fourcc(settings["kind"], path):
                     raise InputError(
-                        f"{file}: is no index of the kind {settings['kind']}: build it again"
+                        f"{file}: not an index of the kind {settings['kind']}: build it again"
                     )
             with _name_for_faiss(file, os.O_RDONLY) as name:
                 index = faiss.read_index(name)
@@ -269,8 +269,8 @@ class FaissIndex:
     ) -> Best:
         """Return the best documents of queries, as far as the index finds them.
 
-        Of equal scores the document that came first stands first, as in `search.ExactSearch`. Which
-        of those that tie at the last rank of `depth` are found is up to faiss.
+        Documents with equal scores rank in the order of the corpus, as in `exact.ExactSearch`. If
+        several tie at the last rank of `depth`, faiss decides which of them are found.
 
         Args:
           queries: their vectors.
@@ -280,13 +280,13 @@ class FaissIndex:
           threads: threads of faiss.
 
         Raises:
-          InputError: the queries have other sizes than the documents, or are not finite.
+          InputError: if the sizes of queries and documents differ, or queries are not finite.
         """
         faiss, index = library(), self._index
         if queries.shape[1] != index.d:
             raise InputError(
-                f"the vectors of the queries have {queries.shape[1]} numbers, and those of the "
-                f"index {index.d}: one encoder must have made both"
+                f"query vectors have {queries.shape[1]} dimensions, but index vectors have "
+                f"{index.d}: both must come from the same encoder"
             )
         check_vectors(queries, what="a query")
         depth = min(depth, len(self))
@@ -307,7 +307,7 @@ class FaissIndex:
                 f"{self._path}: damaged (a document above {len(self)}): build it again"
             )
         scores[rows < 0] = -np.inf
-        # Of equal scores the document that came first is the better one, as in `search`.
+        # Documents with equal scores rank in the order of the corpus, as in `search`.
         order = np.lexsort((rows, -scores), axis=1)
         scores, rows = (np.take_along_axis(x, order, axis=1) for x in (scores, rows))
         return Best(scores, rows.astype(np.int32), len(self))
@@ -345,7 +345,9 @@ def _digest(file: Path) -> str:
 
 def _check_sums(path: Path, sums: Any) -> None:
     if not isinstance(sums, dict):
-        raise InputError(f'{path / "index.json"}: damaged ("sha256" is no object); build it again')
+        raise InputError(
+            f'{path / "index.json"}: damaged ("sha256" is not an object); build it again'
+        )
     for name, digest in sums.items():
         if name not in _SUMMED:
             raise InputError(f'{path / "index.json"}: damaged ("sha256" has {name[:40]!r})')
@@ -393,7 +395,7 @@ def _check_structure(faiss: Any, index: Any) -> None:
 
 
 def _check_codes(index: Any) -> None:
-    """Raise RuntimeError if the codes of an index are not those of its size of vectors."""
+    """Raise RuntimeError if the codes of an index do not fit its vector size."""
     if hasattr(index, "pq"):
         pq = index.pq
         bytes_a_code = (pq.M * pq.nbits + 7) // 8

@@ -1,18 +1,18 @@
-"""One ranking of several: fusion, BGE-M3's hybrid, reranking.
+"""Combination of several rankings: fusion, BGE-M3's hybrid, reranking.
 
     fused = fuse([dense, lexical], method="rrf", depth=100)             # query -> Ranking
     fuse([dense, lexical], method="min-max", weights=[1.0, 0.3], depth=100)
 
-    sum       weighted sum of the scores as they are; a document that one ranking lacks has 0 there
-    min-max   the same of scores that are 0 for the last and 1 for the first of each query; where
+    sum       weighted sum of the unchanged scores; a document that a ranking lacks has 0 there
+    min-max   the same of scores scaled to 0 for the last and 1 for the first of each query; if
               all are equal, 1
     rrf       weighted sum of 1 / (60 + rank) (Cormack et al. 2009)
-    merge     runs of parts of one corpus, in its order: the documents of all, by their scores
+    merge     runs of shards of one corpus, in its order: the documents of all, by their scores
 
-Documents of equal sums stand in the order of their ids, but those that are merged in that of the
-runs, as in a search of the whole corpus. Queries stand in the order of the first run.
+Documents with equal sums are sorted by id. For `merge` they have the order of the runs, as in a
+search of the whole corpus. Queries have the order of the first run.
 
-Rankings by three heads, alone and together, as BGE-M3's paper has them.
+BGE-M3's paper ranks by three heads, separately and together:
 
     ways = Ways(weights=(1.0, 0.3, 1.0), pair_weights=(1.0, 0.3))
     finder = Finder(corpus, ways)
@@ -20,31 +20,31 @@ Rankings by three heads, alone and together, as BGE-M3's paper has them.
 
 | ranking | candidates | score |
 |---|---|---|
-| dense, lexical | all documents | of the head |
+| dense, lexical | all documents | the head's |
 | dense_lexical | the first 1000 of both | w1 dense + w2 lexical |
-| multi_vector | the first 200 of dense | of the head |
+| multi_vector | the first 200 of dense | the head's |
 | all | the first 200 of dense | w1 dense + w2 lexical + w3 multi_vector |
 
-A document that one head did not return has that head's score all the same; in the reference it is
-0. Behind the documents that are scored again the rest of the first ranking follows, in its order.
-The weights for passages are 1, .3, 1 (MIRACL, MKQA), and for long documents .15, .5, .35, of the
-pair .2, .8 (MLDR, NarrativeQA; Chen et al. 2024, arXiv:2402.03216v4).
+A document that one head did not return still gets that head's score; in the reference it is 0. The
+rest of the first ranking follows after the rescored documents, in its order. The weights for
+passages are 1, .3, 1 (MIRACL, MKQA), and for long documents .15, .5, .35, for the pair .2, .8
+(MLDR, NarrativeQA; Chen et al. 2024, arXiv:2402.03216v4).
 
-Exact search by weights of terms: postings of each token, in memory.
+`TermIndex` searches exactly by weights of terms, with postings of each token in memory:
 
     index = TermIndex([{5: 0.7, 9: 0.4}, {9: 0.2}])         # token -> weight, of each document
     index.scores({9: 0.5})                                  # float32 [0.2, 0.1]
 
 A score is the sum over common tokens of the products of weights, in float32 as they were written.
-(FlagEmbedding searches by Lucene's impacts, whole numbers of a hundredth.)
+(FlagEmbedding searches with Lucene's impacts, in whole hundredths.)
 
-The first places of a ranking in another order: that of a second, slower score.
+`reranked` sorts the first documents of a ranking by a second, slower score:
 
     reranked(Ranking("q", ranked([("a", 9.0), ("b", 8.0), ("c", 7.0)])), [0.5, 2.5])
-    # b 2.5, a 0.5, c -0.5: as many are in another order as have a score
+    # b 2.5, a 0.5, c -0.5: as many documents are sorted again as have a new score
 
-The rest keeps its order, below the lowest of the new scores, by one a place: a run is then sorted
-by its scores, too. Of equal scores the one that was first stays first.
+The rest keeps its order below the lowest new score, decreasing by one per rank, so that a run is
+also sorted by its scores. Documents with equal scores keep their order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,7 +95,7 @@ def fuse(
     if method not in get_args(Method):
         raise InputError(f"the method is one of {', '.join(get_args(Method))}: got {method!r}")
     if method == "merge" and set(weights) != {1.0}:
-        raise InputError("the scores of runs that are merged are those of one search: no weights")
+        raise InputError("the scores of merged runs come from one search: give no weights")
     for query in dict.fromkeys(query for run in runs for query in run):
         if method == "merge":
             yield Ranking(query, ranked(_merged(query, runs, depth)[:k]))
@@ -175,7 +175,7 @@ class TermIndex:
 
 
 def best(scores: Float[np.ndarray, " N"], depth: int) -> Int[np.ndarray, " k"]:
-    """Return the numbers of the largest scores, falling; of equal ones the lower number first."""
+    """Return the indices of the largest scores, descending; on ties the lower index first."""
     if depth < len(scores):
         least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
         some = np.flatnonzero(scores >= least)

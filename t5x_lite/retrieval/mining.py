@@ -1,19 +1,19 @@
-"""Hard negatives: which passages of a ranking a query gets, by rules alone.
+"""Hard negatives: selection of passages from a ranking of a query, by rules.
 
     rules = Rules(first=0, last=4, negatives=2, take="top", margin=0.1)
     chosen = choose("q1", [Candidate(3, 0.9), Candidate(0, 0.8), ...], known, pool, rules)
     chosen.numbers, chosen.dropped                  # [0, 5], {"positive": 1, "margin": 1}
 
-The candidates are the places [first, last) of the ranking, from 0. Dropped are, in this order: what
-answers the query, by id and by words; the query's own text; what has the words of a candidate
-before it; what scores too near to the answers, or outside of [min_score, max_score]; and what
-contains an answer or is a part of one, of 24 characters or more. Of the rest the first are taken,
-or some that (seed, query, passage) draws, in the order of the ranking: the same in every process
-and on any number of them.
+The candidates are the ranks [first, last) of the ranking, from 0. These are dropped, in this order:
+positives of the query, by id and by words; the query's own text; passages with the words of an
+earlier candidate; passages that score too close to the positives, or outside of [min_score,
+max_score]; and passages that contain a positive or are a part of one, of 24 characters or more.
+From the rest the first are taken, or a sample by (seed, query, passage) in the order of the
+ranking: the same in every process, whatever their number.
 
 Sources: Xiong et al. 2021 (ANCE), section 3; Qu et al. 2021 (RocketQA), section 4.2, denoised hard
-negatives; FlagEmbedding's scripts/hn_mine.py (places 10 to 210, 15 negatives); Moreira et al. 2024
-(NV-Retriever), margins to the score of the answer.
+negatives; FlagEmbedding's scripts/hn_mine.py (ranks 10 to 210, 15 negatives); Moreira et al. 2024
+(NV-Retriever), margins to the score of the positive.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ Take = Literal["top", "sample"]
 Fill = Literal["none", "random"]
 _DRAWN_AT_A_TIME = 64
 _LEAST_CHARACTERS = 24
-"""Of the words of a text that is recognized inside another one, at least."""
+"""Minimum characters of a text that is recognized inside another one, by its words."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,15 +40,15 @@ class Rules:
     """Rules for the choice of negatives; the fields are options of `t5x-lite mine`.
 
     Attributes:
-      first: the first place of a ranking that is looked at, from 0.
-      last: the place behind the last one.
+      first: the first rank of a ranking to consider, from 0.
+      last: stop before this rank, from 0.
       negatives: maximum negatives per query.
       take: the first ones, or a sample of all.
-      margin: negatives score so much less than the answer with the lowest score.
+      margin: minimum distance of a negative's score to the lowest score of a positive.
       relative_margin: the same as a fraction of that score.
       min_score: minimum score of a negative.
       max_score: maximum score of a negative.
-      fill: random gives a query with too few passages that are not in its ranking.
+      fill: random adds passages outside the ranking to a query with too few negatives.
       seed: random seed of samples.
     """
 
@@ -66,8 +66,8 @@ class Rules:
     def __post_init__(self):
         if 1 <= self.last <= self.first:
             raise InputError(
-                f"negatives come from the places first to last, which must be 0 or more and "
-                f"rising: got {self.first} to {self.last}"
+                f"negatives come from the ranks first to last, which must be 0 or more and "
+                f"ascending: got {self.first} to {self.last}"
             )
 
     @property
@@ -191,7 +191,7 @@ def _part_rule(number: int, known: Known, pool: "Pool") -> str:
 
 
 def _score_rule(score: float | None, lowest: float | None, rules: Rules) -> str:
-    """Return the rule about scores that drops a candidate; "" is none."""
+    """Return the rule about scores that drops a candidate, or ""."""
     if not rules.scored:
         return ""
     assert score is not None
@@ -213,7 +213,7 @@ def _drawn(*parts: str | int) -> int:
 
 
 def _sampled(query: str, kept: list[Candidate], pool: "Pool", rules: Rules) -> list[Candidate]:
-    """Sample candidates in their order: those with the lowest random values."""
+    """Sample candidates with the lowest random values, in their order."""
     draws = [_drawn(rules.seed, query, pool.name(one.number)) for one in kept]
     places = sorted(range(len(kept)), key=lambda place: (draws[place], place))
     return [kept[place] for place in sorted(places[: rules.negatives])]

@@ -70,10 +70,10 @@ class Pool:
 
     @classmethod
     def of(cls, passages: Iterable[Passage]) -> "Pool":
-        """Yield the pool of some passages, which are read once.
+        """Build the pool of some passages, which are read once.
 
         Raises:
-          InputError: an id comes twice, or there is no passage.
+          InputError: if an id comes twice, or passages are missing.
         """
         digests, names, seen = array.array("q"), [], set[str]()
         starts = array.array("q")
@@ -230,11 +230,11 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
 
     Args:
       path: path of either.
-      passages: files of passages; by default those of `path`.
+      passages: files of passages; by default the passages of `path`.
       split: split of a directory.
 
     Raises:
-      InputError: a file or a line is wrong, there is no query, or an id comes twice.
+      InputError: if a file or a line is wrong, queries are missing, or an id comes twice.
     """
     files = itertools.chain.from_iterable(read_passages(each) for each in passages)
     if os.path.isdir(path):
@@ -259,12 +259,12 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
 def _of_directory(path: str, split: str, pool: Pool) -> Iterator[Line]:
     """Yield the queries of a BEIR directory as lines of pairs.
 
-    An answer that corpus.jsonl lacks has its text from the pool. If both lack it, it is omitted:
+    A positive that corpus.jsonl lacks gets its text from the pool. If both lack it, it is skipped:
     it cannot become a negative by its id, only in other words under another id.
     """
     there = retrieval_sets.beir_splits(path, field="--input")
     if split not in there:
-        raise InputError(f"{path} has no judgements of the split {split}: give --split {there[0]}")
+        raise InputError(f"{path} has no judgments of the split {split}: give --split {there[0]}")
     names = retrieval_sets.read_queries(path)
     judged = retrieval_sets.read_judgements(Path(path) / "qrels" / retrieval_sets.FILES[split])
     wanted = {name for scores in judged.values() for name, score in scores.items() if score > 0}
@@ -274,8 +274,8 @@ def _of_directory(path: str, split: str, pool: Pool) -> Iterator[Line]:
             texts[name] = pool.text(number)
     if missing := len(wanted - texts.keys()):
         _logger.warning(
-            "%s: neither corpus.jsonl nor the passages have %s of %s judged answers; they are "
-            "left out",
+            "%s: neither corpus.jsonl nor the passages have %s of %s judged positives; they are "
+            "skipped",
             *(path, f"{missing:,}", f"{len(wanted):,}"),
         )
     for query, scores in judged.items():

@@ -74,7 +74,7 @@ class PairReader:
         min_score: float | None = None,
     ):
         if rule not in RULES:
-            raise InputError(f"there is no rule {rule!r}: give one of {', '.join(RULES)}")
+            raise InputError(f"unknown rule {rule!r}: give one of {', '.join(RULES)}")
         self._rule, self._languages, self._template = RULES[rule], tuple(languages), template
         self._seed, self._min_score = seed, min_score
         kinds = [_kind(name) for name in inputs]
@@ -190,7 +190,7 @@ def _kind(name: str) -> Literal["archive", "documents", "tfds"]:
 
 
 def _is_several(name: str) -> bool:
-    """Return True if a name stands for other files: a pattern, a directory or a data set."""
+    """Return True if a name means several files: a pattern, a directory or a data set."""
     return (
         is_named(name)
         or os.path.isdir(name)
@@ -206,7 +206,7 @@ def _aligned(one: str, other: str, *, languages: tuple[str, ...]) -> Iterator[Do
     for number, (src, tgt) in enumerate(pairs, start=1):
         if src is None or tgt is None:
             raise InputError(
-                f"{one if src is None else other} ends before line {number}, and the other file "
-                "goes on: they must be translations line by line"
+                f"{one if src is None else other} ends before line {number} of the other file: "
+                "they must be translations line by line"
             )
         yield Document(f"{one}:{number}", {"src": src, "tgt": tgt, "langs": [*languages]})

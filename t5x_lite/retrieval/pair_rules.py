@@ -1,12 +1,12 @@
-"""Pairs of unlabelled documents: rules that make them, and filters.
+"""Pairs from unlabelled documents: rules that make them, and filters.
 
-Queries and passages that stand together in unlabelled text: a rule makes pairs of a document.
+A rule makes pairs of a query and a passage from a document:
 
     list(RULES["title_body"](Document("f:1", {"title": "Emma", "text": "Jane Austen ..."})))
                                                         # [Raw("Emma", "Jane Austen ...")]
 
 A document is a JSON object. Pages of WET and WARC files, and documents of text files, are objects
-whose "text" begins with their title, its own line.
+with a "text" that begins with their title on a separate line.
 
 | rule | query | passage |
 |---|---|---|
@@ -14,28 +14,28 @@ whose "text" begins with their title, its own line.
 | `title_abstract` | "title" | "abstract" |
 | `question_answer` | "question" | "answer", or each of "answers" |
 | `instruction_output` | "instruction" and "input", or "inputs" | "output", or "targets" |
-| `heading_section` | a heading | what stands below it: "sections", or lines of "# ..." in "text" |
-| `sentences` | a sentence | another one of the same paragraph, both drawn by place |
+| `heading_section` | a heading | its section: "sections", or lines of "# ..." in "text" |
+| `sentences` | a sentence | another one of the same paragraph, both sampled by position |
 | `ict` | a sentence | the rest of its passage; in a tenth of the pairs, the whole passage |
 | `code_docstring` | "docstring" ("func_documentation_string") | "code" ("func_code_string") |
 | `parallel` | each of "src" and "tgt", or of "translation" | the other |
 
-`ict` is the inverse cloze task. A passage has whole sentences of one document, as many as have 200
-words or fewer together (ours; Lee et al. have 288 word pieces), so that short documents are one.
+`ict` is the inverse cloze task. A passage has whole sentences of one document, with up to 200 words
+in total (our choice; Lee et al. have 288 word pieces), so a short document is one passage.
 
-Source: Chen et al. 2024 (BGE-M3), section 3.1 and its appendix, which names the kinds of pairs and
-no code; Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering",
-section 4, for `ict`.
+Source: Chen et al. 2024 (BGE-M3), section 3.1 and its appendix, which names the kinds of pairs but
+has no code; Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question
+Answering", section 4, for `ict`.
 
-Filters of pairs, and the account of what each of them dropped.
+`Sieve` filters pairs, and counts how many each filter dropped:
 
     sieve = Sieve(Filters())
-    sieve.keep(Raw("Emma, a novel", "Jane Austen ..."))     # the pair as it is kept, or None
+    sieve.keep(Raw("Emma, a novel", "Jane Austen ..."))     # the kept pair, or None
     sieve.dropped                                           # {"passage too short": 1}
 
-A pair falls to the first filter that does not like it. Texts are in Unicode's form NFC, without
-control characters; a query that is the passage's first line is cut off there. BGE-M3's paper says
-only that bad content and pairs of low relevance are removed: filters and numbers are ours.
+The first filter that rejects a pair drops it. Texts are in Unicode's form NFC, without control
+characters; a query that is the passage's first line is removed from the passage. BGE-M3's paper
+only mentions that bad content and pairs of low relevance are removed: filters and numbers are ours.
 """
 
 import dataclasses
@@ -64,11 +64,11 @@ _WITH_SPACE = re.compile(f"({_SENTENCE.pattern})")
 
 
 BLOCK_WORDS = 200
-"""Words of a passage of `ict` at most, unless a sentence has more."""
+"""Maximum words of a passage of `ict`, unless a sentence has more."""
 
 
 KEPT_ONE_IN = 10
-"""One passage of `ict` in so many keeps the sentence (Lee et al. 2019)."""
+"""One in this many passages of `ict` keeps the sentence (Lee et al. 2019)."""
 
 
 class Document(NamedTuple):
@@ -100,7 +100,7 @@ class Raw(NamedTuple):
 
 
 def _text(record: Mapping[str, Any], *names: str) -> str:
-    """Return the first of some fields that is a text; "" is none."""
+    """Return the first of some fields that is a text, or ""."""
     return next((record[name] for name in names if isinstance(record.get(name), str)), "")
 
 
@@ -168,7 +168,7 @@ def heading_section(document: Document) -> Iterator[Raw]:
 
 
 def sentences(document: Document) -> Iterator[Raw]:
-    """Yield two sentences of each paragraph: neighbours are no more likely than others."""
+    """Yield two sentences of each paragraph: neighbors are not more likely than others."""
     record = document.record
     for number, paragraph in enumerate(_text(record, *_BODIES).split("\n")):
         found = [each for each in _SENTENCE.split(paragraph) if each.strip()]
@@ -182,9 +182,9 @@ def sentences(document: Document) -> Iterator[Raw]:
 
 
 def ict(document: Document) -> Iterator[Raw]:
-    """Yield a sentence of each passage, and the rest of the passage behind the document's title.
+    """Yield a sentence of each passage, and the rest of the passage after the document's title.
 
-    What is sampled depends on the seed and the passage alone.
+    Samples depend only on the seed and the passage.
     """
     record = document.record
     text, title = _text(record, *_BODIES), _text(record, "title").strip()
@@ -326,7 +326,7 @@ class Sieve:
         self.samples: dict[str, list[list[str]]] = {}
 
     def keep(self, raw: Raw) -> Raw | None:
-        """Return the pair in its last form, or None where a filter dropped it."""
+        """Return the pair in its final form, or None if a filter dropped it."""
         self.seen += 1
         query, passage = plain(raw.query), plain(raw.passage)
         first, _, rest = passage.partition("\n")

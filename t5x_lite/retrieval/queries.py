@@ -83,10 +83,10 @@ class QueryEncoder:
     trust_project: bool = False
 
     def named(self) -> str:
-        """Return the checkpoint, where a command needs one.
+        """Return the checkpoint for a command that needs one.
 
         Raises:
-          InputError: if there is none.
+          InputError: if it is missing.
         """
         if self.checkpoint is None:
             raise InputError("give --checkpoint")
@@ -144,7 +144,7 @@ class QueryEncoder:
 
 
 _CHUNK_BATCHES = 32
-"""Batches of passages whose vectors are written together."""
+"""Number of batches of passages with vectors that are written together."""
 _PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}
 
 
@@ -243,7 +243,7 @@ class EncoderSearch:
         )
 
     def scores_of_answers(self) -> list[list[float]]:
-        """Return the score of each answer of each query; those that the pool lacks are encoded."""
+        """Return the score of each positive of each query; ones that the pool lacks are encoded."""
         import numpy as np
 
         absent = [
@@ -307,7 +307,7 @@ class EncoderSearch:
         with open(path, "r+b") as opened:
             file = ResumableArray(opened, chunk=chunk, path=str(path))
             if file.done:
-                _logger.info("going on after %d of %d passages", file.done, len(pool))
+                _logger.info("resuming after %d of %d passages", file.done, len(pool))
             with counting(
                 "embedding", unit="passages", total=len(pool), done=file.done, steps=True
             ):

@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 
 def needed_steps(rule: Refresh, steps: int) -> list[int]:
-    """Return the steps whose checkpoints search for some batch of a run of so many steps."""
+    """Return the steps with checkpoints that search for some batch of a run of `steps` steps."""
     batches = range(0, steps, rule.period)
     return sorted({step for number in batches if (step := rule.searched_by(number))})
 
@@ -85,7 +85,7 @@ def tokenized_passages(
 ) -> refreshes.Passages:
     """Return the tokens of all passages, which are written at the first call.
 
-    Rows begin with [CLS], as those of the cache do, also where the model's rows do not. A passage
+    Rows begin with [CLS], as the rows of the cache do, even if the model's rows do not. A passage
     also has the keys of its text as `pair_rules.plain` writes it in pairs: vocabularies of bytes
     have other tokens for other white space.
     """
@@ -253,7 +253,7 @@ def search(
     """Search with the checkpoint of a step.
 
     Returns:
-      int32 [n, top]: the passages of each example, nearest first; -1 is none.
+      int32 [n, top]: the passages of each example, nearest first; -1 if there are fewer.
     """
     with scratch_directory(_folder(rule, step)) as folder:
         return _search_in(folder, rule, workdir, step, pool, queries, batch_size=batch_size)

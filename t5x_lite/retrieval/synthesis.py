@@ -1,13 +1,13 @@
-"""Questions about long articles that a generator of the user's writes: requests, and answers.
+"""Questions about long articles that the user's generator writes: requests, and answers.
 
     request = request_of(Article("a7", "en", text), Excerpts(min_words=1000), template)
     {"id": "a7", "lang": "en", "text": "a run of paragraphs", "prompt": "..."}
-    check("What drives the plot?", text, language="en")             # "", or why it is no question
+    check("What drives the plot?", text, language="en")             # "", or the reason to drop it
 
 A request has one run of whole paragraphs of the article, sampled by (seed, id). The question that
-comes back is a query whose answer is the WHOLE article, so that a retriever learns to look inside
-long texts. How the excerpt is sampled and what is checked is ours: BGE-M3's paper has the idea and
-its prompt asks for one specific, valuable question about the core of the text, without pronouns.
+comes back is a query with the WHOLE article as positive, so that a retriever learns to search long
+texts. The sampling of the excerpt and the checks are ours: BGE-M3's paper has the idea, and its
+prompt asks for one specific, valuable question about the core of the text, without pronouns.
 
 Source: Chen et al. 2024 (BGE-M3), section 3.1 and appendix (MultiLongDoc).
 """
@@ -31,7 +31,7 @@ PROMPT = (
     "has not seen the text must understand the question: use names and no pronouns. Write the "
     "question alone, on one line, in the language of the text.\n\n{text}"
 )
-"""The template where the user gives none."""
+"""Default template."""
 _LABEL = re.compile(r"^\s*(?:question|query|q|answer|问题|問題)\s*\d*\s*[:：]", re.IGNORECASE)
 
 
@@ -40,8 +40,8 @@ class Article(NamedTuple):
 
     Attributes:
       id: id of the article.
-      language: "" is not known.
-      text: all of it.
+      language: its language; "" if unknown.
+      text: the complete text.
     """
 
     id: str
@@ -123,7 +123,7 @@ def check(
     max_words: int = 64,
     guess: Callable[[str], tuple[str, float, str]] | None = None,
 ) -> str:
-    """Why an answer of the generator is no question; "" where it is one.
+    """Return the reason to drop a question of the generator, or "" to keep it.
 
     Args:
       question: question that it wrote.
@@ -131,7 +131,7 @@ def check(
       language: language of the article.
       min_words: minimum words of a question.
       max_words: maximum words of a question.
-      guess: finds the language of a question; None believes it.
+      guess: function that finds the language of a question; None does not check it.
     """
     asked = plain(question)
     if "\n" in asked:
@@ -169,7 +169,7 @@ def read_articles(paths: Sequence[str]) -> Iterator[Article]:
 
 
 def sampled_ids(articles: Iterator[Article], excerpts: Excerpts) -> set[str] | None:
-    """Return the ids of the articles with the lowest draws of each language; None are all."""
+    """Return the ids of the articles with the lowest random values per language; None for all."""
     if excerpts.number is None:
         return None
     heaps: dict[str, list[tuple[int, str]]] = {}
@@ -193,7 +193,7 @@ def read_questions(path: str) -> dict[str, str]:
     for where, record in read_examples(path, fields=("question",)):
         name = record.get("id")
         if isinstance(name, bool) or not isinstance(name, str | int):
-            raise InputError(f'{where}: must have "id", that of its request, got {name!r:.40}')
+            raise InputError(f'{where}: must have the "id" of its request, got {name!r:.40}')
         if str(name) in found:
             raise InputError(f"{where}: the id {name!r} comes twice")
         found[str(name)] = record["question"]

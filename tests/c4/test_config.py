@@ -107,7 +107,7 @@ def test_lists_that_a_variant_lacks():
         ({"end_marks": (". ",)}, "no whitespace"),
         ({"end_marks": ("a b",)}, "no whitespace"),
         ({"ellipsis": " ..."}, "no whitespace"),
-        ({"policies": ("Terms of Use",)}, "lower-cased"),
+        ({"policies": ("Terms of Use",)}, "lower case"),
         ({"policies": ("terms\nof use",)}, "policies"),
         ({"languages": (), "keep_undetermined": True}, "keep_undetermined"),
         ({"allowed_bad_words": ("sm",)}, '"language:word"'),

@@ -218,7 +218,7 @@ def test_what_does_not_fit(beir, checkpoint, tmp_path):
     rankings = str(tmp_path / "run.tsv")
     with pytest.raises(InputError, match="has no scores"):
         mine(str(beir), output=output, rankings=rankings, rules=Rules(margin=0.1))
-    with pytest.raises(InputError, match="no judgements of the split test: give --split train"):
+    with pytest.raises(InputError, match="no judgments of the split test: give --split train"):
         mine(str(beir), output=output, rankings=rankings, split="test")
     np.save(tmp_path / "v.npy", np.zeros((3, 12), np.float32))
     vectors, encoder = [str(tmp_path / "v.npy")], PairEncoder(pooling="cls")
@@ -299,7 +299,7 @@ def test_judged_answers_that_the_corpus_lacks_are_known_by_the_passages(
     assert (lines[0]["pos"], lines[0]["pos_ids"]) == (["a b", "t g"], ["1", "5"])
     assert lines[0]["neg_ids"] == ["4", "2"]
     assert settings["report"]["dropped"] == {"answer": 1}
-    assert "have 1 of 4 judged answers; they are left out" in caplog.text
+    assert "have 1 of 4 judged positives; they are skipped" in caplog.text
 
 
 @pytest.mark.parametrize("rescore", [False, True])

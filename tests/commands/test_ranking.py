@@ -108,8 +108,8 @@ def test_rerank_that_was_killed_goes_on(checkpoint, directory, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beir": None}, "whose texts\\? give --beir DIR, or --queries FILE and --passages FILE"),
-        ({"queries": "x"}, "whose texts"),
+        ({"beir": None}, "texts missing: give --beir DIR, or --queries FILE and --passages FILE"),
+        ({"queries": "x"}, "texts missing"),
     ],
 )
 def test_wrong_options(checkpoint, directory, options, message):

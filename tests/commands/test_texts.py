@@ -55,7 +55,9 @@ def test_a_vocabulary_of_an_encoder_from_a_tempered_sample(tmp_path, english_lin
     assert vocabulary.mask_id == 200
     assert vocabulary.decode(vocabulary.encode("the quillt")) == "the quillt"
     capsys.readouterr()
-    with pytest.raises(InputError, match="--alpha makes the weights: leave out those of --input"):
+    with pytest.raises(
+        InputError, match="--alpha computes the weights: remove the weights of --input"
+    ):
         vocab([f"{many}=1"], output=str(tmp_path / "d"), size=200, alpha=0.3)
     with pytest.raises(OptionError, match=r"--alpha must be in \(0, 1\], got 0"):
         vocab([str(many)], output=str(tmp_path / "d"), size=200, alpha=0.0)
@@ -108,7 +110,7 @@ def test_characters_beyond_half_of_the_pieces_are_named(tmp_path, caplog):
     text.write_text("\n".join("".join(chr(0x4E00 + i) for i in range(200)) for _ in range(9)))
     with pytest.raises(InputError):
         vocab([str(text)], output=str(tmp_path / "v"), size=150)
-    assert "125 frequent characters have no piece of their own, such as" in caplog.text
+    assert "125 frequent characters have no piece, such as" in caplog.text
     assert "raise --size to at least 400, or set --character-coverage" in caplog.text
 
 

@@ -72,14 +72,14 @@ def test_a_dry_run_says_what_it_would_do(exported, hub, caplog, capsys):
 def test_a_refusal_is_one_line(exported, hub):
     hub.error = RuntimeError("401\nUnauthorized")
     with pytest.raises(
-        InputError, match=r"refused me/model \(RuntimeError: 401 Unauthorized\): log"
+        InputError, match=r"rejected me/model \(RuntimeError: 401 Unauthorized\): log"
     ):
         push(exported, "me/model")
 
 
 @pytest.mark.parametrize("name", ["model", "a/b/c", "../x", "me/"])
 def test_other_names_are_refused(exported, name):
-    with pytest.raises(InputError, match="is no name of the hub: give ORG/NAME"):
+    with pytest.raises(InputError, match="is not a name of the hub: give ORG/NAME"):
         push(exported, name, dry_run=True)
 
 

@@ -336,7 +336,7 @@ def test_modules_are_set_by_options_and_compared_by_their_meaning():
     assert differences(made, plainer, fields=("adapters",)) == []
     with pytest.raises(InputError, match=r"adapters.add: column 7 of .* lorra; did you mean lora"):
         load(file, ["--adapters.add", "rte = lorra()"])
-    with pytest.raises(InputError, match=r"train and adapters.train both say what is trained"):
+    with pytest.raises(InputError, match=r"train and adapters.train both set the trained parts"):
         load(file, ["--adapters.add", lines[0], "--adapters.train", "rte", "--train", "model"])
 
 

@@ -87,7 +87,7 @@ def test_the_pass_is_added_to_those_that_are_off():
 def test_an_option_that_the_compiler_does_not_take_is_one_line(options, reason):
     with pytest.raises(InputError) as raised:
         check_compiler_options(options, make_mesh(MeshConfig()))
-    assert str(raised.value).startswith(f"--xla: the compiler for cpu says: {reason}")
+    assert str(raised.value).startswith(f"--xla: the compiler for cpu reports: {reason}")
     assert "\n" not in str(raised.value)
 
 

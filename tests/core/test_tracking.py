@@ -11,7 +11,7 @@ from t5x_lite.train.trackers import TensorBoard
 
 @pytest.mark.parametrize("name", ["wand", "neptune", ":x", "module:"])
 def test_an_unknown_tracker_is_refused(name):
-    with pytest.raises(InputError, match="none of tensorboard, wandb, mlflow"):
+    with pytest.raises(InputError, match="not one of tensorboard, wandb, mlflow"):
         Tracking(to=(name,))
 
 

@@ -93,7 +93,7 @@ def test_a_querys_own_document_is_passed_over(shards):
 
 
 def test_what_does_not_fit_is_refused(shards, tmp_path):
-    with pytest.raises(InputError, match="have 3 numbers, and those of the corpus 4"):
+    with pytest.raises(InputError, match="have 3 dimensions, but corpus vectors have 4"):
         search_shards(shards, QUERIES[:, :3], depth=1)
     np.save(tmp_path / "bad.npy", np.full((2, 4), np.nan, np.float32))
     with pytest.raises(InputError, match="from number 0 on: the vector of a document is not"):

@@ -114,7 +114,7 @@ def test_a_kind_that_is_none(tmp_path, shards, kind, message):
 
 def test_what_is_refused(tmp_path, shards):
     index = made(tmp_path, shards, "Flat")
-    with pytest.raises(InputError, match="have 3 numbers, and those of the index 16"):
+    with pytest.raises(InputError, match="have 3 dimensions, but index vectors have 16"):
         index.search(QUERIES[:, :3], depth=1)
     with pytest.raises(InputError, match="is there already"):
         made(tmp_path, shards, "Flat")

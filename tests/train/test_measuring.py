@@ -125,7 +125,7 @@ def test_the_loss_of_each_cache(tiny_run, tiny_experiment, tmp_path):
     assert list(found) == names
     assert found["validation/en/loss"] == found["validation/sw/loss"]
     np.testing.assert_allclose(found["validation/en/loss"], found["validation/loss"], rtol=0.02)
-    with pytest.raises(InputError, match="is about the held-out loss"):
+    with pytest.raises(InputError, match="needs the held-out loss"):
         Evaluation(loss=False, loss_of_each_cache=True)
 
 

@@ -171,7 +171,7 @@ def test_options_reach_the_compiler_and_the_trace(tiny_experiment, one_device, m
         plan(experiment, devices="cpu:1")
     assert seen == [{"xla_cpu_enable_fast_math": False}, "highest"]
     assert jax.config.jax_default_matmul_precision != "highest"
-    with pytest.raises(InputError, match=r"^--xla: the compiler for cpu says: No such compile opt"):
+    with pytest.raises(InputError, match=r"^--xla: the compiler for cpu reports: No such compile"):
         plan(dataclasses.replace(tiny_experiment, xla=("xla_nonsense=1",)), devices="cpu:1")
 
 
