@@ -304,7 +304,7 @@ class File:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitIndex:
-    """What the index says of a split.
+    """Entry of a split in the index.
 
     Attributes:
       examples: in all shards.
@@ -352,7 +352,7 @@ class SplitIndex:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Index:
-    """What a cache is.
+    """Content of the index.
 
     Attributes:
       task: the task that it was made of, "module:function".
@@ -399,7 +399,7 @@ class Index:
             raise ValueError(f"a split has the files of another format than {self.format}")
 
     def to_json(self) -> bytes:
-        """The content of cache.json."""
+        """Return the content of cache.json."""
         splits = {name: split.to_json() for name, split in self.splits.items()}
         node = dataclasses.asdict(self) | {"recipe": self.recipe.to_json(), "splits": splits}
         if self.documents is None:
@@ -446,7 +446,7 @@ class Cache:
     """
 
     def __init__(self, directory: str | os.PathLike[str]):
-        """Reads the index, and looks whether the files are there in their full size."""
+        """Read the index, and check that all files exist with their complete size."""
         self.directory = data_path(directory)
         content = self._index_content()
         try:
@@ -502,7 +502,7 @@ class Cache:
         return InputError(f"cache {self.directory}: {name} {what}: {_AGAIN}")
 
     def verify(self) -> None:
-        """Reads all files and compares them with the index."""
+        """Read all files and compare them with the index."""
         for split in self.index.splits.values():
             for file in split.files:
                 self._check_content(file)
@@ -516,7 +516,7 @@ class Cache:
             raise self._damaged(file.name, "does not fit its checksum")
 
     def summary(self) -> dict[str, Any]:
-        """The task, and the examples, tokens, shards and bytes of each split; for people."""
+        """Describe the task, and examples, tokens, shards and bytes of each split, for a log."""
         splits = {
             name: {
                 "examples": split.examples,
@@ -529,14 +529,14 @@ class Cache:
         return {"cache": str(self.directory), "task": self.index.task, "splits": splits}
 
     def split(self, name: str) -> "Split":
-        """The examples of a split."""
+        """Return the examples of a split."""
         if name not in self.index.splits:
             there = ", ".join(self.index.splits)
             raise InputError(f"cache {self.directory} has no split {name!r}: there are {there}")
         return Split(self, self.index.splits[name])
 
     def unreadable(self, error: Exception) -> InputError:
-        """What to say of an error that a shard's reader raised."""
+        """Return the message for an error of a shard's reader."""
         return InputError(
             f"cache {self.directory} is damaged ({str(error).splitlines()[0]}): {_AGAIN}"
         )
@@ -579,7 +579,7 @@ class Split:
             raise cache.unreadable(error) from error
 
     def _array(self, file: File | None, *columns: int, verified: bool = True) -> np.ndarray:
-        """An array with a number or a row for each example, mapped."""
+        """Return a memory-mapped array with a number or a row for each example."""
         assert file is not None
         shape, path = (self.size, *columns), self._cache.directory / file.name
         if file.size != math.prod(shape) * NUMBERS_DTYPE.itemsize:
@@ -607,7 +607,7 @@ class Split:
             raise self._cache.unreadable(error) from error
 
     def longest(self) -> Int[np.ndarray, " n"] | None:
-        """Tokens of the longest text of each example, int64; None where the cache does not say."""
+        """Return the tokens of the longest text of each example, int64, or None if not stored."""
         file = self._index.longest
         if file is None:
             return None
@@ -621,7 +621,7 @@ class Split:
         return np.frombuffer(content, NUMBERS_DTYPE).astype(np.int64)
 
     def first_with(self, tokens: int, *, floats: Collection[str] = ()) -> int:
-        """How many of the first examples together have so many tokens at most."""
+        """Return the number of first examples with at most this many tokens in total."""
         columns = [k for k, name in enumerate(self._features) if name not in floats]
         for start in range(0, self.size, _COUNTED_AT_A_TIME):
             some = np.arange(start, min(start + _COUNTED_AT_A_TIME, self.size))
@@ -633,7 +633,7 @@ class Split:
         return self.size
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """The stored features of some examples, int32 token ids."""
+        """Return the stored features of some examples, int32 token ids."""
         if not len(indices):
             return []
         try:
@@ -654,7 +654,7 @@ class Split:
 
 
 def check_local(directory: str | os.PathLike[str], *, what: str) -> None:
-    """Refuses a bucket's address, where workers write to what all of them have mounted."""
+    """Raise InputError for an address in a bucket: the workers write to a shared file system."""
     text = os.fspath(directory)
     if "://" in text:
         bucket = text.split("://", 1)[1].split("/", 1)[0]

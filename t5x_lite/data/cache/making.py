@@ -105,14 +105,14 @@ class Job:
 
     @property
     def dtype(self) -> str:
-        """Of the tokens on the disk."""
+        """Dtype of the tokens on disk."""
         return DTYPES[0] if self.vocabulary.size <= 1 << 16 else DTYPES[1]
 
 
 def load_job(
     data: Data, vocabulary: Vocabulary, *, splits: Sequence[str] | None, seed: int, bake: bool
 ) -> Job:
-    """Loads the task, and looks whether it can be cached."""
+    """Load the task, and check that it can be cached."""
     # Now, because TensorFlow takes seconds.
     from t5x_lite.data import loading
 
@@ -127,7 +127,7 @@ def load_job(
 
 
 def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
-    """The stored features of a task's examples at its placeholder or, baked, at its end."""
+    """Return the features to store: at the task's placeholder or, baked, at its end."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -148,7 +148,7 @@ def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
 
 
 def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
-    """The stored features, after a look whether they are sequences of token ids."""
+    """Return the features to store, after a check that they are sequences of token ids."""
     there = dataset.element_spec
     for name in recipe.stored:
         if name not in there:
@@ -175,7 +175,7 @@ def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]
 
 
 def goes_without(job: Job, split: str, *, asked: bool) -> None:
-    """Says that a cache goes without a split that has no example."""
+    """Log that a split without examples is not in the cache."""
     if asked or split == "train":
         where = f" in {job.data.directory}" if job.data.directory else ""
         raise InputError(f"data.task {job.data.task!r} found no example for split {split!r}{where}")
@@ -183,7 +183,7 @@ def goes_without(job: Job, split: str, *, asked: bool) -> None:
 
 
 def index_of(job: Job, splits: Mapping[str, SplitIndex]) -> Index:
-    """The index of the splits that were written."""
+    """Return the index of the written splits."""
     return Index(
         task=job.data.task,
         vocabulary={
@@ -207,7 +207,7 @@ SHARD_BYTES = 1 << 28
 
 @contextlib.contextmanager
 def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
-    """A directory that takes the name `output` when the block ends well, and is removed if not."""
+    """Yield a directory that becomes `output` if the block succeeds, and is removed otherwise."""
     where = data_path(output)
     if isinstance(where, BucketPath):
         with _new_in_bucket(where) as directory:
@@ -240,7 +240,7 @@ def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
-    """A temporary directory, which is copied to a bucket when the block ends well."""
+    """Yield a temporary directory, which is copied to a bucket if the block succeeds."""
     if files_in(target):
         raise InputError(f"--output {target} is there already: give a new directory, or remove it")
     with (
@@ -262,7 +262,7 @@ def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
 
 
 def is_about(error: OSError, directory: Path) -> bool:
-    """Whether an error is about a directory or what is in it; that of a full disk names none."""
+    """Return True if an error concerns a directory or its content; a full disk names none."""
     if error.filename is None:
         return True
     path = Path(os.path.abspath(os.fsdecode(error.filename)))
@@ -270,7 +270,7 @@ def is_about(error: OSError, directory: Path) -> bool:
 
 
 def write_index(directory: Path, index: Index, vocabulary: Vocabulary) -> None:
-    """Writes the vocabulary and, last, the index."""
+    """Write the vocabulary and, last, the index."""
     vocabulary.save(directory / VOCABULARY_DIRECTORY)
     write_atomically(directory / INDEX_NAME, index.to_json())
 
@@ -323,7 +323,7 @@ class SplitWriter:
         self._in_shard = self._tokens = 0
 
     def add(self, features: Sequence[np.ndarray]) -> None:
-        """Writes one example: int token ids [_] of each feature."""
+        """Write one example: int token ids [_] of each feature."""
         if len(features) != self._num_features:
             raise ValueError(f"an example has {self._num_features} features, got {len(features)}")
         tokens = np.concatenate(features)
@@ -367,7 +367,7 @@ class SplitWriter:
         self._shard, self._in_shard, self._tokens = None, 0, 0
 
     def finish(self) -> SplitIndex:
-        """Closes the files, and gives what the index says of them."""
+        """Close the files, and return their entries in the index."""
         self._end_shard()
         self._ends.close()
         self._checksums.close()
@@ -388,7 +388,7 @@ class SplitWriter:
         )
 
     def close(self) -> None:
-        """Closes the files of a split that is given up; does nothing after `finish`."""
+        """Close the files of an abandoned split; does nothing after `finish`."""
         for file in (self._shard, self._ends, self._checksums):
             if file is not None:
                 file.close()
@@ -400,34 +400,34 @@ _WRITTEN_AT_A_TIME = 1 << 20
 
 
 def shard_name(split: str, number: int) -> str:
-    """The name of a file of tokens."""
+    """Return the name of a file of tokens."""
     return f"{split}-{number:05d}.tokens"
 
 
 def ends_path(directory: Path, split: str) -> Path:
-    """The file with the ends of the features of each example."""
+    """Return the name of the file with the ends of each example's features."""
     return directory / f"{split}.ends"
 
 
 def checksums_path(directory: Path, split: str) -> Path:
-    """The file with the checksum of each example."""
+    """Return the name of the file with the checksum of each example."""
     return directory / f"{split}.checksums"
 
 
 def progress_path(directory: Path, split: str) -> Path:
-    """The file with the complete shards of a split that a killed command continues."""
+    """Return the name of the record of complete shards, from which a killed command continues."""
     return directory / f"{split}.progress.json"
 
 
 def _opened(path: Path, size: int) -> BinaryIO:
-    """A file that is written behind its first bytes."""
+    """Open a file that is written after its first bytes."""
     path.touch()
     os.truncate(path, size)
     return path.open("ab")
 
 
 def described(path: Path, *, examples: int) -> File:
-    """What the index says of a file."""
+    """Return the entry of a file in the index."""
     return File(
         name=path.name, size=path.stat().st_size, sha256=file_digest(path), examples=examples
     )
@@ -524,7 +524,7 @@ def write_cache(
     num_workers: int = 1,
     shard_bytes: int = SHARD_BYTES,
 ) -> Index:
-    """Runs a task once and writes its tokens."""
+    """Run a task once and write its tokens."""
     if num_workers < 1 or (bake and num_workers > 1):
         raise InputError(
             f"--num-workers must be at least 1{', and with --bake 1' if bake else ''}: "
@@ -555,7 +555,7 @@ _Run = Callable[[Job, str], Iterator[list[np.ndarray]]]
 
 
 def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int) -> SplitIndex:
-    """Writes a split, and gives what the index says of it."""
+    """Write a split, and return its entry in the index."""
     writer = SplitWriter(
         directory,
         split,
@@ -570,7 +570,7 @@ def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int
 
 
 def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
-    """The same examples; how many there were is shown meanwhile."""
+    """Yield the same examples, and show their number."""
     with counting(split, unit="examples") as advance:
         for example in examples:
             yield example
@@ -581,7 +581,7 @@ def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
 
 
 def _run(job: Job, split: str) -> Iterator[list[np.ndarray]]:
-    """The stored features of all examples of a split."""
+    """Yield the stored features of all examples of a split."""
     if job.bake:
         lengths = trimmed_lengths(job.data)
         dataset = job.task.get_dataset(
@@ -594,7 +594,7 @@ def _run(job: Job, split: str) -> Iterator[list[np.ndarray]]:
 
 
 def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[np.ndarray]]:
-    """The same from several processes, in the same order."""
+    """Yield the same from several processes, in the same order."""
     from t5x_lite.data import elements
 
     raw = job.task.source.get_dataset(split=split, shuffle=False)
@@ -643,7 +643,7 @@ _worker: dict[str, Any] = {}
 
 @contextlib.contextmanager
 def _scratch(vocabulary: Vocabulary) -> Iterator[str]:
-    """A temporary directory of all workers, which holds the vocabulary.
+    """Yield a temporary directory with the vocabulary, shared by all workers.
 
     It is this process's: a worker that is killed removes nothing.
     """

@@ -62,7 +62,7 @@ def write_cache(
     seed: int = 0,
     shard_bytes: int = SHARD_BYTES,
 ) -> Index:
-    """Runs a task once on a cluster, writes its tokens, and waits for it."""
+    """Run a task once on a cluster, write its tokens, and wait for the end."""
     found = pipeline_options(runner, options)
     try:
         check_local(output, what="--output")
@@ -91,7 +91,7 @@ def write_cache(
 
 
 def _counts(job: Job, splits: Sequence[str] | None) -> dict[str, int]:
-    """How many shards the splits to write have, after a look whether each can be run alone."""
+    """Return the shards of each split to write, after a check that each can run by itself."""
     counts = {}
     for split in splits or job.task.splits:
         counts[split] = len(shards_of(job, split))
@@ -110,7 +110,7 @@ def _counts(job: Job, splits: Sequence[str] | None) -> dict[str, int]:
 def _run(
     options: Any, work: PartWriter, shards: Sequence[tuple[str, int]], *, result: Path, runner: str
 ) -> list[Part]:
-    """Runs the pipeline, and gives a part for each shard."""
+    """Run the pipeline, and return a part for each shard."""
     try:
         with safe_path(), beam.Pipeline(options=options) as pipeline:
             build(pipeline, shards, work, result=str(result))
@@ -134,7 +134,7 @@ def _run(
 def build(
     pipeline: beam.Pipeline, shards: Sequence[tuple[str, int]], work: PartWriter, *, result: str
 ) -> PValue:
-    """Adds all stages to a pipeline."""
+    """Add all stages to a pipeline."""
     return (
         pipeline
         | "shards" >> beam.Create(list(shards))

@@ -16,7 +16,7 @@ A task run on its source shard by shard, as the workers of a cluster do.
     check_shards(job, "train", count)         # whether the task gives the same for each alone
     dataset = shard_dataset(job, "train", 3, count)   # the fourth, as it is at the placeholder
 
-What comes before the placeholder begins anew with each shard. So it may look at one example at a
+The steps before the placeholder start again with each shard. So it may look at one example at a
 time or at groups of neighbours, as `stages.chunk_documents` does, and must not count examples over
 all of the source: `stages.number` right before the placeholder may, for a cache numbers its
 examples by their place in it.
@@ -82,11 +82,11 @@ _IN_ORDER = {
     "_ZipDataset",
 }
 _NUMBERS = {"_RangeDataset", "_VariantDataset"}
-"""What `enumerate` zips with; the second is a range, too, after TensorFlow rewrote it."""
+"""Inputs of `enumerate`; the second is a range, too, after TensorFlow rewrote it."""
 
 
 def shards_of(job: Job, split: str) -> Sequence[str]:
-    """The shards of a split, in the source's order; none where there is nothing."""
+    """Return the shards of a split, in the source's order; empty if it has no data."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -107,12 +107,12 @@ def shards_of(job: Job, split: str) -> Sequence[str]:
 
 
 def shard_dataset(job: Job, split: str, number: int, count: int) -> Any:
-    """What the task gives at its placeholder for one shard of its source, as a tf.data.Dataset."""
+    """Return the task's output at its placeholder for one shard, as a tf.data.Dataset."""
     return _from_raw(job, split, number, count)[1]
 
 
 def _from_raw(job: Job, split: str, number: int, count: int) -> tuple[Any, Any]:
-    """The raw examples of a shard, and what becomes of them."""
+    """Return the raw examples of a shard, and the task's output for them."""
     from t5x_lite.data.elements import seqio
 
     shard = seqio.ShardInfo(number, count) if count > 1 else None
@@ -124,7 +124,7 @@ def _from_raw(job: Job, split: str, number: int, count: int) -> tuple[Any, Any]:
 
 
 def check_shards(job: Job, split: str, count: int) -> None:
-    """Looks, without reading examples, whether a task can be run on each shard alone."""
+    """Check, without reading examples, that a task can run on each shard separately."""
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 
@@ -147,7 +147,7 @@ def check_shards(job: Job, split: str, count: int) -> None:
 
 
 def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
-    """The steps between raw examples and a dataset that see more than neighbours, in words."""
+    """Name the steps after the raw examples that see more than neighboring examples."""
     found, numbered = set(), 0
     for node in _nodes(dataset, raw):
         name = type(node).__name__
@@ -161,7 +161,7 @@ def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
 
 
 def _nodes(dataset: Any, raw: Any) -> Iterator[Any]:
-    """A dataset and those that it is made of, down to `raw`, which is left out."""
+    """Yield a dataset and its inputs, down to `raw`, which is excluded."""
     if dataset is raw:
         return
     yield dataset
@@ -179,7 +179,7 @@ class UnsharedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What became of one shard of a source.
+    """Result of one shard of a source.
 
     Attributes:
       split: of the task.
@@ -200,7 +200,7 @@ class Part:
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "Part":
-        """The part that `to_json` made this of."""
+        """Return the part that `to_json` wrote."""
         written = node["written"]
         found = None if written is None else SplitIndex.from_json(written)
         return cls(**{**node, "written": found})
@@ -229,7 +229,7 @@ class PartWriter:
     def of(
         cls, job: Job, parts: Path, *, counts: Mapping[str, int], shard_bytes: int = SHARD_BYTES
     ) -> "PartWriter":
-        """A writer that can be pickled; the vocabulary goes to the workers by `parts`."""
+        """Return a writer that can be pickled; workers read the vocabulary from `parts`."""
         job.vocabulary.save(parts / _VOCABULARY)
         directory = job.data.directory
         if directory and not is_remote(directory):
@@ -244,7 +244,7 @@ class PartWriter:
         )
 
     def __call__(self, split: str, number: int) -> Part:
-        """Runs the task on a shard of its source, and writes what comes of it."""
+        """Run the task on a shard of its source, and write the result."""
         if not self._parts.is_dir():
             raise UnsharedError(
                 f"worker {socket.gethostname()} does not see {self._parts}: --output must be on a "
@@ -306,7 +306,7 @@ class PartWriter:
 
 
 def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> SplitIndex | None:
-    """Makes the split of a cache of its parts, in the order of the source's shards."""
+    """Join parts to the split of a cache, in the order of the source's shards."""
     ordered = sorted(parts, key=lambda part: part.number)
     for part in ordered:
         if part.error:
@@ -337,7 +337,7 @@ def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> 
 
 
 def _there(where: Path, file: File) -> Path:
-    """The path of a file that a worker wrote, after a look whether it is here as it was there."""
+    """Return the path of a worker's file, after a check that it arrived complete."""
     path = where / file.name
     size = path.stat().st_size if path.is_file() else None
     if size != file.size:

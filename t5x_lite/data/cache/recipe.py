@@ -42,7 +42,7 @@ Eos = Literal["after_trim", "before_trim", "none"]
 
 
 def _is_number(value: Any) -> bool:
-    """Whether an option is a number, true or false, or numbers in lists."""
+    """Return True for a number, a boolean, or a list of numbers."""
     if isinstance(value, list | tuple):
         return all(map(_is_number, value))
     return type(value) in (int, bool) or (type(value) is float and math.isfinite(value))
@@ -50,7 +50,7 @@ def _is_number(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What is done to an example of a cache when it is read.
+    """Transformation of a cached example when it is read.
 
     Attributes:
       stored: the features of a record.
@@ -112,7 +112,7 @@ class Recipe:
 
     @property
     def can_end_in_sentinel(self) -> bool:
-        """Whether its corruption has the option `final_sentinel`."""
+        """True if its corruption has the option `final_sentinel`."""
         function = CORRUPTIONS.get(self.corruption)
         return function is not None and "final_sentinel" in inspect.signature(function).parameters
 
@@ -157,7 +157,7 @@ class Recipe:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> Int[np.ndarray, "n G"]:
-        """How long the outputs of `example` are, from the lengths of what is stored."""
+        """Return the lengths of the outputs of `example`, from those of the stored features."""
         found = counts.astype(np.int64)
         if self.corruption:
             keys = {"seed": seed, "epochs": epochs, "indices": indices}
@@ -181,7 +181,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "Recipe":
-        """What `to_json` gave."""
+        """Return the recipe that `to_json` wrote."""
         lists = {name: tuple(node.get(name, ())) for name in ("stored", "floats", "ending")}
         return cls(**{**node, **lists})
 
@@ -192,25 +192,25 @@ def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
 
 
 def as_stored(values: np.ndarray) -> np.ndarray:
-    """A feature as a record holds it: whole numbers."""
+    """Return a feature as stored: integers."""
     return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
 
 
 def examples_of_block(
     block: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> list[list[np.ndarray]]:
-    """The features of the examples of a block (`stages.in_blocks`), as a record holds them."""
+    """Return the features of the examples of a block (`stages.in_blocks`), as stored."""
     columns = [np.split(block[name], block[f"{name}/ends"][:-1]) for name in names]
     return [[as_stored(part) for part in parts] for parts in zip(*columns, strict=True)]
 
 
 def as_floats(numbers: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " _"]:
-    """The floats that `as_numbers` turned into whole numbers."""
+    """Return the floats that `as_numbers` turned into integers."""
     return numbers.astype("<u2").view("<f4").astype(np.float32)
 
 
 def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> Recipe:
-    """What a cache of a task holds, and what is done when it is read."""
+    """Return the stored features of a task, and the recipe for reading them."""
     from t5x_lite.data.elements import seqio
 
     known = {**trimmed_lengths(data), **lengths_of(data)}
@@ -291,7 +291,7 @@ def _name(step: Callable[..., Any]) -> str:
 
 
 def _is_free_of_lengths(step: Callable[..., Any]) -> bool:
-    """Whether a preprocessor is known not to look at the lengths of rows."""
+    """Return True for a preprocessor that is known to ignore the lengths of rows."""
     from t5x_lite.data.elements import seqio
 
     function = step.func if isinstance(step, partial) else step

@@ -52,17 +52,17 @@ class Passages:
         return len(self._ends)
 
     def tokens(self, number: int) -> Int[np.ndarray, " _"]:
-        """Of a passage, with those that begin and end a row."""
+        """Tokens of a passage, including the first and last of a row."""
         start = int(self._ends[number - 1]) if number else 0
         return np.asarray(self._content[start : int(self._ends[number])], np.int32)
 
     def joined(self, numbers: Sequence[int]) -> Int[np.ndarray, " _"]:
-        """Of some passages, one behind the other."""
+        """Tokens of several passages, concatenated."""
         return np.concatenate([np.zeros(0, np.int32), *map(self.tokens, numbers)])
 
     @classmethod
     def open(cls, directory: str | Path) -> "Passages":
-        """What `write` wrote."""
+        """Open the passages that `write` wrote."""
         folder = Path(directory) / _PASSAGES
         ends, path = _array(folder / "ends.npy"), folder / "keys.npy"
         keys = _array(path) if path.is_file() else None
@@ -74,7 +74,7 @@ class Passages:
 
     @staticmethod
     def has_keys(directory: str | Path) -> bool:
-        """Whether the directory holds passages with their keys."""
+        """Return True if the directory holds passages with their keys."""
         folder = Path(directory) / _PASSAGES
         return all((folder / name).is_file() for name in ("ends.npy", "keys.npy"))
 
@@ -85,7 +85,7 @@ class Passages:
         rows: Sequence[np.ndarray],
         keys: UInt64[np.ndarray, "n K"] | None = None,
     ) -> None:
-        """Writes the tokens and keys of all passages; ends.npy last."""
+        """Write the tokens and keys of all passages; ends.npy last."""
         folder = Path(directory) / _PASSAGES
         folder.mkdir(parents=True, exist_ok=True)
         content = np.concatenate([np.zeros(0, np.int32), *rows])
@@ -114,7 +114,7 @@ def name_key(name: str) -> int:
 
 
 class Negatives:
-    """What one search found.
+    """Result of one search.
 
     Attributes:
       digest: of all of it.
@@ -124,13 +124,13 @@ class Negatives:
         self._numbers, self._passages, self.digest = numbers, passages, digest
 
     def tokens(self, index: int) -> Int[np.ndarray, " _"]:
-        """The passages of an example, as `Groups` holds its negatives."""
+        """Return the passages of an example, in the form of the negatives in `Groups`."""
         numbers = self._numbers[index]
         return self._passages.joined(numbers[numbers >= 0].tolist())
 
 
 def is_whole(directory: str | Path, step: int) -> bool:
-    """Whether the search of a step is written."""
+    """Return True if the search of a step is written."""
     return (Path(directory) / str(step) / "refresh.json").is_file()
 
 
@@ -141,7 +141,7 @@ def write(
     *,
     settings: Mapping[str, Any],
 ) -> None:
-    """Writes the search of a step; refresh.json last."""
+    """Write the search of a step; refresh.json last."""
     folder = Path(directory) / str(step)
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder / "negatives.npy", numbers.astype(np.int32))
@@ -151,7 +151,7 @@ def write(
 
 
 def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
-    """The search of a step."""
+    """Read the search of a step."""
     folder = Path(directory) / str(step)
     try:
         digest = json.loads((folder / "refresh.json").read_text())["sha256"]
@@ -180,7 +180,7 @@ class Refreshes:
     """
 
     def __init__(self, refresh: Refresh, *, num_examples: int):
-        """Opens nothing yet."""
+        """Store the arguments; files are opened later."""
         self._refresh, self._num_examples = refresh, num_examples
         self.used: dict[str, str] = {}
 
@@ -189,7 +189,7 @@ class Refreshes:
         return self._refresh.period - number % self._refresh.period
 
     def negatives(self, number: int) -> Negatives | None:
-        """Those of a batch; waits for a search that is late. None are the cache's own."""
+        """Return the negatives of a batch, waiting for a late search; None for the cache's."""
         step, where = self._refresh.searched_by(number), self._refresh.directory
         if not step:
             return None

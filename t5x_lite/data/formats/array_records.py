@@ -35,7 +35,7 @@ RIEGELI_KEY = struct.unpack("<4Q", b"Riegeli/records\n" * 2)
 _MUL0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
 _MUL1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
 _ZIPPED = np.array([3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7])
-"""Where the bytes of two lanes come from."""
+"""Sources of the bytes of two lanes."""
 _PACKET = 32
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _ROUNDS = 4
@@ -44,7 +44,7 @@ _Lanes = UInt64[np.ndarray, "n 4"]
 
 
 def highway_hash(texts: Sequence[bytes], key: Sequence[int]) -> UInt64[np.ndarray, " n"]:
-    """The hashes of byte strings."""
+    """Return the hashes of byte strings."""
     if not texts:
         return np.zeros(0, np.uint64)
     places = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
@@ -81,7 +81,7 @@ class _State:
         self._v0, self._v1, self._mul0, self._mul1 = (np.tile(one, (count, 1)) for one in starts)
 
     def update(self, rows: slice | np.ndarray, lanes: _Lanes) -> None:
-        """Takes a packet of each of some rows."""
+        """Add a packet of each of some rows."""
         v0, v1, mul0, mul1 = self._v0[rows], self._v1[rows], self._mul0[rows], self._mul1[rows]
         v1 = v1 + mul0 + lanes
         mul0 = mul0 ^ ((v1 & _LOW) * (v0 >> _HALF))
@@ -92,7 +92,7 @@ class _State:
         self._v0[rows], self._v1[rows], self._mul0[rows], self._mul1[rows] = v0, v1, mul0, mul1
 
     def add_rests(self, rows: np.ndarray, rests: Sequence[bytes]) -> None:
-        """Takes the last bytes, fewer than a packet, of some rows."""
+        """Add the last bytes, fewer than a packet, of some rows."""
         sizes = np.array([len(rest) for rest in rests], np.uint64)[:, None]
         self._v0[rows] += (sizes << _HALF) + sizes
         low, high = self._v1[rows] & _LOW, self._v1[rows] >> _HALF
@@ -102,7 +102,7 @@ class _State:
         self.update(rows, packets.reshape(len(rests), 4))
 
     def digest(self) -> UInt64[np.ndarray, " n"]:
-        """The hashes."""
+        """Return the hashes."""
         for _ in range(_ROUNDS):
             turned = self._v0[:, [2, 3, 0, 1]]
             self.update(slice(None), (turned >> _HALF) | (turned << _HALF))
@@ -116,7 +116,7 @@ def _zipped(lanes: _Lanes) -> _Lanes:
 
 
 def _last_packet(rest: bytes) -> bytes:
-    """A packet of 1 to 31 bytes."""
+    """Return the packet of 1 to 31 bytes."""
     size = len(rest)
     packet = bytearray(_PACKET)
     packet[: size & ~3] = rest[: size & ~3]
@@ -212,7 +212,7 @@ class ArrayRecords:
 _SHARDS_AT_A_TIME = 16
 
 LAST_BYTES = 1 << 16
-"""Of a file: they say where its footer is."""
+"""Last bytes of a file, with the position of its footer."""
 _BLOCK, _BLOCK_HEADER = 1 << 16, 24
 _HEADER = struct.Struct("<QQQQQ")
 _MAGIC = 0x71930E704FDAE05E
@@ -225,7 +225,7 @@ _MOST_SIZES = 1 << 16
 
 
 def footer_range(size: int, last: bytes) -> tuple[int, int]:
-    """Which bytes of a file say where its records are."""
+    """Return the range of the bytes with the positions of a file's records."""
     if size < 2 * LAST_BYTES or size % LAST_BYTES:
         raise ValueError("it is not an ArrayRecord file")
     chunk = plain_chunk(last, size - LAST_BYTES, is_first=True)
@@ -237,7 +237,7 @@ def footer_range(size: int, last: bytes) -> tuple[int, int]:
 
 
 def record_starts(footer: bytes, start: int, *, examples: int) -> Int[np.ndarray, " n"]:
-    """Where each record's chunk begins, and, as the last of n + 1, where the last one ends."""
+    """Return the start of each record's chunk and, as the last of n + 1, the end of the last."""
     most = _FOOTER_BYTES_A_RECORD * (examples + 2)
     [(sizes, values)] = _decoded([plain_chunk(footer, start, is_first=True)], most=most)
     ends = np.cumsum(_numbers(sizes))
@@ -253,7 +253,7 @@ def record_starts(footer: bytes, start: int, *, examples: int) -> Int[np.ndarray
 
 
 def plain_chunk(content: bytes, start: int, *, is_first: bool = False) -> bytes:
-    """A chunk without the headers of the file's blocks."""
+    """Return a chunk without the headers of the file's blocks."""
     parts, place, end = [], 0, len(content)
     while place < end:
         if (start + place) % _BLOCK == 0:
@@ -271,7 +271,7 @@ def plain_chunk(content: bytes, start: int, *, is_first: bool = False) -> bytes:
 
 
 def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
-    """The records of chunks of one record each."""
+    """Return the records of chunks of one record each."""
     found = []
     for (numbers, values), size in zip(
         _decoded(chunks, most=max(sizes, default=0)), sizes, strict=True
@@ -283,7 +283,7 @@ def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
 
 
 def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]:
-    """The sizes of the records of each chunk, and the records, one behind the other."""
+    """Return the sizes of the records of each chunk, and the concatenated records."""
     headers = [_HEADER.unpack_from(chunk) for chunk in chunks]
     said = [number for header in headers for number in (header[0], header[2])]
     parts = [p for c in chunks for p in (c[8 : _HEADER.size], c[_HEADER.size :])]
@@ -304,7 +304,7 @@ def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]
 
 
 def _decompressor() -> Callable[[int, bytes, int], bytes]:
-    """A function of how a part is compressed, the part, and its bytes at most."""
+    """Return the decompressor of a part, the part, and the maximum of its decompressed bytes."""
     try:
         import zstandard
     except ImportError as error:
@@ -338,7 +338,7 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
 
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
-    """The number at a place, and where it ends."""
+    """Return the number at an offset, and its end."""
     found = shift = 0
     while True:
         if place >= len(content) or shift > 63:
@@ -372,7 +372,7 @@ def _numbers(content: bytes) -> Int[np.ndarray, " n"]:
 
 
 def _numbers_at(content: np.ndarray, starts: np.ndarray) -> Int[np.ndarray, " n"]:
-    """The numbers at some places; ten bytes follow on the last of them."""
+    """Return the numbers at some offsets; ten bytes follow the last of them."""
     found = np.zeros(len(starts), np.int64)
     goes_on = np.ones(len(starts), bool)
     for byte in range(9):
