@@ -2,7 +2,7 @@
 
     model = t5x_lite.load("work/sst2")      # see t5x_lite.api
 
-Importing the package costs nothing: JAX comes with `load`.
+The import is fast: JAX is imported only by `load`.
 """
 
 import os
@@ -10,10 +10,11 @@ import sys
 
 
 def _drop_current_directory() -> None:
-    """Takes the current directory off sys.path, where `python -m t5x_lite` has put it.
+    """Remove the current directory from sys.path, where `python -m t5x_lite` has put it.
 
-    A command runs in directories of strangers, whose typing.py is not to be imported below. A
-    checkout that is not installed is found there itself: it goes last, as if it were installed.
+    A command runs in any directory, and a file there, such as typing.py, must not be imported
+    instead of a module. If the directory is a checkout that is not installed, it is moved to the
+    end of sys.path, like an installed package.
     """
     if sys.flags.safe_path:
         return
@@ -24,8 +25,8 @@ def _drop_current_directory() -> None:
 
 
 def _runs_as_module() -> bool:
-    """Whether this process is `python -m t5x_lite` or one of its modules."""
-    # Until the module to run is found, sys.argv[0] is "-m"; it stands before the other arguments.
+    """Return True if this process is `python -m t5x_lite` or one of its modules."""
+    # sys.argv[0] is "-m" until Python has found the module to run; the other arguments follow.
     if sys.argv[:1] != ["-m"] or len(sys.orig_argv) <= len(sys.argv):
         return False
     word = sys.orig_argv[-len(sys.argv)]  # "t5x_lite", or joined: "-mt5x_lite"
@@ -34,7 +35,7 @@ def _runs_as_module() -> bool:
 
 
 def _end_at_signals() -> None:
-    """Ends this process by one line at Ctrl-C and SIGTERM, also while its modules are imported."""
+    """Make Ctrl-C and SIGTERM end this process with one line, also while it imports modules."""
     from t5x_lite.core import signals
 
     signals.at_start()
@@ -49,7 +50,7 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 
 
 class _FormerNames:
-    """Imports modules by the names that they had in earlier versions; asked after all others."""
+    """Import hook for names of modules in earlier versions; it comes after all other hooks."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:

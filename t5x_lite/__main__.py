@@ -1,4 +1,4 @@
-"""`python -m t5x_lite` is `t5x-lite`."""
+"""Entry point of `python -m t5x_lite`, which runs the command `t5x-lite`."""
 
 from t5x_lite.cli import main
 

@@ -1,4 +1,4 @@
-"""The package from Python: a checkpoint as an object that answers, scores, ranks and encodes.
+"""Python API: a checkpoint as an object that generates, predicts, scores, ranks and encodes.
 
     import t5x_lite
 
@@ -8,7 +8,7 @@
     model = t5x_lite.load("work/bert_sst2")
     model.predict(["a moving and funny film"])          # [{"prediction": "positive"}]
 
-It is what the command line's predict and score are made of, without files.
+The commands `predict` and `score` do the same with files.
 """
 
 import dataclasses
@@ -45,11 +45,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Ranking(NamedTuple):
-    """Candidates after one input.
+    """Ranked candidates for one input.
 
     Attributes:
       prediction: the likeliest candidate.
-      scores: the log-likelihood of each candidate, in the order given.
+      scores: log-likelihood of each candidate, in the order of the candidates.
     """
 
     prediction: str
@@ -58,11 +58,11 @@ class Ranking(NamedTuple):
 
 @dataclasses.dataclass
 class _Programs:
-    """A model with some modules in use, and what was made for it."""
+    """A model with some adapters in use, and the compiled programs for it."""
 
     model: Checkpoint
     generators: dict[Decoding, Generator] = dataclasses.field(default_factory=dict)
-    encoders: dict[tuple[Pooling | None, bool | None], tuple[TextEncoder, Embedder]] = (
+    encoders: dict[tuple[Pooling | None, bool | None, int | None], tuple[TextEncoder, Embedder]] = (
         dataclasses.field(default_factory=dict)
     )
     answerers: dict[tuple[str | None, Asked], Answerer] = dataclasses.field(default_factory=dict)
@@ -80,24 +80,24 @@ def load(
     use: str | None = None,
     trust_project: bool = False,
 ) -> "Model":
-    """Loads a checkpoint, or several as an ensemble that averages their logits.
+    """Load a checkpoint, or several as an ensemble that averages their logits.
 
     Args:
-      *checkpoints: work directories, step directories, or what `t5x-lite import` wrote.
-      step: the step to take from work directories: its number, "best" (by the run's own
+      *checkpoints: work directories, checkpoint directories, or outputs of `t5x-lite import`.
+      step: checkpoint to load from a work directory: a step number, "best" (by the run's own
         evaluations), or None for the newest.
-      batch_size: rows that go through the model at once.
-      inputs_length: tokens of an input at most, longer ones are cut with a warning; None is what
-        the model was trained with.
-      base: where the base of a checkpoint is that holds its trained part alone; None is where it
-        was when the run began.
-      use: modules of the checkpoint that are in its model, as `Model.use` takes them; None is all,
-        composed as its run did it. Those that are left out come by `Model.add_adapter`.
-      trust_project: whether a checkpoint's config may name classes of modules besides those of
-        t5x_lite, of your project in the current directory, too: reading it runs them.
+      batch_size: number of rows in a batch of the model.
+      inputs_length: maximum input length, in tokens; longer inputs are truncated with a warning.
+        None is the length that the model was trained with.
+      base: directory of the base, for a checkpoint that holds only its trained parameters. None is
+        the directory from which the run read the base.
+      use: adapters of the checkpoint to use, in the syntax of `Model.use`. None uses all of them,
+        composed as in training. Load other adapters by `Model.add_adapter`.
+      trust_project: True to let a checkpoint's config name classes outside of t5x_lite, including
+        your project in the current directory. Their code runs when the config is read.
 
     Raises:
-      InputError: there is no such checkpoint, a part of it is missing, or they do not go together;
+      InputError: if a checkpoint does not exist or is incomplete, checkpoints do not fit together,
         or one names a class that is not trusted.
     """
     directories = [os.fspath(checkpoint) for checkpoint in checkpoints]
@@ -108,13 +108,9 @@ def load(
 
 
 class Model:
-    """A checkpoint that is ready for use, or an ensemble; made by `t5x_lite.load`.
+    """A checkpoint that is ready for use, or an ensemble; `t5x_lite.load` returns it.
 
-    What is compiled for one call serves the next with the same decoding.
-
-    Args:
-      model: what reads and writes.
-      batch_size: rows that go through it at once.
+    Compiled programs are kept, and used again by calls with the same decoding options.
     """
 
     def __init__(self, model: Checkpoint, *, batch_size: int):
@@ -126,7 +122,7 @@ class Model:
         self._programs = _Programs(model)
 
     def __repr__(self) -> str:
-        """What it is: Model(T5, 1,869,568 parameters, vocabulary 4,224, step 120, work/sst2)."""
+        """Return Model(T5, 1,869,568 parameters, vocabulary 4,224, step 120, work/sst2)."""
         members = self._model.members
         first, directory = members[0], members[0].directory
         words = [
@@ -142,29 +138,30 @@ class Model:
         return f"Model({ensemble}{', '.join(words)})"
 
     def add_adapter(self, name: str, directory: str | os.PathLike[str]) -> None:
-        """Reads a module that was trained with the same base; `use` puts it into the model.
+        """Read an adapter that was trained with the same base; `use` puts it into the model.
 
         Args:
-          name: that it has here; the module of that name in the checkpoint, or the only one.
-          directory: a work directory or a step directory.
+          name: name of the adapter in this model. The checkpoint must have an adapter of this name,
+            or only one adapter.
+          directory: a work directory or a checkpoint directory.
 
         Raises:
-          InputError: there is no such module, one of that name is here, it was trained with
-            another base, or this is an ensemble.
+          InputError: if there is no such adapter, this model already has one of this name, it was
+            trained with another base, or this is an ensemble.
         """
         self._modules = self._of_checkpoint().adding(name, os.fspath(directory))
 
     def use(self, modules: str = "") -> None:
-        """Puts modules into the model, which all calls use from now on.
+        """Put adapters into the model for all further calls.
 
-        What was compiled for them stays for the next time.
+        Programs that were compiled for the same adapters are used again.
 
         Args:
-          modules: names with commas between, "rte" or "rte, style", or blocks of them, as
-            "Average(rte, style)"; "" is the base alone.
+          modules: names separated by commas, "rte" or "rte, style", or blocks of them, such as
+            "Average(rte, style)"; "" is the base without adapters.
 
         Raises:
-          InputError: one is not there, or two would stand at one site.
+          InputError: if an adapter is unknown, or two adapters share a site.
         """
         if not isinstance(modules, str):
             raise InputError(f"modules must be a string, such as 'rte, style': got {modules!r}")
@@ -177,7 +174,7 @@ class Model:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The names of the modules that `use` may name."""
+        """Names of the adapters that `use` accepts."""
         return tuple(self._of_checkpoint().adapters)
 
     def _of_checkpoint(self) -> ModulesOf:
@@ -201,19 +198,20 @@ class Model:
         seeds: Sequence[int | None] | None = None,
         **decoding: Any,
     ) -> list[str]:
-        """The best output for each text.
+        """Return the best output for each text.
 
         Args:
-          texts: the inputs; an empty one is the end-of-sequence token alone.
-          prompts: what the outputs begin with, one for all or one for each; of as many tokens as
-            an input at most.
-          seeds: of texts that are sampled by one of their own, in place of seed and place in the
-            list: text i gets what `generate([text], seed=seeds[i])` gives. None has none.
+          texts: the inputs; an empty input is only the end-of-sequence token.
+          prompts: beginning of the outputs, one for all or one for each; its maximum length is the
+            maximum input length.
+          seeds: random seeds for sampling, one for each text: text i gets the result of
+            `generate([text], seed=seeds[i])`. A text with None is sampled by `seed` and its index
+            in the list.
           **decoding: fields of `t5x_lite.api.Decoding`, such as num_beams=4 or temperature=0.8.
 
         Raises:
-          InputError: the texts are no sequence, the choices contradict each other, or a score is no
-            number, which broken weights cause.
+          InputError: if the texts are not a sequence, options contradict each other, or a score is
+            not finite, which means broken weights.
         """
         found = self._predictions(texts, prompts=prompts, seeds=seeds, **decoding)
         return [best.text for best, *_ in found]
@@ -227,28 +225,29 @@ class Model:
         head: str | None = None,
         **options: Any,
     ) -> list[Any]:
-        """Answer each text: by what the model writes, or by a head of an encoder.
+        """Return a prediction for each text, by generation or by a head of an encoder.
 
-        What is sampled depends on a text's place in the list, or on its own seed, and not on the
-        other texts.
+        Sampling depends on a text's index in the list, or on its own seed, but not on the other
+        texts.
 
         Args:
-          texts: the inputs. A head also reads a pair (text, second text), for question answering
+          texts: the inputs. A head also accepts a pair (text, second text), for question answering
             (question, context), or a dict such as {"inputs": ..., "choices": [...]}.
-          prompts: as for `generate`; only of a model that writes text.
-          seeds: as for `generate`; only of a model that writes text.
-          head: of an encoder; None is the one that its objective trained, or the only one.
-          **options: of a model that writes text the fields of `t5x_lite.api.Decoding`; of a head
+          prompts: as for `generate`; only for models that generate text.
+          seeds: as for `generate`; only for models that generate text.
+          head: name of an encoder's head; None is the head that its objective trained, or the only
+            one.
+          **options: for models that generate text, fields of `t5x_lite.api.Decoding`; for a head,
             probabilities, threshold, doc_stride, longest_answer and impossible_answers
             (`t5x_lite.inference.answers.Asked`).
 
         Returns:
-          Of a model that writes text, the num_return best outputs of each as `Prediction`s, best
-          first. Of a head, a dict for each text, {"prediction": ...} as `t5x-lite predict` writes
-          it.
+          For a model that generates text, the num_return best outputs of each text as
+          `Prediction`s, best first. For a head, a dict for each text, {"prediction": ...}, as in
+          the output of `t5x-lite predict`.
 
         Raises:
-          InputError: if a text is not one for the head, or an option is not one for the model.
+          InputError: if the head does not accept a text, or the model does not have an option.
         """
         members = self._model.members
         if head is None and not all(answering_heads(one.experiment) for one in members):
@@ -296,10 +295,10 @@ class Model:
         return found
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The log-likelihood of each (input, target): a sum over the target's tokens and its EOS.
+        """Return the log-likelihood of each (input, target), summed over target tokens and EOS.
 
-        An empty target is EOS alone, one token. A cross-encoder gives its raw score of each (query,
-        passage).
+        An empty target has one token, EOS. A cross-encoder returns its raw score of each (query,
+        passage) instead.
         """
         if (scorer := self._cross_encoder()) is not None:
             return scorer.scores(list(pairs)).tolist()
@@ -311,7 +310,7 @@ class Model:
         return scores
 
     def rank(self, texts: Sequence[str], candidates: Sequence[str]) -> list[Ranking]:
-        """The likeliest of the candidates after each text, and the scores of all.
+        """Return the likeliest candidate for each text, and the scores of all candidates.
 
         A cross-encoder ranks the candidates as passages for each text, by its raw scores.
         """
@@ -338,6 +337,7 @@ class Model:
         per_token: Literal[False] = False,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
         role: Role = "query",
     ) -> np.ndarray: ...
 
@@ -353,33 +353,39 @@ class Model:
         per_token: bool = False,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
         role: Role = "query",
     ) -> np.ndarray | list[np.ndarray]:
-        """The encoder's output.
+        """Return the encoder's vector of each text, or its hidden states.
 
         Args:
           texts: the inputs.
-          per_token: whether the states are given token by token, and not as one vector of a text.
-          pooling: "mean" over a text's tokens and those that begin and end it, [CLS], [SEP] or EOS;
-            or "cls", the state of [CLS], which T5 has not. None is what the checkpoint says, such
-            as that of a retriever, or else "mean".
-          normalize: whether vectors have length 1; None is what the checkpoint says, or else False.
-          role: what the texts are, for a retriever with two encoders or two projections.
+          per_token: True to return the hidden state of each token instead of one vector per text.
+          pooling: "mean" over a text's tokens, including [CLS], [SEP] or EOS; or "cls", the [CLS]
+            hidden state, which T5 does not have. None is the checkpoint's pooling, as a retriever
+            has it, and otherwise "mean".
+          normalize: True to scale vectors to length 1. None is the checkpoint's choice, and
+            otherwise False.
+          dimensions: number of leading dimensions that a vector keeps; None keeps all.
+          role: role of the texts, for a retriever with two encoders or two projections.
 
         Returns:
-          float32 [n, d_model], a vector of each text; or per_token an array [tokens, d_model] for
+          float32 [n, d_model], one vector per text; with per_token, an array [tokens, d_model] for
           each text.
 
         Raises:
-          InputError: the model has no encoder or no [CLS] that is asked for, or is an ensemble.
+          InputError: if the model has no encoder, has no [CLS] for pooling "cls", or is an
+            ensemble.
         """
         _check_texts(texts)
         if dense_head(self._model.members[0].experiment) is None:
             pooling, normalize = pooling or "mean", bool(normalize)
-        how = (pooling, normalize)
+        how = (pooling, normalize, dimensions)
         encoders = self._programs.encoders
         if how not in encoders:
-            encoder = self._model.encoder(pooling=pooling, normalize=normalize)
+            encoder = self._model.encoder(
+                pooling=pooling, normalize=normalize, dimensions=dimensions
+            )
             encoders[how] = encoder, encoder.embedder(batch_size=self._batch_size)
         encoder, embedder = encoders[how]
         begins = encoder.begins_with(None, None)
@@ -403,7 +409,7 @@ class Model:
     def _tell_cut(self, cut: Sequence[int], *, length: int) -> None:
         if cut:
             _logger.warning(
-                "%d inputs were cut to %d tokens, text %d the first (load(..., inputs_length=N))",
+                "%d inputs were truncated to %d tokens, first text %d (load(..., inputs_length=N))",
                 len(cut),
                 length,
                 cut[0],
@@ -421,17 +427,17 @@ class Model:
 
 
 def _decoding(options: Mapping[str, Any]) -> Decoding:
-    """The choices that keywords name."""
+    """Return the decoding options, after a check of their names."""
     known = [field.name for field in dataclasses.fields(Decoding)]
     for name in options:
-        if name not in (*known, "max_length"):  # of the latter `Decoding` says the new name
+        if name not in (*known, "max_length"):  # `Decoding` gives the new name of the latter
             near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
             raise InputError(f"unknown keyword {name}{near}")
     return Decoding(**options)
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:
-    """The options of a head's answers."""
+    """Return the options of a head's predictions, after a check of their names."""
     known = [field.name for field in dataclasses.fields(Asked)]
     for name in options:
         if name not in known:
@@ -443,7 +449,7 @@ def _asked(options: Mapping[str, Any]) -> Asked:
 def _records(
     texts: Sequence[str | tuple[str, str] | Mapping[str, Any]], answerer: Answerer
 ) -> list[Mapping[str, Any]]:
-    """The texts of a call as the records that a head reads."""
+    """Convert the texts of a call to the records that a head reads."""
     _check_texts(texts)
     pair = ("question", "context") if kind_of(answerer.head) == "span" else ("inputs", "second")
     found: list[Mapping[str, Any]] = []
@@ -472,6 +478,6 @@ def _check_seeds(seeds: Sequence[int | None] | None, *, num: int) -> None:
 
 
 def _check_texts(texts: Sequence[Any]) -> None:
-    """A str is a sequence of strings as well, and never the one that was meant."""
+    """Raise InputError for a single str, which is also a sequence of strings."""
     if isinstance(texts, str):
         raise InputError(f"give a list of texts, not one: [{texts[:40]!r}]")

@@ -1,9 +1,9 @@
-"""The command line: `t5x-lite COMMAND ...`. No logic: see t5x_lite.commands.
+"""The command line `t5x-lite COMMAND ...`; `t5x_lite.commands` implements the commands.
 
 JAX and TensorFlow are imported only after a command is chosen. Exit codes: 0 success; 1 the run
-failed; 2 wrong usage or bad input; 129, 130 and 143 on SIGHUP, SIGINT and SIGTERM, of `train` after
-saving, of the others after removing what is half written. An error is one line on standard error,
-standard output holds data only, and `--debug` anywhere adds the traceback.
+failed; 2 wrong usage or bad input; 129, 130 and 143 on SIGHUP, SIGINT and SIGTERM. On a signal,
+`train` saves before it exits, and other commands remove unfinished files. An error is one line on
+standard error. Standard output holds only data. `--debug` anywhere adds the traceback.
 """
 
 import codecs
@@ -38,11 +38,11 @@ Pretrain, fine-tune, evaluate, use and serve text-to-text models of the T5 famil
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Run one command.
 
     Args:
-      argv: the arguments after the program's name. If None, they are those of this process, which
-        is the command's own: after a signal it ends here (`t5x_lite.signals`).
+      argv: arguments after the program's name. If None, the arguments of this process are used, and
+        the process exits here after a signal (`t5x_lite.core.signals`).
 
     Returns:
       The exit code.
@@ -61,21 +61,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _enter_utf8_mode() -> None:
     """Restart this process in Python's UTF-8 mode if Python takes file names for ASCII.
 
-    So it does under LC_ALL=C with PYTHONUTF8=0. TensorStore, TensorFlow and faiss then reject names
-    with other characters, since Python's strings of them are not UTF-8.
+    Python does so under LC_ALL=C with PYTHONUTF8=0. TensorStore, TensorFlow and faiss then reject
+    names with other characters, because Python's strings for them are not UTF-8.
     """
     if codecs.lookup(sys.getfilesystemencoding()).name != "ascii":
         return
-    if os.environ.get("PYTHONUTF8") == "1":  # an option of Python's, such as -E, forbids the mode
+    if os.environ.get("PYTHONUTF8") == "1":  # an option of Python, such as -E, forbids the mode
         return
     os.environ["PYTHONUTF8"] = "1"
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
-    """Runs one command, reports its error, and returns the exit code.
+    """Run one command, report its error, and return the exit code.
 
-    If the process is the command's own (`watch`), it ends here after a signal.
+    If the process only runs this command (`watch` is given), it exits here after a signal.
     """
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
@@ -110,24 +110,24 @@ def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
 
 
 def _never_silent(args: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-    """Lines about a command that takes long, except for a server, which waits for requests."""
+    """Report the progress of slow commands, except for commands that wait for work."""
     name, _ = _command_name(args)
     return contextlib.nullcontext() if name in _WAITING else never_silent(name)
 
 
 _WAITING = ("serve", "refresh")
-"""Commands that wait, and say what for."""
+"""Commands that wait for work, and log it themselves."""
 
 
 def _as_signal(error: BaseException, watch: signals.Watch) -> BaseException:
-    """The signal, if one came: libraries make errors of their own of it, and lose their workers."""
+    """Return the signal's exception if one came: libraries raise other errors when it comes."""
     if not watch.signum or isinstance(error, Interrupted):
         return error
     return signals.interruption(watch.signum)
 
 
 class _TellingHandler(logging.StreamHandler):
-    """Writes messages, and notes when."""
+    """Log handler that also notes the time of the last message."""
 
     def emit(self, record: logging.LogRecord) -> None:
         told()
@@ -136,10 +136,10 @@ class _TellingHandler(logging.StreamHandler):
 
 @contextlib.contextmanager
 def _messages() -> Iterator[None]:
-    """Shows the package's messages as plain lines on standard error.
+    """Show the package's log messages as plain lines on standard error.
 
-    Without it nothing below a warning is shown: absl, which Orbax imports, configures the root
-    logger.
+    Otherwise only warnings and errors would appear, because absl, which Orbax imports, configures
+    the root logger.
     """
     logger = logging.getLogger("t5x_lite")
     handler = _TellingHandler(sys.stderr)
@@ -156,7 +156,7 @@ def _messages() -> Iterator[None]:
 
 
 def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
-    """Returns the chosen command and the config overrides that follow it."""
+    """Return the chosen command and the config overrides that follow it."""
     if not args:
         raise OptionError(f"which command? one of {', '.join(COMMANDS)}; see {PROG} --help")
     if args[0] == "--version":
@@ -169,13 +169,14 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
     if not command.takes_overrides:
         return parse(command, rest, prog=prog, arrange=command.help)
     end = rest.index("--") if "--" in rest else len(rest)
-    rest, last = rest[:end], rest[end:]  # what follows -- is not for us to read
+    rest, last = rest[:end], rest[end:]  # arguments after -- are not parsed here
     if "config" not in command.__dataclass_fields__:
         parsed, others = parse(command, rest, prog=prog, other_options=None, arrange=command.help)
         return parsed, [*others, *last]
     asks_help = "--help" in rest or "-h" in rest
     config_first = bool(rest) and not rest[0].startswith("-")
-    if rest and not config_first and not asks_help:
+    instead = any(arg.partition("=")[0] == _INSTEAD_OF_CONFIG.get(name) for arg in rest)
+    if rest and not (config_first or asks_help or instead):
         raise OptionError(f"CONFIG comes first: {prog} CONFIG [--FIELD VALUE ...]")
     if name == "train" and config_first and asks_help:
         return command(config=rest[0]), [*rest[1:], *last]
@@ -183,8 +184,12 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
     return parsed, [*others, *last]
 
 
+_INSTEAD_OF_CONFIG = {"cache": "--convert"}
+"""Options that make a command run without CONFIG."""
+
+
 def _refuse_output_as_input(command: Any) -> None:
-    """Raises OptionError if --output names a file that the command reads."""
+    """Raise OptionError if --output names a file that the command reads."""
     if getattr(command, "output", None):
         from t5x_lite.commands.options import refuse_output_as_input
 
@@ -192,7 +197,7 @@ def _refuse_output_as_input(command: Any) -> None:
 
 
 def _command_name(args: Sequence[str]) -> tuple[str, list[str]]:
-    """Divides the arguments into the command, of one word or two, and what follows."""
+    """Split the arguments into the command, of one or two words, and the rest."""
     for words in (2, 1):
         name = " ".join(args[:words])
         if name in COMMANDS:
@@ -207,7 +212,7 @@ def _command_name(args: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _print_help() -> None:
-    """Prints the commands and leaves by SystemExit(0)."""
+    """Print the commands and raise SystemExit(0)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
     width = max(map(len, COMMANDS))
@@ -223,8 +228,8 @@ def _print_help() -> None:
 
 
 def _report_error(error: BaseException) -> int:
-    """Writes one line about an error to standard error and returns the exit code."""
-    if isinstance(error, BrokenPipeError):  # the reader of our output has gone, as head does
+    """Write one line about an error to standard error and return the exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as head does
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

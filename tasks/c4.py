@@ -72,5 +72,5 @@ ul2 = partial(_task, "c4_ul2", unsupervised.mixture_of_denoisers)
 
 
 def source(directory: str) -> stages.FileSource:
-    """The pages of C4, or other documents, as examples {"text"}, always in the same order."""
+    """Return the pages of C4, or other documents, as examples {"text"} in a fixed order."""
     return document_source(directory, c4=True)

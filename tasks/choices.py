@@ -48,7 +48,7 @@ SWAG = Wording(prefix="swag", template=f"{_LISTED} sentence: {{sent1}} {{sent2}}
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
-    """Which of the choices is it?"""
+    """Return a multiple-choice task of your JSON lines."""
     layout = arguments.layout
     if not isinstance(layout, Choices):
         raise InputError(f"tasks.choices:jsonl needs data.layout choices, got {layout.name}")
@@ -95,27 +95,27 @@ def _race(arguments: TaskArguments, levels: tuple[str, ...], name: str) -> seqio
 
 
 def _answered(question: str, choice: str) -> str:
-    """A question with a choice behind it, or in its gap."""
+    """Return a question with a choice after it, or in its gap."""
     return question.replace("_", choice) if "_" in question else f"{question} {choice}"
 
 
 def race(arguments: TaskArguments) -> seqio.Task:
-    """The questions of both levels of RACE."""
+    """Return RACE with the questions of both levels."""
     return _race(arguments, RACE_LEVELS, "race")
 
 
 def race_middle(arguments: TaskArguments) -> seqio.Task:
-    """The questions of middle schools."""
+    """Return RACE with the questions of middle schools."""
     return _race(arguments, ("middle",), "race_middle")
 
 
 def race_high(arguments: TaskArguments) -> seqio.Task:
-    """The questions of high schools."""
+    """Return RACE with the questions of high schools."""
     return _race(arguments, ("high",), "race_high")
 
 
 def swag(arguments: TaskArguments) -> seqio.Task:
-    """Which ending does a situation have?"""
+    """Return SWAG: choose the ending of a situation."""
     splits = released_files.swag_splits(arguments.directory)
 
     def records(split: str) -> Iterator[dict[str, Any]]:

@@ -38,29 +38,29 @@ from t5x_lite.data.tasks.text_source import (
 
 
 def documents(arguments: TaskArguments) -> seqio.Task:
-    """Documents with blank lines between them."""
+    """Return documents that are separated by blank lines."""
     return encoder_task("encoder_documents", arguments, source=_documents(arguments, blocks=True))
 
 
 def lines(arguments: TaskArguments) -> seqio.Task:
-    """A document a line."""
+    """Return one document per line."""
     return encoder_task("encoder_lines", arguments, source=_documents(arguments, blocks=False))
 
 
 def passages(arguments: TaskArguments) -> seqio.Task:
-    """Title and text of the passages of a collection."""
+    """Return title and text of the passages of a collection."""
     found = source_of_files(collection_files(arguments.directory), passage_texts)
     return encoder_task("encoder_passages", arguments, source=found)
 
 
 def spans(arguments: TaskArguments) -> seqio.Task:
-    """Spans of documents with blank lines between them."""
+    """Return spans of documents that are separated by blank lines."""
     found = _documents(arguments, blocks=True)
     return span_task("encoder_spans", arguments, source=found, listed=False)
 
 
 def jsonl_spans(arguments: TaskArguments) -> seqio.Task:
-    """Lists of spans, one for each document."""
+    """Return lists of spans, one list per document."""
     files = files_of_both(arguments.directory, suffixes=SUFFIXES)
     found = source_of_files(files, partial(json_objects, parse=checked))
     return span_task("encoder_jsonl_spans", arguments, source=found, listed=True)

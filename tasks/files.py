@@ -47,7 +47,7 @@ from t5x_lite.metrics.text import bleu, exact_match, rouge, squad
 
 
 def classify(arguments: TaskArguments) -> seqio.Task:
-    """Which of the labels is it?"""
+    """Return a task that classifies texts by the labels of your table."""
     columns, splits = tables_of(arguments)
     if not columns.labels:
         if "train" not in splits:
@@ -64,7 +64,7 @@ def classify(arguments: TaskArguments) -> seqio.Task:
 
 
 def regress(arguments: TaskArguments) -> seqio.Task:
-    """Which number is it?"""
+    """Return a task that predicts the numbers of your table."""
     columns, splits = tables_of(arguments)
     form = Labelled(
         texts=texts_of_encoder(columns),
@@ -88,7 +88,7 @@ def _task(
 
 
 def parallel(arguments: TaskArguments) -> seqio.Task:
-    """What is the translation?"""
+    """Return a translation task of parallel lines."""
     columns, splits = tables_of(
         arguments, lambda own: parallel_splits(arguments.directory, own.min_score)
     )

@@ -70,16 +70,16 @@ _UNSUPERVISED = Member(
 )
 _CONSTANT_TEXT = dataclasses.replace(_UNSUPERVISED, examples=None, rate=rate_unsupervised())
 _RELEASED_MAXIMUM = 1_000_000
-"""Examples that WMT's two large tasks count as in the released recipe."""
+"""Number of examples that WMT's two large tasks count as in the released recipe."""
 
 
 def _inside(members: tuple[Member, ...], directory: str) -> tuple[Member, ...]:
-    """The same tasks, in a folder of data.directory."""
+    """Return the tasks with their files in a folder of data.directory."""
     return tuple(dataclasses.replace(member, directory=directory) for member in members)
 
 
 def _constant(members: tuple[Member, ...]) -> tuple[Member, ...]:
-    """The registry's weights: numbers of examples as constants, RTE's halved."""
+    """Return the registry's weights: numbers of examples as constants, RTE's halved."""
     return tuple(
         dataclasses.replace(
             member,
@@ -94,7 +94,7 @@ def _constant(members: tuple[Member, ...]) -> tuple[Member, ...]:
 
 
 def _released(text: int) -> Mixture:
-    """The released recipe, whose unlabelled text counts as so many examples."""
+    """Return the released recipe, with unlabelled text counted as `text` examples."""
     capped = tuple(
         dataclasses.replace(member, maximum=_RELEASED_MAXIMUM)
         if member.task in ("tasks.wmt:ende", "tasks.wmt:enfr")

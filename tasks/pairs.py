@@ -44,7 +44,7 @@ Read = Callable[[str], Iterable[pairs.Pairs]]
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
-    """Objects with a query, passages that answer it, and others that do not."""
+    """Return pairs from objects with a query, its positives and its negatives."""
     files = files_of_both(arguments.directory, suffixes=SUFFIXES)
     found = text.source_of_files(files, partial(text.json_objects, parse=pairs.checked))
     lines = pair_task.lines_of(files, partial(text.of_object, parse=pairs.checked))
@@ -52,7 +52,7 @@ def jsonl(arguments: TaskArguments) -> seqio.Task:
 
 
 def same_text(arguments: TaskArguments) -> seqio.Task:
-    """Each text as a query and as what answers it."""
+    """Return each text as a query and as its own positive."""
     found = text.document_source(
         arguments.directory, columns=arguments.columns, languages=arguments.languages
     )
@@ -62,7 +62,7 @@ def same_text(arguments: TaskArguments) -> seqio.Task:
 
 
 def marco(arguments: TaskArguments) -> seqio.Task:
-    """The queries of a directory like MS MARCO's, and the passages that answer them."""
+    """Return the queries and relevant passages of a directory like MS MARCO's."""
     directory = arguments.directory
 
     def read(split: str) -> list[pairs.Pairs]:
@@ -73,7 +73,7 @@ def marco(arguments: TaskArguments) -> seqio.Task:
 
 
 def triplets(arguments: TaskArguments) -> seqio.Task:
-    """Lines of a query, a passage that answers it and one that does not."""
+    """Return triplets from lines of a query, a positive and a negative."""
     files = files_of_both(arguments.directory, suffixes=(".tsv",))
     found = text.source_of_files(files, partial(text.parsed_lines, parse=pairs.checked_triplet))
     lines = pair_task.lines_of(files, partial(text.of_line, parse=pairs.checked_triplet))
@@ -82,14 +82,14 @@ def triplets(arguments: TaskArguments) -> seqio.Task:
 
 
 def titles(arguments: TaskArguments) -> seqio.Task:
-    """The title of each passage of a collection as a query, and its text as what answers it."""
+    """Return the title of each passage of a collection as a query for the passage's text."""
     read = partial(text.passage_texts, write=pairs.titled)
     found = text.source_of_files(collection_files(arguments.directory), read)
     return pair_task.pair_task("pairs_titles", arguments, source=found, one_to_one=True)
 
 
 def stsb(arguments: TaskArguments) -> seqio.Task:
-    """The pairs of sentences of STS-B with their grades."""
+    """Return STS-B's pairs of sentences with their grades."""
     folder = benchmarks.official_folder(STSB.benchmark(), arguments.directory)
     if folder is None:
         raise InputError(
@@ -107,13 +107,13 @@ def stsb(arguments: TaskArguments) -> seqio.Task:
 
 
 def _of_directory(name: str, arguments: TaskArguments, splits: Any, read: Any) -> seqio.Task:
-    """A task of a directory, whose splits and pairs two functions of a format give."""
+    """Return the task of a directory, from a format's functions for splits and pairs."""
     directory = arguments.directory
     return _read_whole(name, arguments, splits(directory), partial(read, directory))
 
 
 def _released(name: str, arguments: TaskArguments) -> seqio.Task:
-    """A task of a format of `released_files.PAIRS`."""
+    """Return the task of a format in `released_files.PAIRS`."""
     splits, read = released_files.PAIRS[name]
     directory = arguments.directory
     return _read_whole(name, arguments, splits(directory), partial(read, directory))
@@ -122,7 +122,7 @@ def _released(name: str, arguments: TaskArguments) -> seqio.Task:
 def _read_whole(
     name: str, arguments: TaskArguments, splits: tuple[str, ...], read: Read
 ) -> seqio.Task:
-    """A task of files that are read before the first pair; `read` gives the pairs of a split."""
+    """Return the task of files that `read` reads completely, one split at a time."""
 
     def texts(split: str) -> Any:
         return stages.text_documents([*map(pairs.to_json, pairs.without_any_answers(read(split)))])

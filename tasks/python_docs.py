@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def span_corruption(arguments: TaskArguments) -> seqio.Task:
-    """T5's objective on the documentation: 15% of the tokens in spans of 3."""
+    """Return T5's objective on the documentation: 15% of the tokens in spans of 3."""
     return stages.unsupervised_task(
         "python_docs_span_corruption",
         unsupervised.span_corruption(arguments),
@@ -35,7 +35,7 @@ def span_corruption(arguments: TaskArguments) -> seqio.Task:
 
 
 def module(arguments: TaskArguments) -> seqio.Task:
-    """Which module is it that a text documents? The target is the module's name."""
+    """Return a task that predicts the name of the module that a text documents."""
     return seqio.Task(
         "python_docs_module",
         source=stages.source(SPLITS, partial(_labelled, arguments.directory)),
@@ -46,7 +46,7 @@ def module(arguments: TaskArguments) -> seqio.Task:
 
 
 def split_of(text: str) -> str:
-    """The split that a text belongs to, by its SHA-1."""
+    """Return the split that a text belongs to, by its SHA-1."""
     place = int(_digest(text)[:8], 16) % 20
     return {18: "validation", 19: "test"}.get(place, "train")
 
@@ -64,7 +64,7 @@ def _labelled(directory: str, split: str) -> Any:
 
 
 def _select(examples: Iterable[tuple[str, _T]], split: str) -> list[_T]:
-    """The examples, given with their texts, of one split, in the order of their SHA-1."""
+    """Return one split's examples from (text, example) pairs, ordered by the text's SHA-1."""
     chosen = [(_digest(text), example) for text, example in examples if split_of(text) == split]
     return [example for _, example in sorted(chosen, key=lambda pair: pair[0])]
 

@@ -47,7 +47,7 @@ from t5x_lite.metrics.text import squad_v2 as metric_v2
 
 
 def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The text as it is; a question without an answer has the answer ""."""
+    """Return the texts unchanged; a question without an answer has the answer ""."""
     none = [""] if record.get("is_impossible", False) else []
     answers = record["answers"]["text"] or none
     return {"question": record["question"], "context": record["context"], "answers": answers}
@@ -117,7 +117,7 @@ def _trivia(
     domains: Sequence[str],
     read: Callable[[DataPath, str], Iterator[dict[str, Any]]],
 ) -> seqio.Task:
-    """A task of the files of the first of TriviaQA's domains that is there."""
+    """Return the task of the first of TriviaQA's domains that the directory has."""
     files = released_files.trivia_splits(arguments.directory, domains)
     names = {split: file.name for split, (file,) in files.items()}
     folder = next(iter(files.values()))[0].parent
@@ -139,7 +139,7 @@ trivia_qa_closed_book = partial(
 
 
 def squad_v2(arguments: TaskArguments) -> seqio.Task:
-    """SQuAD 2.0 for a head on an encoder."""
+    """Return SQuAD 2.0 for a head on an encoder."""
     if "labels" not in arguments.layout.features:
         raise InputError(
             f"data.layout {arguments.layout.name}: SQuAD 2.0 is a task of a head on an encoder: "

@@ -29,7 +29,7 @@ from t5x_lite.data.tasks.unsupervised import Objective
 def span_corruption(
     arguments: TaskArguments, *, noise_density: float = 0.15, mean_noise_span_length: float = 3.0
 ) -> seqio.Task:
-    """T5's objective: 15% of the tokens in spans of 3."""
+    """Return T5's objective: 15% of the tokens in spans of 3."""
     objective = partial(
         unsupervised.span_corruption,
         noise_density=noise_density,
@@ -39,17 +39,17 @@ def span_corruption(
 
 
 def language_model(arguments: TaskArguments) -> seqio.Task:
-    """The text itself, without inputs: data.layout is LM()."""
+    """Return the text itself, without inputs: data.layout is LM()."""
     return _task("language_model", unsupervised.language_model, arguments)
 
 
 def prefix_lm(arguments: TaskArguments) -> seqio.Task:
-    """Text split at a random place: data.layout is Seq2Seq(), or PrefixLM() of a decoder alone."""
+    """Return text split at random: data.layout is Seq2Seq(), or PrefixLM() for a decoder."""
     return _task("prefix_lm", unsupervised.prefix_lm, arguments)
 
 
 def ul2(arguments: TaskArguments) -> seqio.Task:
-    """UL2's mixture of denoisers."""
+    """Return UL2's mixture of denoisers."""
     return _task("ul2", unsupervised.mixture_of_denoisers, arguments)
 
 
@@ -81,5 +81,5 @@ span_10_15_u_u = partial(span_corruption, mean_noise_span_length=10.0)
 
 
 def source(directory: str) -> stages.FileSource:
-    """The documents of a directory, in the splits "train" and "validation"."""
+    """Return the documents of a directory, in the splits "train" and "validation"."""
     return document_source(directory)

@@ -36,7 +36,7 @@ JSONL = {split: [f"{name}.jsonl" for name in names] for split, names in SPLITS.i
 
 
 def conll(arguments: TaskArguments) -> seqio.Task:
-    """The last column of files in CoNLL's form."""
+    """Return the tags in the last column of files in CoNLL's form."""
     return _task(
         "tokens_conll",
         arguments,
@@ -46,7 +46,7 @@ def conll(arguments: TaskArguments) -> seqio.Task:
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
-    """The "tags" of objects with "tokens"."""
+    """Return the "tags" of JSON objects with "tokens"."""
     return _task(
         "tokens_jsonl",
         arguments,
@@ -67,10 +67,10 @@ def _task(
 
 
 def _file(directory: str, names: Sequence[str]) -> DataPath | None:
-    """The file of a split; None where there is none.
+    """Return the file of a split, or None.
 
     Raises:
-      InputError: there are several.
+      InputError: if there are several.
     """
     found = files_among(directory, [f"{n}{end}" for n in names for end in ("", *COMPRESSED)])
     if len(found) > 1:

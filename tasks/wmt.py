@@ -43,7 +43,7 @@ class Translation:
     prefix: str
 
     def benchmark(self) -> Benchmark:
-        """The task, to be read from parallel files or from TFDS."""
+        """Return the task, which reads parallel files or TFDS."""
         inputs, targets = f"{self.prefix} {{{self.source}}}", f"{{{self.target}}}"
         return Benchmark(
             name=f"wmt_{self.name}",

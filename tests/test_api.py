@@ -132,7 +132,7 @@ def test_encode(model):
 def test_long_inputs_are_cut_with_a_warning(model, caplog):
     model.encode(["a", "the " * 40])
     assert caplog.messages == [
-        "1 inputs were cut to 32 tokens, text 1 the first (load(..., inputs_length=N))"
+        "1 inputs were truncated to 32 tokens, first text 1 (load(..., inputs_length=N))"
     ]
 
 

@@ -6,8 +6,9 @@
 
 Writes a cache of the task below a temporary directory, then reads both in turn, `repeats` times
 each, in one process, and discards the first batches of each. Without --vocabulary text is bytes.
-One JSON line: median and range of tokens a second (padding not counted), the share of padding,
-seconds and examples a second of writing, and the machine's load, which other programs share.
+One JSON line: median and range of tokens a second and a CPU-second (padding not counted), the share
+of padding, random examples a CPU-second, CPU-seconds of opening the cache and of writing it, its
+bytes, and the machine's load, which other programs share.
 """
 
 import argparse
@@ -36,18 +37,35 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def read(batches, count: int) -> tuple[float, float]:
-    """Tokens a second of `count` batches, and the share of padding in them."""
+def read(batches, count: int) -> tuple[float, float, float]:
+    """Tokens a second and a CPU-second of `count` batches, and the share of padding in them."""
     for _ in range(5):
         next(batches)
     tokens = places = 0
-    start = time.perf_counter()
+    start, begun = time.perf_counter(), time.process_time()
     for _ in range(count):
         batch = next(batches)
         for name in ("encoder_input_tokens", "decoder_target_tokens"):
             tokens += int(np.count_nonzero(batch[name]))
             places += batch[name].size
-    return tokens / (time.perf_counter() - start), 1 - tokens / places
+    seconds, used = time.perf_counter() - start, time.process_time() - begun
+    return tokens / seconds, tokens / used, 1 - tokens / places
+
+
+def read_randomly(directory: str, *, batch_size: int) -> tuple[float, float]:
+    """CPU-seconds of opening a split, and random examples a CPU-second."""
+    from t5x_lite.data.cache.files import Cache
+
+    start = time.process_time()
+    split = Cache(directory).split("train")
+    split.read(np.array([0]))
+    opening = time.process_time() - start
+    rows = np.random.default_rng(0).integers(0, split.size, (1 + 16_384 // batch_size, batch_size))
+    split.read(rows[0])
+    start = time.process_time()
+    for row in rows[1:]:
+        split.read(row)
+    return opening, rows[1:].size / (time.process_time() - start)
 
 
 def measure(arguments: argparse.Namespace, directory: str) -> dict:
@@ -65,32 +83,40 @@ def measure(arguments: argparse.Namespace, directory: str) -> dict:
         targets_length=arguments.targets_length,
     )
     vocabulary = load_vocabulary(arguments.vocabulary, extra_ids=data.extra_ids)
-    start = time.perf_counter()
+    start, begun = time.perf_counter(), time.process_time()
     index = write_cache(data, vocabulary, directory, splits=["train"])
-    seconds = time.perf_counter() - start
+    seconds, used = time.perf_counter() - start, time.process_time() - begun
+    opening, examples = read_randomly(directory, batch_size=arguments.batch_size)
     split = index.splits["train"]
     sources = {
         "cache": dataclasses.replace(data, cache=directory),
         "task": data,
     }
     rates: dict[str, list[float]] = {name: [] for name in sources}
+    per_cpu: dict[str, list[float]] = {name: [] for name in sources}
     padding = {}
     for _ in range(arguments.repeats):
         for name, config in sources.items():
             batches = data_batches.train_batches(config, vocabulary, seed=0)
-            rate, padding[name] = read(batches, arguments.batches)
+            rate, cpu_rate, padding[name] = read(batches, arguments.batches)
             rates[name].append(rate)
+            per_cpu[name].append(cpu_rate)
+            batches.close()
     return {
         "written": {
             "examples": split.examples,
             "tokens": split.tokens,
-            "bytes": sum(shard.size for shard in split.shards),
+            "bytes": sum(file.size for file in split.files),
             "seconds": round(seconds, 1),
+            "cpu_seconds": round(used, 2),
         },
+        "opening_cpu_seconds": round(opening, 3),
+        "random_examples_per_cpu_second": round(examples),
         **{
             name: {
                 "tokens_per_second": round(statistics.median(found)),
                 "range": [round(min(found)), round(max(found))],
+                "tokens_per_cpu_second": round(statistics.median(per_cpu[name])),
                 "padding": round(padding[name], 4),
             }
             for name, found in rates.items()

@@ -1,1 +1,1 @@
-"""Adapters: small modules that stand in a model's slots, each a config and its module."""
+"""Adapters: small modules in the slots of a model; each has a config and an `nnx.Module`."""

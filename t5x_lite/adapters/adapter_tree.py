@@ -1,17 +1,16 @@
-"""Where modules stand: by site, and the tree in each slot.
+"""Adapter modules by site, and the trees that compose the modules of a site.
 
-Modules by the sites at which they stand, and what composes those of one site.
+If a site has a single adapter, its slot holds the adapter's module. If adapters are composed, the
+slot holds a tree and the modules that the tree names:
 
-What stands in a slot where modules are composed: a tree, and the modules that it names there.
-
-    BlockTree     in place of the residual tail of a block
-    DenseTree     at a dense layer
-    HiddenTree    at what the last layer of a block reads
-    KeyTree       at the keys and values of an attention
+    BlockTree         instead of the residual sum of a block
+    DenseTree         at a dense layer
+    HiddenTree        at the input of a block's last layer
+    KeyTree           at the keys and values of an attention
     InvertibleTree    after the embeddings
 
-A module alone stands in its slot itself. `ids` are put in with the batch: the number of each row's
-child, once for each layer, so that a scan slices them.
+`SlotTree.see` stores the child index of each row of the batch in `ids`, once for each layer, so
+that a scan over the layers can slice them.
 """
 
 import functools
@@ -53,7 +52,7 @@ from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.slots import Around, GatedKeySlot, is_per_row
 
 REGULARISATION = 0.01
-"""Weight of |I - Wv|^2 of all fusions in the loss."""
+"""Loss weight of |I - Wv|^2, summed over all fusions."""
 
 
 class Named(nnx.Module):
@@ -69,7 +68,7 @@ class Named(nnx.Module):
             setattr(self, f"_{name}", module)
 
     def all(self) -> dict[str, Any]:
-        """The modules by name."""
+        """Return the modules by name."""
         return {name: getattr(self, f"_{name}") for name in self.names}
 
 
@@ -77,14 +76,14 @@ class SlotTree(nnx.Module):
     """Base of the trees.
 
     Args:
-      tree: a block.
-      leaves: modules of the slot, one or stacked, by name.
-      own: layers of its blocks that train, by `Trained.key`.
-      layers: the numbers of the stack's layers, counted over all stacks; for a Drop.
+      tree: root of the tree.
+      leaves: modules in the slot by name, for one layer or stacked.
+      own: trained layers of the tree's blocks, by `Trained.key`.
+      layers: numbers of the stack's layers, counted over all stacks; read by Drop.
     """
 
     ids: nnx.Variable | None = None  # [B], from `see`
-    layer: nnx.Variable | None = None  # its number, where a Drop asks for it
+    layer: nnx.Variable | None = None  # number of the layer, if the tree has a Drop
 
     def __init__(
         self,
@@ -102,17 +101,17 @@ class SlotTree(nnx.Module):
 
     @property
     def per_row(self) -> bool:
-        """Whether rows, or tokens, of a batch differ in what they get."""
+        """True if rows or tokens of a batch may get different results for equal inputs."""
         return self._has_rows or any(map(is_per_row, self.leaves.all().values()))
 
     @property
     def _has_rows(self) -> bool:
-        """Whether a block gives rows or tokens different modules."""
+        """True if a block gives different modules to different rows or tokens."""
         blocks = [node for node, _ in walk(self.tree) if isinstance(node, Block)]
         return any(block.of_rows or block.by_content for block in blocks)
 
     def see(self, ids: Array) -> None:
-        """Puts in the number of each row's child, for each of the layers; in place."""
+        """Store the child index of each row, once for each layer, in place."""
         num = jax.tree.leaves(nnx.state(self.leaves))[0].shape[0]
         layers = jnp.broadcast_to(ids, (num, *ids.shape))
         self.ids = nnx.Variable(layers, logical=("layers", None))
@@ -126,7 +125,7 @@ class SlotTree(nnx.Module):
 
 
 class BlockTree(SlotTree):
-    """A `BlockSlot`."""
+    """Tree for a `BlockSlot`."""
 
     def __call__(
         self,
@@ -135,13 +134,13 @@ class BlockTree(SlotTree):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """norm(h + x), h being what the tree makes of f; without a norm in a pre-norm layer."""
+        """Return norm(h + x) with h, the tree's result for f; pre-norm layers have no norm."""
         total = x + self._run(BlockState(f, x, norm, around, self._ids())).h
         return total if norm is None else norm(total)
 
 
 class DenseTree(SlotTree):
-    """A `DenseSlot` that adds the bias, too."""
+    """Tree for a `DenseSlot` that also adds the bias."""
 
     def with_bias(
         self,
@@ -151,15 +150,15 @@ class DenseTree(SlotTree):
         bias: Float[Array, " O"] | None,
         seen: Any,
     ) -> Float[Array, "*batch O"]:
-        """The layer's result, in float32.
+        """Return the layer's result in float32.
 
         Raises:
-          InputError: rows differ, and the layer reads what all of them share.
+          InputError: if rows get different modules, but all rows share the layer's input.
         """
         if x.ndim < 3 and self._has_rows:
             raise InputError(
-                f"{self.tree}: distances are projected once for all rows (a DeBERTa's), so "
-                "modules of rows have no place there: give them other sites, as attention/value"
+                f"{self.tree}: a DeBERTa projects distances once for all rows, so modules cannot "
+                "differ by row there; give them other sites, such as attention/value"
             )
         state = self._run(DenseState(x, y, kernel, bias, self._ids(), seen))
         return state.y if state.bias is None else state.y + state.bias.astype(jnp.float32)
@@ -170,47 +169,47 @@ class DenseTree(SlotTree):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """The result without a bias."""
+        """Return the result without a bias."""
         return self.with_bias(x, y, kernel, None, None)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """The kernel that gives the same without modules.
+        """Return the kernel that gives the same result without modules.
 
         Raises:
-          InputError: rows differ.
+          InputError: if rows get different modules.
         """
         return self._run(KernelState(kernel, None, has_bias=False)).kernel
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """The bias that goes with it."""
+        """Return the bias that belongs to the result of `of_kernel`."""
         return self._run(KernelState(None, bias, has_bias=True)).bias
 
 
 class HiddenTree(SlotTree):
-    """A `HiddenSlot`."""
+    """Tree for a `HiddenSlot`."""
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """What the layer reads."""
+        """Return the input of the layer."""
         return self._run(HiddenState(hidden, self._ids())).hidden
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """The layer's kernel that gives the same without modules.
+        """Return the layer's kernel that gives the same result without modules.
 
         Raises:
-          InputError: rows differ.
+          InputError: if rows get different modules.
         """
         return self._run(KernelState(kernel, None, has_bias=False)).kernel
 
 
 class KeyTree(SlotTree):
-    """A `KeySlot`: the keys and values of all modules, one after the other."""
+    """Tree for a `KeySlot`: the keys and values of all modules, concatenated."""
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-        """Keys and values."""
+        """Return the keys and values."""
         return _one_after_the_other([leaf() for leaf in self.leaves.all().values()])
 
     def gated(self, x: Float[Array, "B T D"], seen: Any) -> Prefix:
-        """Keys and values, of each row where a module has a gate."""
+        """Return the keys and values, for each row if a module has a gate."""
         leaves = self.leaves.all().values()
         if not any(isinstance(leaf, GatedKeySlot) for leaf in leaves):
             return self()
@@ -227,32 +226,32 @@ def _one_after_the_other(pairs: Sequence[tuple[Array, ...]]) -> Prefix:
 
 
 class InvertibleTree(SlotTree):
-    """An `InvertibleSlot`: the modules of a Stack in order, and their inverses in the other."""
+    """Tree for an `InvertibleSlot`: the modules of a Stack in order, their inverses in reverse."""
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """All of them."""
+        """Apply all modules in order."""
         for leaf in self.leaves.all().values():
             x = leaf(x)
         return x
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """The inverses, the last first."""
+        """Apply the inverses, last module first."""
         for leaf in reversed(self.leaves.all().values()):
             y = leaf.inverse(y)
         return y
 
 
 class FusionLayer(nnx.Module):
-    """Attention over contributions: sum_i p_i Wv u_i.
+    """Attention over the contributions u_i of the children: sum_i p_i Wv u_i.
 
     p_i is the softmax over i of (Wq q + bq) . (Wk u_i + bk) / T.
-    There is no 1 / sqrt(d), and T does not change by calls. (In the library `adapters` it falls at
-    each of them, in evaluation, too.)
+    There is no factor 1 / sqrt(d), and T is constant. (The library `adapters` decreases T at each
+    call, also in evaluation.)
 
     Args:
       d_model: size of the states.
-      static: whether there is no Wv.
-      rngs: the stream "params" is used.
+      static: True to omit Wv.
+      rngs: random streams; "params" is used.
 
     Source: Pfeiffer et al. 2021, AdapterFusion, section 3.2.
     """
@@ -278,12 +277,13 @@ class FusionLayer(nnx.Module):
         is_here: Sequence[Array | bool] = (),
         temperature: float = 1.0,
     ) -> Float[Array, "B T D"]:
-        """The weighted sum of contributions [B, T, D] each, in the dtype of the query.
+        """Return the weighted sum of the contributions, in the dtype of the query.
 
         Args:
-          query: what the last module reads.
-          contributions: of the children.
-          is_here: whether each is in this layer: one that is not has no share; () is all.
+          query: input of the last module.
+          contributions: one for each child, [B, T, D].
+          is_here: True for children that are present in this layer; absent children get weight 0.
+            () means that all are present.
           temperature: T.
         """
         q = self.query.product(query)
@@ -297,7 +297,7 @@ class FusionLayer(nnx.Module):
         return jnp.asarray(total).astype(query.dtype)
 
     def penalty(self) -> Float[Array, ""]:
-        """|I - Wv|^2 over all layers, in float32."""
+        """Return |I - Wv|^2 over all layers, in float32."""
         if self.static:
             return jnp.float32(0)
         kernel = self.value.kernel[...].astype(jnp.float32)
@@ -305,13 +305,13 @@ class FusionLayer(nnx.Module):
 
 
 def _almost_one(key: Any, shape: Any, dtype: Any) -> Array:
-    """The identity, and 1e-6 off the diagonal."""
+    """Return a matrix with 1 on the diagonal and 1e-6 elsewhere."""
     del key
     return jnp.eye(shape[0], dtype=dtype) + 1e-6 * (1.0 - jnp.eye(shape[0], dtype=dtype))
 
 
 Places = Mapping[str, tuple[tuple[str, str], ...]]
-"""Name of a module -> (stack, site) of its places."""
+"""Name of an adapter -> (stack, site) of each of its modules."""
 
 _BLOCK = "after_"
 _PREFIX = "/prefix"
@@ -319,10 +319,10 @@ _INVERTIBLE = "invertible"
 
 
 class Modules(nnx.Module):
-    """Modules by stack and site: an attribute for each part of the path.
+    """Modules by stack and site: one attribute for each component of the path.
 
     Args:
-      found: stack -> site, as "attention/query" -> module.
+      found: stack -> site, such as "attention/query" -> module.
     """
 
     def __init__(self, found: Mapping[str, Mapping[str, nnx.Module]] | None = None):
@@ -339,62 +339,62 @@ class Modules(nnx.Module):
             setattr(node, last, (found or {})[stack][site])
 
     num_tasks: int = 0
-    """Of a hypernetwork, how many tasks it has."""
+    """Number of tasks of a hypernetwork; 0 for other adapters."""
 
     num_before: int = 0
-    """Positions before a row's first token that it takes."""
+    """Number of positions that are inserted before a row's first token."""
 
     masks_arrays: bool = False
-    """Whether it masks what other modules have made of the model's arrays."""
+    """True if it masks the model's arrays after other adapters have changed them."""
 
     alone: str = ""
-    """Why no block may have it; "" where blocks may."""
+    """Reason why blocks cannot compose it; "" if they can."""
 
     def complete(self) -> None:
-        """Puts into each module what is not stored with it: shared arrays, masks; in place."""
+        """Set what is not stored with each module, such as shared arrays and masks, in place."""
 
     def meet(self, stacks: Mapping[str, Any]) -> None:
-        """Puts into each module what it has of its host; in place.
+        """Set what each module reads from its host layer, in place.
 
         Args:
           stacks: the model's stacked layers by name.
         """
 
     def claims(self) -> tuple[str, ...]:
-        """Its places, as "encoder/attention/query"; no other adapter may stand at one of them."""
+        """Return its sites, such as "encoder/attention/query"; no other adapter may claim them."""
         return tuple(f"{stack}/{site}" for stack, site in self.places)
 
     def copied(self) -> tuple[str, ...]:
-        """Paths of the model's arrays in whose place it has others; `read` makes them."""
+        """Return the paths of the model's arrays that it replaces; `read` returns the new ones."""
         return ()
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
-        """The arrays that stand in place of some of the model's, by path.
+        """Return the arrays that replace some of the model's, by path.
 
         Args:
-          model: its arrays by path, in the dtype in which they are stored.
-          key: of what is drawn in training; None of what is not trained.
+          model: arrays of the model by path, in their stored dtype.
+          key: random key of a training step; None outside of training.
         """
         return {}
 
     def penalty(self) -> Array | None:
-        """What is added to the loss in training; None adds nothing."""
+        """Return the term to add to the loss in training, or None."""
         return None
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Changes of the model's arrays that are made in no slot, by the arrays' paths.
+        """Return changes of the model's arrays that are made outside of slots, by path.
 
         Args:
-          shapes: path -> the shape of the model's array.
+          shapes: path -> shape of the model's array.
         """
         return {}
 
     def num_unused(self) -> int:
-        """Numbers among the parameters that nothing reads: they fill up a stack's arrays."""
+        """Return the number of unused values among the parameters, which only pad arrays."""
         return 0
 
     def at(self, stack: str, site: str) -> Any:
-        """The module of a place."""
+        """Return the module of a site."""
         node: Any = self
         for part in (stack, *site.split("/")):
             node = getattr(node, part)
@@ -402,16 +402,16 @@ class Modules(nnx.Module):
 
 
 class BlockLayers(nnx.Module):
-    """The layers of blocks that train, at adapters/PART/NAME/STACK/SITE.
+    """Trained layers of blocks, stored at adapters/PART/NAME/STACK/SITE.
 
     Args:
-      blocks: of one part, by the names of their parameters.
-      places: of the modules.
+      blocks: blocks of one part, by the names of their parameters.
+      places: sites of the adapters.
       stacks: the model's stacked layers by name.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
 
     Raises:
-      InputError: a block may not be called so.
+      InputError: if the name of a block is not allowed.
     """
 
     def __init__(
@@ -436,15 +436,15 @@ class BlockLayers(nnx.Module):
             setattr(self, title, Modules(made))
 
     def at(self, title: str, stack: str, site: str) -> Any:
-        """The layers of a block at a place."""
+        """Return the layers of a block at a site."""
         return getattr(self, title).at(stack, site)
 
     def stands_at(self, title: str, stack: str, site: str) -> bool:
-        """Whether a block has layers there."""
+        """Return True if a block has layers at a site."""
         return (stack, site) in getattr(self, title).places
 
     def penalty(self) -> Array:
-        """|I - Wv|^2 of all layers of fusions."""
+        """Return |I - Wv|^2, summed over all fusion layers."""
         layers = [
             modules.at(*place)
             for modules in (getattr(self, title) for title in self.titles)
@@ -457,7 +457,7 @@ class BlockLayers(nnx.Module):
 
 
 def _layer_of(block: Trained, host: Dense, rngs: nnx.Rngs) -> FusionLayer | RouterLayer:
-    """One layer of a block, which reads what a dense layer does."""
+    """Build one layer of a block, with the input size of a dense layer."""
     features = host.kernel.shape[-2]
     if isinstance(block, Fuse):
         return FusionLayer(features, static=block.static, rngs=rngs)
@@ -466,15 +466,15 @@ def _layer_of(block: Trained, host: Dense, rngs: nnx.Rngs) -> FusionLayer | Rout
 
 
 def places_of(tree: str | Block, places: Places) -> list[tuple[str, str]]:
-    """The places at which one of a tree's modules stands."""
+    """Return the sites of all adapters in a tree."""
     return list(dict.fromkeys(place for name in names_of((tree,)) for place in places[name]))
 
 
 def stacks_of(model: Any) -> dict[str, Any]:
-    """A model's stacked layers by name.
+    """Return a model's stacked layers by name.
 
     Raises:
-      InputError: it has none with slots.
+      InputError: if the model has no layers with slots.
     """
     if not hasattr(model, "stacks"):
         raise InputError(f"a {type(model).__name__} has no layers with slots for adapters")
@@ -482,11 +482,7 @@ def stacks_of(model: Any) -> dict[str, Any]:
 
 
 def layers_of(stacks: Mapping[str, Any]) -> dict[str, range]:
-    """The numbers of each stack's layers, counted over all of them: a decoder's come last.
-
-    Args:
-      stacks: a model's stacked layers by name.
-    """
+    """Return the layer numbers of each stack, counted over all stacks, decoder layers last."""
     found: dict[str, range] = {}
     before = 0
     for name, layers in stacks.items():
@@ -497,7 +493,7 @@ def layers_of(stacks: Mapping[str, Any]) -> dict[str, range]:
 
 
 def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> None:
-    """Refuses, by an InputError, a Drop that names a layer which the model does not have."""
+    """Raise InputError for a Drop with a layer number that the model does not have."""
     num = sum(map(len, layers.values()))
     for node, _ in (pair for tree in use for pair in walk(tree)):
         if isinstance(node, Drop) and max(node.layers) >= num:
@@ -505,7 +501,7 @@ def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> Non
 
 
 def tree_class(site: str) -> type[SlotTree]:
-    """What composes modules at a site."""
+    """Return the class of the trees that compose modules at a site."""
     if site.startswith(_BLOCK):
         return BlockTree
     if site.endswith(_PREFIX):
@@ -516,11 +512,11 @@ def tree_class(site: str) -> type[SlotTree]:
 
 
 def check_tasks(use: Sequence[str | Block], modules: Mapping[str, Modules]) -> None:
-    """Refuses, by an InputError, a hypernetwork outside of a Task, and a task that it has not.
+    """Raise InputError for a hypernetwork outside of a Task, or a task number that is too large.
 
     Args:
       use: trees.
-      modules: of the trees, by name.
+      modules: modules of the adapters in the trees, by name.
     """
     for node, above in (pair for tree in use for pair in walk(tree)):
         if isinstance(node, str):
@@ -533,56 +529,58 @@ def check_tasks(use: Sequence[str | Block], modules: Mapping[str, Modules]) -> N
         elif isinstance(node, Task):
             num = modules[str(node.children[0])].num_tasks
             if node.of >= num:
-                has = f"has tasks 0 to {num - 1}" if num else "is no hypernetwork"
+                has = f"has tasks 0 to {num - 1}" if num else "is not a hypernetwork"
                 raise InputError(f"{node}: {node.children[0]} {has}")
 
 
 def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str, str]) -> None:
-    """Refuses, by an InputError that says where in the tree, modules that a block cannot have.
+    """Raise InputError, with the path in the tree, for adapters that a block cannot compose.
 
     Args:
       use: trees.
-      places: of the modules.
-      kinds: name of a module -> name of its method.
+      places: sites of the adapters.
+      kinds: name of an adapter -> name of its method.
     """
     prompt = next((n for n in names_of(use) if ("encoder", "prompt") in places[n]), None)
     for node, above in (pair for tree in use for pair in walk(tree)):
         if isinstance(node, Split) and prompt is not None:
             raise InputError(
-                f"{node} counts the tokens of a row, and the prompt {prompt!r} stands before them: "
-                "leave one of them out"
+                f"{node} splits the tokens of a row by position, but the prompt {prompt!r} comes "
+                "before them; remove one of the two"
             )
         if not isinstance(node, str):
             continue
         where = path_of(above, f"{kinds[node].lower()} {node!r}")
         if above and not places[node]:
-            raise InputError(f"{where} stands at no site, so no block composes it: name it alone")
+            raise InputError(
+                f"{where} has no site for a block to compose: name it outside of blocks"
+            )
         special = next((p for p in places[node] if p[1].endswith((_PREFIX, _INVERTIBLE))), None)
         for block in above:
             kind = type(block).__name__
             if special is not None and not isinstance(block, Stack):
                 raise InputError(
-                    f"{where} stands at {'/'.join(special)}, where {kind} has nothing to compose: "
-                    "name it outside of blocks or in a Stack, which takes all of them"
+                    f"{where} is at {'/'.join(special)}, where {kind} cannot compose: "
+                    "name it outside of blocks or in a Stack"
                 )
             if any(site == "prompt" for _, site in places[node]):
-                raise InputError(f"{where} stands before the tokens: name it outside of blocks")
+                raise InputError(f"{where} comes before the tokens: name it outside of blocks")
             hidden = next((p for p in places[node] if p[1].endswith("/hidden")), None)
             if isinstance(block, Route) and hidden is not None:
                 raise InputError(
-                    f"{where} stands at {'/'.join(hidden)}, and Route composes modules after "
-                    "blocks and beside dense layers"
+                    f"{where} is at {'/'.join(hidden)}, but Route composes adapters only after "
+                    "blocks and at dense layers"
                 )
             if not isinstance(block, Fuse | Split):
                 continue
             other = next((p for p in places[node] if not p[1].startswith(_BLOCK)), None)
             if other is not None:
                 raise InputError(
-                    f"{where} stands at {'/'.join(other)}, and {kind} composes modules after "
-                    "blocks alone"
+                    f"{where} is at {'/'.join(other)}, but {kind} composes adapters only after "
+                    "blocks"
                 )
             if isinstance(block, Split) and any(stack == "decoder" for stack, _ in places[node]):
                 raise InputError(
-                    f"{where} stands in a decoder, which writes its row token by token: Split is "
-                    "for modules of an encoder"
+                    f"{where} is in a decoder, which generates token by token: Split is only "
+                    "for adapters of an encoder"
                 )

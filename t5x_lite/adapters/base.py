@@ -1,16 +1,17 @@
-"""What an adapter is: a frozen config that builds modules for the slots of a model.
+"""Adapters: frozen configs that build the modules for a model's slots.
 
     adapter = Lora(rank=8)
     modules = adapter.build(model, rngs=rngs)       # modules["encoder"]["attention"]["query"]
-    attach(model, {"lora": modules})                # the model's slots hold them now
+    attach(model, {"lora": modules})                # puts the modules into the model's slots
 
-Their parameters are at adapters/NAME/STACK/SITE, as adapters/lora/encoder/attention/query/a; those
-of the model stay where they are. `t5x_lite.nn.slots` has the sites' names.
+Adapter parameters are stored at adapters/NAME/STACK/SITE, for example
+adapters/lora/encoder/attention/query/a. The paths of the model's own parameters do not change.
+`t5x_lite.nn.slots` lists the site names.
 
-A method is a subclass of `Adapter`, and the `nnx.Module` that it puts into each slot. A line in
-`adapters.grammar.METHODS` gives it the name that `adapters.add`, checkpoints and deltas know it by.
-Merging and deltas read `of_kernel` and `parts` of what is in a slot: a subclass that computes
-another branch overrides these too.
+A method consists of a subclass of `Adapter` and the `nnx.Module` that it puts into each slot. An
+entry in `adapters.grammar.METHODS` gives the method its name in `adapters.add`, checkpoints and
+deltas. Merging and deltas call `of_kernel` and `parts` of the module in a slot; a subclass that
+computes another branch overrides these, too.
 """
 
 import dataclasses
@@ -60,24 +61,24 @@ from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.slots import OutputHost, PositionHost, TokenHost
 
 ADAPTERS = "adapters/"
-"""Beginning of the paths of all adapters' parameters."""
+"""Prefix of the paths of all adapter parameters."""
 
 OF_MODEL = ("prompt", "invertible")
-"""Sites of a model, not of its layers."""
+"""Sites of the model itself, outside of its layers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """A place of a stack's layers.
+    """A position in the layers of a stack that can hold an adapter module.
 
     Attributes:
       stack: name of the stack.
       name: name of the site.
-      dense: the dense layer there; the one that reads what is hidden; or of a site after a block
-        the layer's first one.
-      first: number of the stack's first layer; a decoder's come after the encoder's.
-      heads: number of the attention's heads, where the site is its keys and values; `dense` makes
-        the keys there.
+      dense: dense layer of the site; for a hidden site the layer that reads the hidden state, and
+        for a site after a block the first dense layer of the stack.
+      first: number of the stack's first layer; decoder layers are numbered after encoder layers.
+      heads: number of attention heads at a site of keys and values, where `dense` is the key
+        projection; None at other sites.
     """
 
     stack: str
@@ -88,17 +89,17 @@ class Site:
 
     @property
     def num_layers(self) -> int:
-        """Layers of the stack."""
+        """Number of layers in the stack."""
         return self.dense.kernel.shape[0]
 
     @property
     def d_model(self) -> int:
-        """Size of what a block's first layer reads."""
+        """Input size of the dense layer."""
         return self.dense.kernel.shape[-2]
 
 
 Factory = Callable[[Site, nnx.Rngs], nnx.Module]
-"""A site, and the random streams -> one layer's module."""
+"""Function (site, random streams) -> module of one layer."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -108,8 +109,9 @@ class Adapter:
     """Base of the adapters' configs.
 
     Attributes:
-      name: of its parameters, below adapters/; lower-case letters, digits and "_".
-      sites: where it stands: names of sites, or regular expressions that match them, in all stacks.
+      name: name of the parameters below adapters/; lower-case letters, digits and "_".
+      sites: names of the sites that get a module, or regular expressions that match site names;
+        they apply to all stacks.
     """
 
     name: str
@@ -128,28 +130,28 @@ class Adapter:
         check_bounds(self)
         check_patterns("sites", self.sites)
         if not self.sites:
-            raise InputError(f"adapter {self.name!r} has no sites: say where it goes")
+            raise InputError(f"adapter {self.name!r} has no sites: give at least one")
 
     @property
     def unpackable(self) -> str:
-        """Why rows must be of one text; "" where they may be packed."""
+        """Reason why each row must hold a single text; "" if rows may be packed."""
         return ""
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Patterns of what trains where it is used: its own parameters, and perhaps some others.
+        """Return patterns of the parameters to train: the adapter's own, and perhaps others.
 
         Args:
-          paths: those of all stored parameters, of the model's too.
+          paths: paths of all stored parameters, including the model's.
         """
         return (f"{ADAPTERS}{self.name}",)
 
     @property
     def router_balance(self) -> float | None:
-        """Weight of the term that balances its own router; None has none."""
+        """Loss weight of the term that balances the adapter's own router; None without a router."""
         return None
 
     def scheduled(self, step: Array) -> dict[str, Array]:
-        """Numbers of its own that are functions of the step, by path; they do not train.
+        """Return parameters that are functions of the step, by path; they are not trained.
 
         Args:
           step: int32 scalar, steps taken.
@@ -157,32 +159,32 @@ class Adapter:
         return {}
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the modules for a model.
+        """Build the adapter's modules for a model.
 
         Args:
-          model: with `stacks()`; shapes are enough.
-          rngs: the stream "params" is used.
+          model: a model with `stacks()`; its arrays may be shapes only.
+          rngs: random streams; "params" is used.
 
         Raises:
-          InputError: the model has no such sites.
+          InputError: if the model does not have the sites.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """The parameters, by path, whose branch is this one's times a number.
+        """Return parameters, by path, that multiply the adapter's branch by a number.
 
         Raises:
-          InputError: the method has no such parameters.
+          InputError: if the method does not support this.
         """
         raise InputError(f"the module {self.name} cannot be multiplied by {factor}")
 
     def joined(
         self, params: Mapping[str, Any], other: "Adapter", others: Mapping[str, Any]
     ) -> "tuple[Adapter, dict[str, Any]]":
-        """The module, and its parameters by path, whose branch is the sum of two.
+        """Return an adapter and its parameters, by path, that compute the sum of two branches.
 
         Raises:
-          InputError: the method has no such module.
+          InputError: if the method does not support this.
         """
         raise InputError(f"the modules {self.name} and {other.name} cannot be added")
 
@@ -198,21 +200,21 @@ class Adapter:
         where: Callable[[Site], bool] = lambda site: True,
         rngs: nnx.Rngs,
     ) -> dict[str, dict[str, nnx.Module]]:
-        """A module for each site, stacked as the layers are: stack -> site -> module.
+        """Build a module for each site, stacked over the layers: stack -> site -> module.
 
         Args:
           model: as for `build`.
-          dense: makes one layer's module for a dense layer. Without a factory no site of its kind
-            is meant.
-          hidden: makes it for what the last layer of a block reads.
-          block: makes it for the place after a block.
-          key: makes it for the keys and values of an attention.
-          sites: patterns in place of the config's own.
-          where: whether a site that the patterns mean gets a module.
-          rngs: the stream "params" is used.
+          dense: factory of one layer's module at a dense layer. Kinds of sites without a factory
+            are skipped.
+          hidden: factory for the input of a block's last layer.
+          block: factory for the position after a block.
+          key: factory for the keys and values of an attention.
+          sites: patterns to use instead of the config's own.
+          where: predicate that selects among the sites that the patterns match.
+          rngs: random streams; "params" is used.
 
         Raises:
-          InputError: a pattern means no site of these kinds.
+          InputError: if a pattern matches no site of these kinds.
         """
         patterns = self.sites if sites is None else tuple(sites)
         found: dict[str, dict[str, nnx.Module]] = {}
@@ -242,7 +244,7 @@ def _sites(
     block: Factory | None,
     key: Factory | None,
 ) -> Iterator[tuple[Site, Factory]]:
-    """The sites of the kinds that have a factory, with it."""
+    """Yield each site of the kinds that have a factory, together with its factory."""
     stacks = stacks_of(model)
     numbers = layers_of(stacks)
     for stack, layers in stacks.items():
@@ -263,22 +265,21 @@ def _sites(
 
 
 def reader_of(site: str) -> str:
-    """Name of the dense layer that reads what is hidden at a site."""
+    """Return the name of the dense layer that reads the hidden state of a site."""
     return f"{site.removesuffix('hidden')}out"
 
 
 class AdapterModules(nnx.Module):
-    """The modules of some adapters, by name, and what a composition has besides them.
+    """Modules of several adapters by name, and the trained layers of their composition.
 
     Args:
-      adapters: their configs.
-      model: that they are for.
-      use: how they are composed: trees, of which no two may stand at one site; () is each adapter
-        by itself.
-      rngs: the stream "params" is used.
+      adapters: configs of the adapters.
+      model: model that the modules are built for.
+      use: composition trees, which must not share a site; () uses each adapter by itself.
+      rngs: random streams; "params" is used.
     """
 
-    fusion: BlockLayers  # where there is a Fuse
+    fusion: BlockLayers  # set if the composition has a Fuse
 
     def __init__(
         self,
@@ -298,10 +299,10 @@ class AdapterModules(nnx.Module):
             setattr(self, part, BlockLayers(blocks, self._places(), stacks_of(model), rngs=rngs))
 
     def attach(self, model: nnx.Module) -> None:
-        """Puts the modules into the slots of the model; in place.
+        """Put the modules into the slots of the model, in place.
 
         Raises:
-          InputError: two stand at one site.
+          InputError: if two modules claim the same site.
         """
         self.check()
         stacks, places = stacks_of(model), self._places()
@@ -324,12 +325,12 @@ class AdapterModules(nnx.Module):
                 setattr(host, slot, self._slot(tree, stack, site, layers[stack]))
 
     def attach_output(self, model: nnx.Module, head: Any) -> None:
-        """Puts the inverse of what stands after the embeddings into the head; in place."""
+        """Put the inverse of the model's invertible adapter into the head, in place."""
         if isinstance(model, TokenHost) and isinstance(head, OutputHost):
             head.inverse = model.invertible
 
     def _slot(self, tree: str | Block, stack: str, site: str, layers: range) -> nnx.Module:
-        """The module of a site, or a tree with its modules of that site."""
+        """Return the module of a site, or the tree that composes the modules of the site."""
         if isinstance(tree, str):
             return getattr(self, tree).at(stack, site)
         names = [n for n in names_of((tree,)) if (stack, site) in getattr(self, n).places]
@@ -343,11 +344,11 @@ class AdapterModules(nnx.Module):
         return tree_class(site)(tree, leaves, own, layers=layers)
 
     def see(self, model: nnx.Module, ids: Array | None) -> None:
-        """Puts into the slots which child each row of a batch has; in place.
+        """Put the child index of each row of a batch into the slots, in place.
 
         Args:
-          model: with modules in its slots.
-          ids: `adapter_ids`, of B rows; None is none.
+          model: model with modules in its slots.
+          ids: `adapter_ids` of the B rows; if None, nothing changes.
         """
         blocks = [node for node in self._nodes() if isinstance(node, MultiTask)]
         if ids is None or not blocks:
@@ -365,13 +366,13 @@ class AdapterModules(nnx.Module):
     def of_batch(
         self, models: Sequence[nnx.Module], batch: Batch, *, keep_ids: bool = False
     ) -> Batch:
-        """The batch as the model reads it, whose `adapter_ids` go into the slots.
+        """Return the batch as the model reads it, and put its `adapter_ids` into the slots.
 
         Args:
           models: the model and its towers, with modules in their slots.
-          batch: features; Parallel repeats them, child after child.
-          keep_ids: whether the loss reads `adapter_ids`, too; of Parallel those of the rows that
-            child i repeats and that are not of number i are -1, of no task.
+          batch: features of the rows; Parallel repeats them, child after child.
+          keep_ids: True if the loss reads `adapter_ids`, too. Under Parallel, a row of child i
+            keeps its id only if the id is i; all other ids become -1, for no task.
         """
         if self.repeats > 1:
             batch = {name: jnp.concatenate([x] * self.repeats) for name, x in batch.items()}
@@ -392,11 +393,11 @@ class AdapterModules(nnx.Module):
 
     @property
     def repeats(self) -> int:
-        """How often a batch is repeated, child after child; 1 without Parallel."""
+        """Number of copies of a batch, child after child, that Parallel makes; 1 without it."""
         return parallel_of(self._use)
 
     def penalties(self) -> dict[str, tuple[Array, float]]:
-        """Terms that adapters add to the loss in training, by name: a number and its scale."""
+        """Return the loss terms that adapters add in training: name -> (value, scale)."""
         each = {name: modules.penalty() for name, modules in self._modules().items()}
         found = {f"{name}_penalty": (x, 1.0) for name, x in each.items() if x is not None}
         if hasattr(self, "fusion"):  # |I - Wv|^2
@@ -404,7 +405,7 @@ class AdapterModules(nnx.Module):
         return found
 
     def check(self) -> None:
-        """Refuses, by an InputError, two trees at one site, and modules where no block has them."""
+        """Raise InputError if two trees share a site, or a block has a module it cannot compose."""
         check_nesting(self._use)
         check_tasks(self._use, self._modules())
         check_places(self._use, self._places(), dict(self._kinds))
@@ -413,7 +414,7 @@ class AdapterModules(nnx.Module):
                 continue
             why = getattr(self, node).alone
             if getattr(self, node).copied():
-                why = "has arrays in place of the model's, which no block can choose"
+                why = "replaces arrays of the model, which no block can compose"
             if why:
                 raise InputError(f"{path_of(above, node)} {why}: name it outside of blocks")
         taken: set[str] = set()
@@ -423,25 +424,25 @@ class AdapterModules(nnx.Module):
                 for place in getattr(self, name).claims():
                     if place in taken:
                         raise InputError(
-                            f"adapter {name!r} would stand at {place}, where another one is: leave "
-                            "one out of --adapters.use, compose them, as Stack(a, b), or give "
+                            f"adapter {name!r} and another one both use the site {place}: remove "
+                            "one from --adapters.use, compose them, as Stack(a, b), or give "
                             "them other sites"
                         )
                     own.add(place)
             taken |= own
 
     def check_sum(self, rest: Sequence[Adapter]) -> None:
-        """Refuses, by an InputError, trees that are no changes of arrays in the order of modules.
+        """Raise InputError if the composition is not a sequence of changes of the model's arrays.
 
         Args:
-          rest: adapters that no kernel can hold.
+          rest: adapters that no kernel can absorb.
         """
         blocks = [node for node in self._nodes() if isinstance(node, Block)]
         other = next((block for block in blocks if rest or not isinstance(block, Stack)), None)
         if other is not None:
             raise InputError(
-                f"{other} composes modules by a block other than Stack, or what no kernel holds, "
-                "so no arrays of a model do the same: name modules by --adapters.use"
+                f"{other} cannot be folded into a model's arrays: it uses a block other than "
+                "Stack, or an adapter that no kernel can absorb; name adapters by --adapters.use"
             )
 
     def _places(self) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -451,15 +452,15 @@ class AdapterModules(nnx.Module):
         return {name: getattr(self, name) for name in self._names}
 
     def copied(self) -> tuple[str, ...]:
-        """Paths of the model's arrays in whose place adapters have others."""
+        """Return the paths of the model's arrays that adapters replace."""
         return tuple(path for modules in self._modules().values() for path in modules.copied())
 
     def read(self, model: Params, *, key: Key | None = None) -> Params:
-        """A model's parameters with the arrays that adapters have in place of its own.
+        """Return a model's parameters, with the arrays of adapters that replace some of them.
 
         Args:
-          model: nested; arrays in the dtype in which they are stored.
-          key: of what is drawn in training; None of what is not trained.
+          model: nested parameters; arrays in their stored dtype.
+          key: random key of a training step; None outside of training.
         """
         if not self.copied():
             return model
@@ -471,26 +472,26 @@ class AdapterModules(nnx.Module):
         return trees.unflatten(flat)
 
     def in_order(self) -> list[str]:
-        """The names, with what masks arrays behind what adds to them."""
+        """Return the names, with adapters that mask arrays after adapters that add to them."""
         return sorted(self._names, key=lambda name: getattr(self, name).masks_arrays)
 
     def num_unused(self, name: str) -> int:
-        """Numbers of an adapter that nothing reads, in layers that are narrower or left out."""
+        """Return the number of an adapter's values that narrower or skipped layers do not use."""
         return getattr(self, name).num_unused()
 
 
 def at_step(adapters: Sequence[Adapter]) -> Callable[[Array], dict[str, Array]] | None:
-    """Steps taken -> parameters of adapters that follow from them, by path; None of no adapters."""
+    """Return a function: steps taken -> scheduled parameters by path; None without adapters."""
     if not adapters:
         return None
     return lambda step: {path: x for one in adapters for path, x in one.scheduled(step).items()}
 
 
 def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
-    """Adapters by their names.
+    """Return adapters by name.
 
     Raises:
-      InputError: two have one name.
+      InputError: if two have the same name.
     """
     found: dict[str, Adapter] = {}
     for adapter in adapters:
@@ -501,7 +502,7 @@ def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
 
 
 _SMALLEST = 1e-38
-"""Numbers above 0 that float32 holds are larger, and smaller than its inverse."""
+"""Values other than 0 must be larger than this, and smaller than its inverse, to fit float32."""
 
 
 def _check_number(field: str, value: object) -> None:
@@ -518,6 +519,6 @@ def _check_number(field: str, value: object) -> None:
 
 
 def check_patterns(field: str, patterns: Iterable[str]) -> None:
-    """Refuses, by an InputError that names the field, what is not a regular expression."""
+    """Raise InputError, with the name of the field, for an invalid regular expression."""
     for pattern in patterns:
         regular.check(field, pattern)

@@ -1,16 +1,16 @@
 """Bottleneck adapters: a narrow feed-forward block after the blocks of a layer.
 
     b(a) = g dropout(s (act(a Wd + bd) Wu + bu))
-    out  = norm(b(a) + r + x)                f the block's output after dropout, x its input
+    out  = norm(b(a) + r + x)                f: output of the block after dropout, x: its input
 
-| | a | r | where |
+| | a | r | sites |
 |---|---|---|---|
 | seq_bn (Pfeiffer et al. 2020, arXiv:2005.00052) | norm(f + x) | f | after_mlp |
 | double_seq_bn (Houlsby et al. 2019, arXiv:1902.00751) | f | f | after_attention, after_mlp |
 | par_bn (He et al. 2021, arXiv:2110.04366) | x | f | after_mlp |
 
-A pre-norm layer (T5) has no norm around the sum. Names and defaults are those of the library
-`adapters`. `t5x_lite.adapters.composition` has the gate g.
+A pre-norm layer (T5) has no norm around the sum. Names and defaults follow the library `adapters`.
+`t5x_lite.adapters.composition` defines the gate g.
 """
 
 import dataclasses
@@ -42,30 +42,30 @@ Scale = Literal["learned", "channel"]
 CROSS = "after_cross_attention"
 
 WIDEST = 64
-"""Maximum width of a block, in sizes of the model's states."""
+"""Maximum width of a block, as a multiple of d_model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bottleneck(Adapter):
-    """A bottleneck after blocks.
+    """A bottleneck adapter after blocks of a layer.
 
     Attributes:
-      reduction: d_model / reduction is the width, at least 1.
-      reductions: (layer, reduction) of layers that have another one; layers count from 0, a
-        decoder's after the encoder's.
+      reduction: d_model divided by the width; the width is at least 1.
+      reductions: (layer, reduction) of layers with another reduction. Layers count from 0, decoder
+        layers after encoder layers.
       leave_out: layers without the adapter.
-      reads: a: "sum" norm(f + x), "output" f, "input" x, or "normed", what the block read: in T5
-        norm(x), where x is large.
-      residual: r: "pre" f, "post_add" f + x, "post_ln" a.
-      activation: between the two layers.
-      scale: s, a number, or trained from 1: "learned", one, or "channel", one for each channel.
-      init: "bert", a normal distribution of 0.02: not the identity; "mam", whose second layer is 0;
-        "houlsby", a normal distribution of 0.01 cut at twice that.
-      dropout_rate: dropout rate of the block's result.
-      ln_before: whether a has a layer norm.
+      reads: input a: "sum" is norm(f + x), "output" is f, "input" is x, and "normed" is the
+        normalized input of the block, in T5 norm(x), where x itself is large.
+      residual: r: "pre" is f, "post_add" is f + x, "post_ln" is a.
+      activation: activation between the two layers.
+      scale: s: a number, or trained from 1: "learned" is one number, "channel" one per channel.
+      init: "bert" is a normal distribution of 0.02, not the identity; "mam" sets the second layer
+        to 0; "houlsby" is a normal distribution of 0.01, truncated at twice that value.
+      dropout_rate: dropout rate of the adapter's result.
+      ln_before: True to apply a layer norm to a.
       ln_after: "none", or a layer norm of "branch" b(a), or of "sum" b(a) + r.
-      original_ln_after: whether x is added and the layer's norm applied; if not, out = b(a) + r.
-      gate: "none"; "real_tokens"; or "all_tokens", the library's, of encoders alone.
+      original_ln_after: True to add x and apply the layer's norm; if False, out = b(a) + r.
+      gate: "none"; "real_tokens"; or "all_tokens", the library's, only for encoders.
     """
 
     name: str = "bottleneck"
@@ -104,25 +104,25 @@ class Bottleneck(Adapter):
             raise InputError(f"scale must be one of {get_args(Scale)}: got {self.scale!r}")
 
     def width(self, d_model: int, layer: int) -> int:
-        """The width in a layer, counted over all stacks; 0 where it is left out."""
+        """Return the width in a layer, counted over all stacks; 0 in a layer of `leave_out`."""
         if layer in self.leave_out:
             return 0
         return max(1, int(d_model // dict(self.reductions).get(layer, self.reduction)))
 
     def widths(self, site: Site) -> tuple[int, ...]:
-        """The widths in the layers of a site's stack."""
+        """Return the widths in the layers of a site's stack."""
         layers = range(site.first, site.first + site.num_layers)
         return tuple(self.width(site.d_model, layer) for layer in layers)
 
     def block(self, site: Site, rngs: nnx.Rngs) -> "BottleneckBlock":
-        """One layer's block, as wide as the stack's widest."""
+        """Build the block of one layer, with the largest width of the stack."""
         return BottleneckBlock(self, site.d_model, widths=self.widths(site), rngs=rngs)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the blocks.
+        """Build the blocks.
 
         Raises:
-          InputError: there is no such layer, or the gate knows the future.
+          InputError: if a layer does not exist, or the gate reads future tokens.
         """
         return BottleneckModules(self._blocks(model, rngs=rngs))
 
@@ -146,10 +146,10 @@ class Bottleneck(Adapter):
             )
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """The second layer's kernel and bias times the number.
+        """Return the parameters, with the second layer's kernel and bias times the number.
 
         Raises:
-          InputError: a norm follows the second layer.
+          InputError: if a norm follows the second layer.
         """
         if self.ln_after != "none":
             raise InputError(
@@ -163,10 +163,10 @@ class Bottleneck(Adapter):
     def joined(
         self, params: Mapping[str, Any], other: Adapter, others: Mapping[str, Any]
     ) -> tuple[Adapter, dict[str, Any]]:
-        """One block of both widths, with the scales in its second layer.
+        """Return one block that concatenates both widths, with the scales in its second layer.
 
         Raises:
-          InputError: they read other states, or have other activations, options or sites.
+          InputError: if their inputs, activations, options or sites differ.
         """
         alike = (
             self._is_plain
@@ -185,8 +185,8 @@ class Bottleneck(Adapter):
         ours, theirs = (_by_place(p, one.name) for p, one in ((params, self), (others, other)))
         if not alike or ours.keys() != theirs.keys():
             raise InputError(
-                f"the bottlenecks {self.name} and {other.name} have no sum: they must stand at the "
-                "same places, differ in name, width, scale and init alone, and have no layers "
+                f"the bottlenecks {self.name} and {other.name} cannot be added: they must have the "
+                "same sites, differ only in name, width, scale and init, and have no layers "
                 "of other widths, trained scales, norms or gates"
             )
         assert isinstance(other, Bottleneck)
@@ -205,30 +205,30 @@ class Bottleneck(Adapter):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether its parameters are two dense layers and nothing else."""
+        """True if its parameters are two dense layers and nothing else."""
         same_width = not (self.reductions or self.leave_out)
         bare = (self.ln_before, self.ln_after, self.gate) == (False, "none", "none")
         return same_width and bare and not isinstance(self.scale, str)
 
 
 def _by_place(params: Mapping[str, Any], name: str) -> dict[str, str]:
-    """STACK/SITE/down/kernel -> path, of the parameters of a module."""
+    """Return STACK/SITE/down/kernel -> path, for the parameters of an adapter."""
     return {path.removeprefix(f"{ADAPTERS}{name}/"): path for path in params}
 
 
 def seq_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
-    """After the feed-forward block, on the normed sum; with `cross` after cross-attention, too."""
+    """Return an adapter after the feed-forward block, and with `cross` after cross-attention."""
     return Bottleneck(name=name, **_sites(("after_mlp",), cross, changes))
 
 
 def double_seq_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
-    """After attention and feed-forward block, on their outputs."""
+    """Return an adapter of the outputs of the attention and the feed-forward block."""
     options = {"reads": "output", "activation": "swish", **changes}
     return Bottleneck(name=name, **_sites(("after_attention", "after_mlp"), cross, options))
 
 
 def par_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
-    """Beside the feed-forward block, on its input; the identity at the start."""
+    """Return an adapter parallel to the feed-forward block; initially it is the identity."""
     options = {"reads": "input", "reduction": 2.0, "scale": 4.0, "init": "mam", **changes}
     return Bottleneck(name=name, **_sites(("after_mlp",), cross, options))
 
@@ -238,30 +238,30 @@ def _sites(sites: tuple[str, ...], cross: bool, changes: dict[str, Any]) -> dict
 
 
 class BottleneckModules(Modules):
-    """Bottlenecks by stack and site, whose masks are not stored."""
+    """Bottleneck modules by stack and site; their masks are not stored."""
 
     def complete(self) -> None:
-        """Puts the masks into the blocks; in place."""
+        """Put the masks into the blocks, in place."""
         for place in self.places:
             block: BottleneckBlock = self.at(*place)
             block.mask = block.make_mask()
 
     def num_unused(self) -> int:
-        """Numbers of narrower layers and of those that are left out."""
+        """Return the number of values that narrower or skipped layers do not use."""
         return sum(self.at(*place).num_unused() for place in self.places)
 
 
 class BottleneckBlock(nnx.Module):
-    """A `BlockSlot`.
+    """Bottleneck module for a `BlockSlot`.
 
     Args:
       config: config of the adapter.
       d_model: size of the states.
-      widths: widths of the stack's layers; the arrays have the widest.
-      rngs: the stream "params" is used.
+      widths: widths of the stack's layers; the arrays have the largest one.
+      rngs: random streams; "params" is used.
     """
 
-    mask: nnx.Variable | None = None  # [R], 0 where a narrower layer has no column
+    mask: nnx.Variable | None = None  # [R], 0 for the columns that a narrower layer lacks
 
     def __init__(
         self, config: Bottleneck, d_model: int, *, widths: tuple[int, ...] = (), rngs: nnx.Rngs
@@ -290,7 +290,7 @@ class BottleneckBlock(nnx.Module):
         last: bool = False,
         rngs: nnx.Rngs,
     ) -> Any:
-        """A dense layer with its initialiser; `last` is that back to d_model."""
+        """Build a dense layer with its initializer; `last` marks the projection to d_model."""
         init: Any = jax.nn.initializers.normal(0.02)
         if self.config.init == "houlsby":
             init = jax.nn.initializers.truncated_normal(0.01)
@@ -306,10 +306,10 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """norm(b(a) + r + x), without a norm in a pre-norm layer."""
+        """Return norm(b(a) + r + x); pre-norm layers have no norm."""
         config = self.config
         close = norm or (lambda y: y)
-        # Without a norm of its own, the sum is that of the bare layer and the branch.
+        # Unless the adapter normalizes the sum itself, add the branch to the layer's own sum.
         if config.residual == "pre" and config.ln_after != "sum" and config.original_ln_after:
             total = x + f
             added = self.branch(self.reads(f, x, norm, around), around)
@@ -327,19 +327,19 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """The state after it, b(a) + r: what the block leaves is norm(state + x).
+        """Return the state after the adapter, b(a) + r; the layer's result is norm(state + x).
 
         Args:
-          h: the state before it: f, or what other modules have made of it.
-          x: as of the call, like norm and around.
-          norm: of a post-norm block.
-          around: the rest.
+          h: state before the adapter: f, or f after other adapters.
+          x: input of the block, as in `__call__`.
+          norm: norm of a post-norm block, as in `__call__`.
+          around: other inputs of the slot, as in `__call__`.
 
         Raises:
-          InputError: the module replaces the layer's norm.
+          InputError: if the adapter replaces the layer's norm.
         """
         if not self.config.original_ln_after:
-            raise InputError("original_ln_after=False has no place in a composition")
+            raise InputError("original_ln_after=False is not supported in a composition")
         return self._where_it_is(self._state(h, x, norm, around), h)
 
     def contribution(
@@ -349,7 +349,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """b(a), what a fusion weighs; the arguments are those of `after`."""
+        """Return b(a), which a fusion weights; the arguments are as in `after`."""
         config = self.config
         if config.ln_after == "sum":
             return self.after(h, x, norm, around) - h
@@ -358,7 +358,7 @@ class BottleneckBlock(nnx.Module):
         return self._where_it_is(added, jnp.zeros_like(added))
 
     def kind(self) -> Hashable:
-        """Equal for blocks that differ in their arrays alone; None of a gate, which sees a row."""
+        """Return a key, equal for blocks that differ only in their arrays; None with a gate."""
         if self.config.gate != "none":
             return None
         return (type(self), dataclasses.replace(self.config, name="module"), self.widths)
@@ -370,7 +370,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """a; the arguments are those of `after`."""
+        """Return a; the arguments are as in `after`."""
         read = {"output": h, "input": x, "normed": around.source}.get(self.config.reads)
         return (norm(x + h) if norm else x + h) if read is None else read
 
@@ -381,7 +381,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """r; the arguments are those of `after`."""
+        """Return r; the arguments are as in `after`."""
         residual = self.config.residual
         if residual == "post_ln":
             return self.reads(h, x, norm, around)
@@ -396,16 +396,16 @@ class BottleneckBlock(nnx.Module):
 
     @property
     def is_here(self) -> Bool[Array, ""] | bool:
-        """Whether the layer is not left out; an array where that is up to its number."""
+        """True if the layer has the adapter; an array if that depends on its number."""
         return True if self.mask is None or all(self.widths) else self.mask[...][0] > 0
 
     def _where_it_is(self, state: Array, other: Array) -> Float[Array, "B T D"]:
-        """A state, or another one in the layers that are left out."""
+        """Return a state, or another one in the layers without the adapter."""
         is_here = self.is_here
         return state if is_here is True else jnp.where(is_here, state, other)
 
     def branch(self, read: Float[Array, "B T D"], around: Around) -> Float[Array, "B T D"]:
-        """b(a)."""
+        """Return b(a)."""
         config, dtype = self.config, read.dtype
         inputs = self.norm_before(read) if config.ln_before else read
         hidden = activate(self.down.product(inputs), config.activation).astype(dtype)
@@ -420,7 +420,7 @@ class BottleneckBlock(nnx.Module):
         return added * gates_of(self.gate, read, around.mask, config.gate).astype(dtype)
 
     def make_mask(self) -> nnx.Variable | None:
-        """The masks [N, R] of a stack's layers; None where all are as wide."""
+        """Return the masks [N, R] of a stack's layers; None if all widths are equal."""
         width = max(1, *self.widths)
         if all(each == width for each in self.widths):
             return None
@@ -428,14 +428,14 @@ class BottleneckBlock(nnx.Module):
         return nnx.Variable(rows.astype(jnp.float32), logical=("layers", None))
 
     def clear_unused(self) -> None:
-        """Makes 0 of a stack's numbers that nothing reads; in place."""
+        """Set the unused values of a stack's arrays to 0, in place."""
         mask = self.make_mask()
         if mask is not None:
             self.down.kernel[...] = self.down.kernel[...] * mask[...][:, None, :]
             self.up.kernel[...] = self.up.kernel[...] * mask[...][:, :, None]
 
     def num_unused(self) -> int:
-        """Numbers of a stack's arrays that nothing reads."""
+        """Return the number of unused values in a stack's arrays."""
         width, d_model = max(1, *self.widths), self.up.kernel.shape[-1]
         state = nnx.state(self, nnx.Param)
         each = sum(leaf.size for leaf in jax.tree.leaves(state)) // len(self.widths)
@@ -443,5 +443,5 @@ class BottleneckBlock(nnx.Module):
 
 
 def _kaiming_uniform(key: Any, shape: Any, dtype: Any) -> Array:
-    """Uniform in +-1 / sqrt(in)."""
+    """Sample uniformly from +-1 / sqrt(in)."""
     return jax.random.uniform(key, shape, dtype, -(shape[0] ** -0.5), shape[0] ** -0.5)

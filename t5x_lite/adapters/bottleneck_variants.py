@@ -1,38 +1,40 @@
-"""Kinds of bottleneck: Compacter, invertible adapters, T5's adapter layers.
+"""Variants of bottleneck adapters: Compacter, invertible adapters, T5's adapter layers.
 
-Compacter: bottlenecks of Kronecker products (Karimi Mahabadi et al. 2021, arXiv:2106.04647).
+Compacter: kernels are sums of Kronecker products (Karimi Mahabadi et al. 2021, arXiv:2106.04647).
 
     kernel [in, out] = sum_i kron(A_i, L_i R_i)          i < n
 
-A_i [n, n] is one array of the adapter, for all layers, sites and both projections; L_i [in / n, k]
-and R_i [k, out / n] are each projection's own. With x as [n, in / n] the product is
+A_i [n, n] is one array of the adapter, shared by all layers, sites and both projections. Each
+projection has its own L_i [in / n, k] and R_i [k, out / n]. With x as [n, in / n] the product is
 
-    y[j] = sum_i sum_h A_i[h, j] (x[h] L_i) R_i          and no kernel is made
+    y[j] = sum_i sum_h A_i[h, j] (x[h] L_i) R_i          without materializing the kernel
 
-compacter is double_seq_bn's, compacter_plus_plus seq_bn's. The activation is the authors' gelu_new;
-the library `adapters` has the exact gelu, and draws L and R from a normal distribution though its
-config says glorot-uniform.
+`compacter` has the sites of double_seq_bn, `compacter_plus_plus` the sites of seq_bn. The
+activation is the authors' gelu_new. The library `adapters` uses the exact gelu, and samples L and R
+from a normal distribution although its config says glorot-uniform.
 
 Invertible adapters after the embeddings (Pfeiffer et al. 2020, MAD-X, arXiv:2005.00052).
 
-    y1 = x1 + F(x2)      y2 = x2 + G(y1)          x1, x2: the halves of an embedded token
+    y1 = x1 + F(x2)      y2 = x2 + G(y1)          x1, x2: the halves of a token's embedding
     x2 = y2 - G(y1)      x1 = y1 - F(x2)          the inverse, exact
 
-F and G are two dense layers with a relu between. A language gets an embedding of its own without a
-table: the encoder reads y, and the head of a masked language model applies the inverse to what it
-multiplies with the table of tokens. After norm and dropout in BERT, before a projection to d_model;
-in T5 the encoder's input alone. `seq_bn_inv` is a module of a language: trained as a masked
-language model, then frozen below one of a task, as `Stack(language, task)`.
+F and G are two dense layers with a relu between them. They adapt the embeddings to a language
+without another table: the encoder reads y, and the head of a masked language model applies the
+inverse to the vectors that it multiplies with the token embedding. In BERT the adapter follows norm
+and dropout, before a projection to d_model; in T5 it changes only the encoder's input.
+`seq_bn_inv` is an adapter for a language: train it as a masked language model, then freeze it below
+a task's adapter, as `Stack(language, task)`.
 
-The library `adapters` has a second kind, GLOW, which divides the sequence in place of the features,
-and of composed modules it inverts the first alone; here the inverses of a Stack follow one another.
+The library `adapters` has a second kind, GLOW, which splits the sequence instead of the features.
+Of composed adapters it inverts only the first; here all inverses of a Stack are applied.
 
-T5's adapter layers: a feed-forward block of its own after each one (Raffel et al. 2020, 3.5.1).
+T5's adapter layers: another feed-forward block after each one (Raffel et al. 2020, 3.5.1).
 
     x + dropout(wo(dropout(relu(wi(norm(x))))))          after each feed-forward block
 
-It begins as the model's layers do, and so not as the identity. The paper trains the adapters and
-all layer norms; its code (mesh_tensorflow's task_adapter.gin) the adapters alone, with their norms.
+It is initialized like the model's layers, so it does not start as the identity. The paper trains
+the adapters and all layer norms. Its code (mesh_tensorflow's task_adapter.gin) trains only the
+adapters, with their norms.
 """
 
 import dataclasses
@@ -67,11 +69,11 @@ from t5x_lite.nn.slots import Around, TokenHost
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compacter(Bottleneck):
-    """Bottlenecks whose kernels are sums of Kronecker products; and as `Bottleneck`.
+    """Bottlenecks with kernels that are sums of Kronecker products; other options as `Bottleneck`.
 
     Attributes:
-      phm_dim: n.
-      phm_rank: k.
+      phm_dim: number n of Kronecker products, and size of A_i.
+      phm_rank: rank k of L_i R_i.
     """
 
     name: str = "compacter"
@@ -86,28 +88,28 @@ class Compacter(Bottleneck):
             raise InputError("a compacter has one reduction for all layers and leaves none out")
 
     def block(self, site: Site, rngs: nnx.Rngs) -> "CompacterBlock":
-        """One layer's block."""
+        """Build the block of one layer."""
         return CompacterBlock(self, site.d_model, rngs=rngs)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "CompacterModules":
-        """Makes the blocks, and A."""
+        """Build the blocks, and A."""
         return CompacterModules(self._blocks(model, rngs=rngs), dim=self.phm_dim, rngs=rngs)
 
     @property
     def _is_plain(self) -> bool:
-        """Whether its parameters are two dense layers: they are factors."""
+        """False: the parameters are factors of two dense layers."""
         return False
 
 
 def compacter(*, name: str = "compacter", cross: bool = False, **changes: Any) -> Compacter:
-    """After attention and feed-forward block, on their outputs."""
+    """Return a Compacter of the outputs of the attention and the feed-forward block."""
     return _of(double_seq_bn(cross=cross), name, {"reads": "output", **changes})
 
 
 def compacter_plus_plus(
     *, name: str = "compacter", cross: bool = False, **changes: Any
 ) -> Compacter:
-    """After the feed-forward block, on the normed sum."""
+    """Return a Compacter of the normalized sum after the feed-forward block."""
     return _of(seq_bn(cross=cross), name, changes)
 
 
@@ -116,12 +118,12 @@ def _of(like: Bottleneck, name: str, changes: dict[str, Any]) -> Compacter:
 
 
 class CompacterModules(BottleneckModules):
-    """The blocks, and A at adapters/NAME/rule.
+    """Compacter modules, and A at adapters/NAME/rule.
 
     Args:
-      found: as of `Modules`.
+      found: modules, as for `Modules`.
       dim: n.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, found: Any, *, dim: int, rngs: nnx.Rngs):
@@ -130,7 +132,7 @@ class CompacterModules(BottleneckModules):
         self.rule = nnx.Param(rule, logical=(None, None, None))
 
     def complete(self) -> None:
-        """Puts A into the blocks, once for each layer; in place."""
+        """Put A into the blocks, once for each layer, in place."""
         rule = self.rule[...]
         for place in self.places:
             block: CompacterBlock = self.at(*place)
@@ -141,7 +143,7 @@ class CompacterModules(BottleneckModules):
 
 
 class CompacterBlock(BottleneckBlock):
-    """A bottleneck whose projections are `PHM`s."""
+    """Bottleneck module with `PHM` projections."""
 
     config: Compacter
 
@@ -154,30 +156,30 @@ class CompacterBlock(BottleneckBlock):
         last: bool = False,
         rngs: nnx.Rngs,
     ) -> "PHM":
-        """A sum of Kronecker products."""
+        """Build a sum of Kronecker products."""
         dim, rank = self.config.phm_dim, self.config.phm_rank
         return PHM(features_in, features_out, dim=dim, rank=rank, rngs=rngs)
 
     def clear_unused(self) -> None:
-        """Nothing is unused."""
+        """Do nothing: no value is unused."""
 
     def num_unused(self) -> int:
-        """Nothing is unused."""
+        """Return 0: no value is unused."""
         return 0
 
 
 class PHM(nnx.Module):
-    """A parametrised hypercomplex multiplication (Zhang et al. 2021, arXiv:2102.08597), and a bias.
+    """Parametrized hypercomplex multiplication (Zhang et al. 2021, arXiv:2102.08597) with a bias.
 
     Args:
       features_in: size of the input's last axis.
-      features_out: size of the output's.
+      features_out: size of the output's last axis.
       dim: n.
       rank: k.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
 
     Raises:
-      InputError: n does not divide the sizes.
+      InputError: if n does not divide the sizes.
     """
 
     rule: nnx.Variable | None = None  # A [n, n, n], from `CompacterModules.complete`
@@ -196,7 +198,7 @@ class PHM(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((features_out,), jnp.float32), logical=(None,))
 
     def product(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
-        """The result in float32."""
+        """Return the result in float32."""
         left, right, rule = self.left[...], self.right[...], self.rule
         if rule is None:
             raise ValueError("a PHM needs the adapter's rule: complete the modules first")
@@ -210,11 +212,11 @@ class PHM(nnx.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Invertible(Adapter):
-    """NICE after the embeddings of an encoder; its inverse before a tied output.
+    """NICE after the embeddings of an encoder, and its inverse before a tied output.
 
     Attributes:
       sites: "invertible".
-      reduction: F and G are as wide as a half divided by this.
+      reduction: half the embedding size divided by the width of F and G.
     """
 
     name: str = "inv"
@@ -227,30 +229,32 @@ class Invertible(Adapter):
             raise InputError(f"the site of an invertible adapter is 'invertible': got {self.sites}")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the two networks.
+        """Build the two networks.
 
         Raises:
-          InputError: the model has no encoder, or its embeddings are too small.
+          InputError: if the model has no encoder, or its embeddings are too small.
         """
         if not isinstance(model, TokenHost):
-            raise InputError(f"a {type(model).__name__} has no encoder whose embeddings it changes")
+            raise InputError(
+                f"an invertible adapter needs an encoder, and a {type(model).__name__} has none"
+            )
         columns = model.token_table().shape[1]
         if columns // 2 // self.reduction < 1:
             raise InputError(
-                f"embeddings of {columns} have no halves that a reduction of {self.reduction} "
-                "leaves anything of"
+                f"inv(reduction={self.reduction}) needs an embedding size of at least "
+                f"{2 * self.reduction}, got {columns}"
             )
         nice = Nice(columns, reduction=self.reduction, rngs=rngs)
         return Modules({"encoder": {"invertible": nice}})
 
 
 class Nice(nnx.Module):
-    """An `InvertibleSlot`.
+    """Invertible module for an `InvertibleSlot`.
 
     Args:
-      size: E of what it changes.
-      reduction: F and G are as wide as a half divided by this.
-      rngs: the stream "params" is used.
+      size: embedding size E.
+      reduction: half the embedding size divided by the width of F and G.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, size: int, *, reduction: int, rngs: nnx.Rngs):
@@ -260,19 +264,19 @@ class Nice(nnx.Module):
         self.g = Coupling(self.first, self.first // reduction, rest, rngs=rngs)
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """y, in the dtype of x."""
+        """Return y, in the dtype of x."""
         x1, x2 = self._halves(x)
         y1 = x1 + self.f(x2)
         return jnp.concatenate([y1, x2 + self.g(y1)], axis=-1).astype(x.dtype)
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """The x that gives y, in the dtype of y."""
+        """Return the x that gives y, in the dtype of y."""
         y1, y2 = self._halves(y)
         x2 = y2 - self.g(y1)
         return jnp.concatenate([y1 - self.f(x2), x2], axis=-1).astype(y.dtype)
 
     def kind(self) -> Hashable:
-        """Equal for modules of one size."""
+        """Return a key that is equal for modules of the same size."""
         return (type(self), self.first)
 
     def _halves(self, x: Array) -> tuple[Array, Array]:
@@ -281,13 +285,13 @@ class Nice(nnx.Module):
 
 
 class Coupling(nnx.Module):
-    """Two dense layers with a relu between; kernels N(0, 0.02), biases 0 at first.
+    """Two dense layers with a relu between them; kernels start as N(0, 0.02), biases as 0.
 
     Args:
-      size: numbers of the input.
-      width: numbers between the layers.
-      out: numbers of the output.
-      rngs: the stream "params" is used.
+      size: input size.
+      width: size of the hidden layer.
+      out: output size.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, size: int, width: int, out: int, *, rngs: nnx.Rngs):
@@ -299,13 +303,13 @@ class Coupling(nnx.Module):
         self.down, self.up = dense(size, width), dense(width, out)
 
     def __call__(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
-        """The result in float32."""
+        """Return the result in float32."""
         dtype = self.down.kernel.dtype
         return self.up.product(jax.nn.relu(self.down.product(x.astype(dtype))).astype(dtype))
 
 
 def seq_bn_inv(*, name: str = "seq_bn_inv", reduction: float = 16.0, **changes: Any) -> Union:
-    """A module of a language: `seq_bn`, and an invertible adapter."""
+    """Return an adapter for a language: `seq_bn` with an invertible adapter."""
     bottleneck = seq_bn(name=name, reduction=reduction, **changes)
     return Union(name=name, members=(bottleneck, Invertible(name=name)))
 
@@ -315,12 +319,12 @@ Norms = Literal["all", "own"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5Adapter(Adapter):
-    """A feed-forward block after each one of the model.
+    """A feed-forward block after each feed-forward block of the model.
 
     Attributes:
       width: size of its hidden layer; the paper has 32, 128, 512 and 2048.
-      norms: which norms train: "all" of the model, or the adapter's "own".
-      zero: whether the second layer begins as 0, so that nothing changes at the start.
+      norms: norms to train: "all" of the model, or only the adapter's "own".
+      zero: True to initialize the second layer with 0, so that the model starts unchanged.
       dropout_rate: dropout rate of the hidden layer and of the result.
     """
 
@@ -332,12 +336,12 @@ class T5Adapter(Adapter):
     dropout_rate: Rate = 0.1
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """The adapter, and by the paper all norms."""
+        """Return patterns of the adapter and, as in the paper, of all norms."""
         paths = tuple(paths)
         return (*super().trains(paths), *(norms_of(paths) if self.norms == "all" else ()))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> base_Modules:
-        """Makes the blocks."""
+        """Build the blocks."""
 
         def block(site: Site, rngs: nnx.Rngs) -> T5AdapterBlock:
             return T5AdapterBlock(self, site.d_model, rngs=rngs)
@@ -348,17 +352,17 @@ class T5Adapter(Adapter):
 def t5_adapter(
     *, d: int, norms: Norms = "all", zero: bool = False, name: str = "t5_adapter"
 ) -> T5Adapter:
-    """T5's adapter layers of width d."""
+    """Return T5's adapter layers of width d."""
     return T5Adapter(name=name, width=d, norms=norms, zero=zero)
 
 
 class T5AdapterBlock(nnx.Module):
-    """A `BlockSlot`.
+    """T5 adapter module for a `BlockSlot`.
 
     Args:
       config: config of the adapter.
       d_model: size of the states.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: T5Adapter, d_model: int, *, rngs: nnx.Rngs):
@@ -376,7 +380,7 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """The block's result and what the adapter adds to it."""
+        """Return the sum of the block's result and the adapter's output."""
         x = residual(x, f, norm=norm)
         keys: Any = split_key(around.key, 2)
         y = self.mlp(self.norm(x), key=keys[0])
@@ -389,27 +393,21 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """The state after it: what the block leaves is state + x.
-
-        Args:
-          h: the state before it: f, or what other modules have made of it.
-          x: as of the call, like norm and around.
-          norm: of a post-norm block, which is refused.
-          around: the rest.
+        """Return the state after the adapter, as `BottleneckBlock.after`; the result is state + x.
 
         Raises:
-          InputError: a norm would follow the adapter.
+          InputError: if there is a norm, which would follow the adapter.
         """
         if norm is not None:
             raise InputError(
-                "t5_adapter stands behind the norm of a post-norm layer, so no block has a place "
-                "for it there: use it alone"
+                "t5_adapter follows the norm of a post-norm layer, so no block can compose it "
+                "there; name it outside of blocks"
             )
         return self(h, x, None, around) - x
 
     @property
     def is_here(self) -> bool:
-        """It is in all layers."""
+        """True: all layers have the adapter."""
         return True
 
     def contribution(
@@ -419,7 +417,7 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """What it adds to the state; the arguments are those of `after`."""
+        """Return the adapter's change of the state; the arguments are as in `after`."""
         return self.after(h, x, norm, around) - h
 
     def reads(
@@ -429,7 +427,7 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """The sum that it reads; the arguments are those of `after`."""
+        """Return the sum that the adapter reads; the arguments are as in `after`."""
         return x + h
 
     def skip(
@@ -439,5 +437,5 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """The state; the arguments are those of `after`."""
+        """Return the state; the arguments are as in `after`."""
         return h

@@ -1,49 +1,49 @@
-"""Compositions of modules, routers between them, and gates.
+"""Compositions of adapters, the routers between them, and gates.
 
-Blocks that compose modules: a tree whose leaves are names of modules, and None the bare model.
+A composition is a tree of blocks. Its leaves are names of adapters, or None for the bare model.
 
     Stack(("en", Fuse(("sst2", "nli"))))            a frozen tree
-    str(...)                                        "Stack(en, Fuse(sst2, nli))", which is read back
+    str(...)                                        "Stack(en, Fuse(sst2, nli))", its line
     names_of((tree,))                               ("en", "sst2", "nli")
 
-| block | what it does with a state h | |
+| block | result for a state h | note |
 |---|---|---|
-| Stack(a, b) | b of a of h | |
-| Average(a, b) | sum w_i h_i | weights 1 / n unless they are given |
-| Fuse(a, b) | a weighted sum of contributions, by attention | AdapterFusion (arXiv:2005.00247) |
-| Route(a, b) | h + sum w_k (h_k - h), w by a router that reads the tokens | |
-| Split(a, b) | of columns of the row | modules after blocks of an encoder |
-| BatchSplit(a, b) | of contiguous rows | |
-| MultiTask(a, b) | of each row its own, by `adapter_ids` | |
-| Task(h, of=1) | of a hypernetwork what it makes for a task | |
-| Drop(a, layers=(0, 1)) | nothing in some layers | AdapterDrop (arXiv:2010.11918) |
-| Parallel(a, b) | the batch K times, child after child | one of a tree, with Stack alone above it |
+| Stack(a, b) | b(a(h)) | |
+| Average(a, b) | sum w_i h_i | the default weights are 1 / n |
+| Fuse(a, b) | sum of contributions, weighted by attention | AdapterFusion (arXiv:2005.00247) |
+| Route(a, b) | h + sum w_k (h_k - h) | a router computes w from the tokens |
+| Split(a, b) | each child changes some columns of a row | only after blocks of an encoder |
+| BatchSplit(a, b) | each child changes contiguous rows | |
+| MultiTask(a, b) | each row has the child given by `adapter_ids` | |
+| Task(h, of=1) | the adapter that a hypernetwork makes for a task | |
+| Drop(a, layers=(0, 1)) | h in some layers, a(h) in the others | AdapterDrop (arXiv:2010.11918) |
+| Parallel(a, b) | the batch K times, child after child | one in a tree, only below Stack |
 
-`t5x_lite.adapters.evaluation` runs such a tree in a slot. A module that has nothing at a site
-passes the state on there. Blocks and defaults are those of the library `adapters`.
+`t5x_lite.adapters.evaluation` evaluates a tree in a slot. An adapter without a module at a site
+leaves the state unchanged there. Blocks and defaults follow the library `adapters`.
 
-Routing: which of several modules a token gets, by a router that is trained with them.
+Routing: a router is trained together with the adapters, and weights them for each token or row.
 
-    w = softmax((mean of x) W + b)       or of each token's x; W [D, K] begins as N(0, 0.02), b as 0
-    h + sum_k w_k (h_k - h)              h_k what child k makes of the state h
+    w = softmax((mean of x) W + b)       or of each token's x; W [D, K] starts as N(0, 0.02), b as 0
+    h + sum_k w_k (h_k - h)              h_k: the state h after child k
 
-"hard" takes the likeliest child alone; its weight is 1, and has the gradient of its probability
-(straight through). "free" are K trained numbers, 1 / K at first: a linear combination of modules.
-Where a row has one choice and the children are alike, the arrays of the chosen module are gathered
-and nothing else is computed; else all children are, and weighed.
+"hard" uses only the likeliest child; its weight is 1, with the gradient of the child's probability
+(straight-through). "free" weights are K trained numbers that start at 1 / K: a linear combination
+of adapters. If each row has a single choice and the children are of one kind, only the chosen
+adapters run, with their arrays gathered by row. Otherwise all children run and are weighted.
 
-The loss has the metrics NAME_entropy, of w in nats, and NAME_share_k, the mean of w_k, over the
-tokens of all sites and layers, and with `balance` the term NAME_balance, a sum over them. Of a
-batch in microbatches that is the mean of those of its parts. Tokens are those that are no padding;
-a decoder, which does not know, counts all.
+The loss has the metrics NAME_entropy, the entropy of w in nats, and NAME_share_k, the mean of w_k,
+over the tokens of all sites and layers. With `balance` it has the term NAME_balance, summed over
+sites and layers. With microbatches, NAME_balance is the mean over the microbatches. Padding does
+not count, except in a decoder, which has no mask of its padding.
 
-Gates: how much of a module a row gets (UniPELT, Mao et al. 2022, arXiv:2110.07577).
+Gates: a factor for the contribution of an adapter (UniPELT, Mao et al. 2022, arXiv:2110.07577).
 
-    g = mean over tokens of sigmoid(x w + b)        w [D, 1] begins as N(0, 0.02), b as 0
+    g = mean over tokens of sigmoid(x w + b)        w [D, 1] starts as N(0, 0.02), b as 0
 
-In the library `adapters` the mean is that of a whole row, padding and, in a decoder, the future
-included. Here it is that of the tokens that a token of an encoder sees, and in a decoder each
-token's own. The library's, "all_tokens", is for encoders alone.
+In the library `adapters` the mean is over the whole row. It includes padding and, in a decoder,
+future tokens. Here, the mean in an encoder is over the tokens that a token attends to, and a
+decoder uses each token's own gate. The gate "all_tokens" is the library's, only for encoders.
 """
 
 import dataclasses
@@ -68,23 +68,23 @@ class Block:
     """Base of the blocks.
 
     Attributes:
-      children: names of modules, blocks, or where `bare` None for the bare model.
+      children: names of adapters, blocks, or None for the bare model if `bare` is set.
     """
 
     children: "tuple[str | Block | None, ...]"
 
     bare: ClassVar[bool] = False
-    """Whether a child may be None."""
+    """True if a child may be None."""
 
     of_rows: ClassVar[bool] = False
-    """Whether rows of a batch differ in what they get, by their numbers."""
+    """True if rows of a batch get different children by their index or number."""
 
     by_content: ClassVar[bool] = False
-    """Whether they do by what they hold."""
+    """True if rows or tokens get different children by their content."""
 
     @property
     def unpackable(self) -> str:
-        """Why rows must be of one text; "" where they may be packed."""
+        """Reason why each row must hold a single text; "" if rows may be packed."""
         return ""
 
     def __post_init__(self) -> None:
@@ -105,16 +105,16 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Stack(Block):
-    """One after the other."""
+    """All children, one after the other."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Average(Block):
-    """The weighted sum of what the children make of one state.
+    """Weighted sum of the children's results for the same state.
 
     Attributes:
-      weights: one for each child; () is 1 / n for each.
-      normalize: whether they are divided by their sum.
+      weights: one weight for each child; () is 1 / n for each.
+      normalize: True to divide the weights by their sum.
     """
 
     weights: tuple[float, ...] = ()
@@ -128,7 +128,7 @@ class Average(Block):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The weights of the sum."""
+        """Weights of the sum, normalized if `normalize` is set."""
         if not self.weights:
             return (1.0 / len(self.children),) * len(self.children)
         total = sum(self.weights) if self.normalize else 1.0
@@ -137,10 +137,10 @@ class Average(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Drop(Block):
-    """The child in some layers, and nothing in the others (Rücklé et al. 2021, arXiv:2010.11918).
+    """A child that some layers skip (Rücklé et al. 2021, arXiv:2010.11918).
 
     Attributes:
-      layers: those without it; they count from 0, a decoder's after the encoder's.
+      layers: layers without the child; they count from 0, decoder layers after encoder layers.
     """
 
     layers: Annotated[tuple[int, ...], AtLeast(0)] = ()
@@ -150,15 +150,15 @@ class Drop(Block):
         if len(self.children) != 1:
             raise InputError(f"Drop has one child: got {len(self.children)}; a Stack holds more")
         if not self.layers:
-            raise InputError("Drop needs layers: the numbers of those that have no module")
+            raise InputError("Drop needs layers: the numbers of the layers without the module")
 
 
 @dataclasses.dataclass(frozen=True)
 class Task(Block):
-    """What a hypernetwork makes for one of its tasks.
+    """The adapter that a hypernetwork makes for one of its tasks.
 
     Attributes:
-      of: the task's number.
+      of: task number.
     """
 
     of: Whole = 0
@@ -171,25 +171,26 @@ class Task(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Trained(Block):
-    """Base of the blocks that have parameters of their own.
+    """Base of the blocks with trained parameters.
 
     Attributes:
-      name: the parameters are at adapters/PART/NAME; "" joins the names of the modules by "_".
+      name: name of the parameters, at adapters/PART/NAME; "" joins the names of the adapters by
+        "_".
     """
 
     part: ClassVar[str]
-    """PART of the path; `adapters.train` takes the same word."""
+    """PART of the path, and its name in `adapters.train`."""
 
     name: str = ""
 
     @property
     def title(self) -> str:
-        """The name of its parameters."""
+        """Name of the block's parameters."""
         return self.name or "_".join(names_of((self,)))
 
     @property
     def key(self) -> str:
-        """The name of its layers in a slot."""
+        """Name of the block's layers in a slot."""
         return f"{self.part}__{self.title}"
 
 
@@ -198,8 +199,8 @@ class Fuse(Trained):
     """Attention over the children's contributions (Pfeiffer et al. 2021, arXiv:2005.00247).
 
     Attributes:
-      temperature: of the softmax.
-      static: whether contributions have no value projection.
+      temperature: temperature of the softmax.
+      static: True to omit the value projection of contributions.
     """
 
     part: ClassVar[str] = "fusion"
@@ -210,17 +211,17 @@ class Fuse(Trained):
 
 @dataclasses.dataclass(frozen=True)
 class Route(Trained):
-    """h + sum_k w_k (h_k - h), whose weights a trained router makes of what the tokens are.
+    """h + sum_k w_k (h_k - h), with weights that a trained router computes from the tokens.
 
     Attributes:
-      by: "example", the mean of a row's tokens in an encoder (in a decoder each token by itself),
-        or "token".
-      kind: "soft", a softmax; "hard", the likeliest child alone, whose gradient is that of its
-        probability; "free", trained numbers, the same for all tokens, which need not sum to 1.
-      temperature: of the softmax.
-      balance: weight in the loss of K sum_k f_k P_k at each site, f_k the share of the tokens (of
-        rows, by example) whose likeliest child is k, and P_k the mean of w_k: 1 where all children
-        have as much (Fedus et al. 2022, arXiv:2101.03961, section 2.2, weigh it by 0.01).
+      by: "example" to route by the mean of a row's tokens (in a decoder, by each token itself), or
+        "token".
+      kind: "soft", a softmax; "hard", only the likeliest child, with the gradient of its
+        probability; "free", trained weights, equal for all tokens, with any sum.
+      temperature: temperature of the softmax.
+      balance: loss weight of K sum_k f_k P_k at each site. f_k is the fraction of tokens (by
+        example, of rows) with k as likeliest child, and P_k the mean of w_k. The term is 1 if all
+        children are used equally; Fedus et al. 2022, arXiv:2101.03961, section 2.2, use 0.01.
     """
 
     part: ClassVar[str] = "router"
@@ -234,7 +235,7 @@ class Route(Trained):
 
     @property
     def unpackable(self) -> str:
-        """A choice by example is one of a row."""
+        """Reason why each row must hold a single text; "" if rows may be packed."""
         is_one = self.by == "example" and self.kind != "free"
         return "Route by example chooses once for a row" if is_one else ""
 
@@ -242,17 +243,16 @@ class Route(Trained):
         super().__post_init__()
         if self.balance < 0 or (self.balance and self.kind == "free"):
             raise InputError(
-                "balance must not be negative, and free weights have none to balance: got "
-                f"{self.balance}"
+                f"balance must not be negative, and must be 0 for free weights: got {self.balance}"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class Split(Block):
-    """Columns of a row, one part after the other.
+    """Consecutive ranges of a row's columns, one for each child.
 
     Attributes:
-      splits: how many of each child; one may be "rest".
+      splits: number of columns of each child; one may be "rest".
     """
 
     splits: Annotated[tuple[int | Literal["rest"], ...], AtLeast(1)] = ()
@@ -263,27 +263,27 @@ class Split(Block):
             raise InputError("Split needs splits: how many tokens each child has, one 'rest'")
         _check_number("splits", self.splits, self.children)
         if self.splits.count("rest") > 1:
-            raise InputError("Split has one 'rest' at most")
+            raise InputError("Split takes at most one 'rest'")
 
     def sizes(self, length: int) -> tuple[int, ...]:
-        """The columns of each child.
+        """Return the number of columns of each child.
 
         Raises:
-          InputError: they do not make a row of this length.
+          InputError: if they do not add up to this length.
         """
         known = sum(size for size in self.splits if size != "rest")
         rest = length - known
         if rest < 0 or (rest and "rest" not in self.splits):
-            raise InputError(f"{self}: a row has {length} tokens, which the splits do not make")
+            raise InputError(f"{self}: the splits do not add up to the {length} tokens of a row")
         return tuple(rest if size == "rest" else size for size in self.splits)
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchSplit(Block):
-    """Contiguous rows of a batch, one part after the other.
+    """Contiguous ranges of a batch's rows, one for each child.
 
     Attributes:
-      sizes: rows of each child; () is as many for each.
+      sizes: number of rows of each child; () splits the batch evenly.
     """
 
     sizes: Annotated[tuple[int, ...], AtLeast(1)] = ()
@@ -296,10 +296,10 @@ class BatchSplit(Block):
         _check_number("sizes", self.sizes, self.children)
 
     def rows(self, num: int) -> tuple[int, ...]:
-        """The rows of each child.
+        """Return the number of rows of each child.
 
         Raises:
-          InputError: they do not make a batch of this many rows.
+          InputError: if they do not add up to this number of rows.
         """
         sizes = self.sizes or (num // len(self.children),) * len(self.children)
         if sum(sizes) != num:
@@ -314,7 +314,7 @@ class BatchSplit(Block):
 
 @dataclasses.dataclass(frozen=True)
 class MultiTask(Block):
-    """Each row its own child, whose number stands in the batch's `adapter_ids`."""
+    """A child for each row, by its index in the batch's `adapter_ids`."""
 
     bare: ClassVar[bool] = True
     of_rows: ClassVar[bool] = True
@@ -322,19 +322,19 @@ class MultiTask(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Parallel(Block):
-    """The batch once for each child: rows b of child k are at k B + b."""
+    """The batch repeated for each child: row b of child k is at k B + b."""
 
     bare: ClassVar[bool] = True
     of_rows: ClassVar[bool] = True
 
     def rows(self, num: int) -> tuple[int, ...]:
-        """The rows of each child.
+        """Return the number of rows of each child.
 
         Raises:
-          InputError: the batch is not repeated for each child.
+          InputError: if the number of rows is not a multiple of the number of children.
         """
         if num % len(self.children):
-            raise InputError(f"{self}: a batch of {num} rows is not one for each child")
+            raise InputError(f"{self}: a batch of {num} rows is not divisible among the children")
         return (num // len(self.children),) * len(self.children)
 
 
@@ -342,7 +342,7 @@ BLOCKS: dict[str, type[Block]] = {
     each.__name__: each
     for each in (Stack, Average, Drop, Task, Fuse, Route, Split, BatchSplit, MultiTask, Parallel)
 }
-"""Name in the grammar -> block."""
+"""Name of a block in the grammar -> its class."""
 
 
 def _check_number(name: str, values: Sequence[object], children: Sequence[object]) -> None:
@@ -353,7 +353,7 @@ def _check_number(name: str, values: Sequence[object], children: Sequence[object
 def walk(
     tree: "str | Block | None", above: tuple[Block, ...] = ()
 ) -> Iterator[tuple["str | Block", tuple[Block, ...]]]:
-    """Blocks and leaves of a tree with the blocks above them, first the root; without None."""
+    """Yield blocks and leaves of a tree, root first, each with the blocks above it; skip None."""
     if tree is None:
         return
     yield tree, above
@@ -363,16 +363,16 @@ def walk(
 
 
 def names_of(use: "Sequence[str | Block]") -> tuple[str, ...]:
-    """The names of the modules of some trees, in their order, each once."""
+    """Return the names of the adapters in some trees, in order, without duplicates."""
     leaves = [node for tree in use for node, _ in walk(tree) if isinstance(node, str)]
     return tuple(dict.fromkeys(leaves))
 
 
 def trained_of(use: "Sequence[str | Block]") -> dict[str, dict[str, Trained]]:
-    """The blocks of some trees that have parameters: part -> name of the parameters -> block.
+    """Return the blocks with parameters in some trees: part -> name of the parameters -> block.
 
     Raises:
-      InputError: two that differ have one name.
+      InputError: if two different blocks have the same name.
     """
     known: dict[str, dict[str, Trained]] = {}
     for tree in use:
@@ -388,7 +388,7 @@ def trained_of(use: "Sequence[str | Block]") -> dict[str, dict[str, Trained]]:
 
 
 def parallel_of(use: "Sequence[str | Block]") -> int:
-    """How often the batch is repeated; 1 without Parallel."""
+    """Return the number of copies that Parallel makes of the batch; 1 without Parallel."""
     for tree in use:
         for node, _ in walk(tree):
             if isinstance(node, Parallel):
@@ -397,9 +397,9 @@ def parallel_of(use: "Sequence[str | Block]") -> int:
 
 
 def check_answers(use: "Sequence[str | Block]") -> None:
-    """Refuses, by an InputError, blocks that give rows of a batch different modules.
+    """Raise InputError for blocks that give rows of a batch different modules.
 
-    Who answers texts one by one does not know which rows of a batch these become.
+    In inference, the row of the batch in which a text is processed is arbitrary.
     """
     for tree in use:
         for node, above in walk(tree):
@@ -412,26 +412,26 @@ def check_answers(use: "Sequence[str | Block]") -> None:
 
 
 def check_nesting(use: "Sequence[str | Block]") -> None:
-    """Refuses, by an InputError, a Parallel that is not below Stack alone, or a second one."""
+    """Raise InputError for a Parallel below another block than Stack, or for two of them."""
     parallel = [above for tree in use for node, above in walk(tree) if isinstance(node, Parallel)]
     if len(parallel) > 1:
-        raise InputError("there is one Parallel at most: it repeats the whole batch")
+        raise InputError("use at most one Parallel: it repeats the whole batch")
     for above in parallel:
         other = next((block for block in above if not isinstance(block, Stack)), None)
         if other is not None:
             raise InputError(
-                f"Parallel repeats the whole batch, so only Stack may stand above it: got "
+                f"Parallel repeats the whole batch, so only Stack may be above it: got "
                 f"{path_of(above, 'Parallel')}"
             )
 
 
 def path_of(above: Sequence[Block], last: str) -> str:
-    """Where a node stands: "Fuse > Stack > lora 'x'"."""
+    """Return the path of a node in its tree: "Fuse > Stack > lora 'x'"."""
     return " > ".join([*(type(block).__name__ for block in above), last])
 
 
 def pruned(tree: "str | Block | None", present: "frozenset[str]") -> bool:
-    """Whether a tree has one of some modules."""
+    """Return True if a tree names one of some adapters."""
     return any(node in present for node, _ in walk(tree) if isinstance(node, str))
 
 
@@ -439,13 +439,13 @@ Gate = Literal["none", "real_tokens", "all_tokens"]
 
 
 def make_gate(features: int, axis: str | None, *, rngs: nnx.Rngs, num: int = 1) -> Dense:
-    """w and b.
+    """Build the dense layer of a gate, w and b.
 
     Args:
-      features: D.
-      axis: its logical name.
-      rngs: the stream "params" is used.
-      num: gates, each of the same input.
+      features: input size D.
+      axis: logical name of the input's axis.
+      rngs: random streams; "params" is used.
+      num: number of gates, all with the same input.
     """
     init = jax.nn.initializers.normal(0.02)
     return Dense(features, num, axes=(axis, None), initializer=init, bias=True, rngs=rngs)
@@ -454,13 +454,13 @@ def make_gate(features: int, axis: str | None, *, rngs: nnx.Rngs, num: int = 1) 
 def gates_of(
     dense: Dense, read: Float[Array, "*B T D"], seen: Any, kind: Gate
 ) -> Float[Array, "*B #T G"]:
-    """The gate of each token, in float32.
+    """Return the gate of each token, in float32.
 
     Args:
-      dense: w and b.
+      dense: dense layer with w and b.
       read: x.
-      seen: which positions of the row a position sees, as of `slots.Around.mask`.
-      kind: of the gate.
+      seen: positions that each position attends to, as in `slots.Around.mask`.
+      kind: kind of the gate.
     """
     gates = jax.nn.sigmoid(dense.product(read))
     if kind == "all_tokens":
@@ -469,11 +469,12 @@ def gates_of(
 
 
 def mean_of_seen(values: Float[Array, "*B T G"], seen: Any) -> Float[Array, "*B #T G"]:
-    """The mean over the tokens that each token sees; None is itself alone.
+    """Return the mean over the tokens that each token attends to.
 
     Args:
-      values: of each token, in float32.
-      seen: which positions of the row a position sees, as of `slots.Around.mask`.
+      values: values of each token, in float32.
+      seen: positions that each position attends to, as in `slots.Around.mask`; if None, each
+        token attends only to itself.
     """
     if isinstance(seen, Visibility):
         seen = seen.dense(values.shape[1])
@@ -484,25 +485,23 @@ def mean_of_seen(values: Float[Array, "*B T G"], seen: Any) -> Float[Array, "*B 
 
 
 def check_stacks(gate: str, stacks: Any) -> None:
-    """Refuses, by an InputError, a gate that reads tokens that a decoder does not know yet."""
+    """Raise InputError for a gate that reads future tokens of a decoder."""
     if gate == "all_tokens" and "decoder" in stacks:
-        raise InputError(
-            "gate 'all_tokens' reads tokens that a decoder does not know yet: take 'real_tokens'"
-        )
+        raise InputError("gate 'all_tokens' reads future tokens in a decoder: take 'real_tokens'")
 
 
 ROUTER = "router/"
-"""Beginning of the names by which `tally` has what a router says."""
+"""Prefix of the names of router statistics in `t5x_lite.nn.experts`."""
 
 
 class RouterLayer(nnx.Module):
-    """The router of a site.
+    """Router of a site.
 
     Args:
-      block: its config.
-      features: D, of what it reads.
-      axis: the logical name of that.
-      rngs: the stream "params" is used.
+      block: config of the router.
+      features: input size D.
+      axis: logical name of the input's axis.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, block: Route, features: int, *, axis: str | None, rngs: nnx.Rngs):
@@ -517,18 +516,18 @@ class RouterLayer(nnx.Module):
     def __call__(
         self, block: Route, x: Float[Array, "B T D"], seen: Any
     ) -> Float[Array, "#B #T K"]:
-        """The weights of the children, in float32.
+        """Return the weights of the children, in float32.
 
         Args:
-          block: its config.
-          x: what the site reads.
-          seen: which positions of the row a position sees, as of `slots.Around.mask`.
+          block: config of the router.
+          x: input of the site.
+          seen: positions that each position attends to, as in `slots.Around.mask`.
         """
         if block.kind == "free":
             return self.weights[...].astype(jnp.float32)[None, None]
         logits = self.logits.product(x)
         if block.by == "example" and seen is not None:
-            logits = mean_of_seen(logits, seen)[:, :1]  # what the first token sees is the row
+            logits = mean_of_seen(logits, seen)[:, :1]  # the first token attends to the row
         weights = jax.nn.softmax(logits / block.temperature, axis=-1)
         if experts.is_collected():
             experts.add(f"{ROUTER}{block.title}", told(weights, seen, length=x.shape[1]))
@@ -538,16 +537,16 @@ class RouterLayer(nnx.Module):
         return chosen * (1.0 + weights - jax.lax.stop_gradient(weights))
 
     def penalty(self) -> Float[Array, ""]:
-        """None."""
+        """Return 0: a router has no penalty."""
         return jnp.float32(0)
 
 
 def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
-    """What a router says of a batch: 1, the balance, the entropy, and the mean of each w_k.
+    """Return a router's statistics of a batch: 1, the balance, the entropy, the mean of each w_k.
 
     Args:
-      weights: of each token, or of each row, which add up to 1.
-      seen: which positions of the row a position sees, as of `slots.Around.mask`.
+      weights: weights of each token, or of each row, which add up to 1.
+      seen: positions that each position attends to, as in `slots.Around.mask`.
       length: T.
     """
     num = weights.shape[-1]
@@ -563,16 +562,16 @@ def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Arr
 
 
 def _real(seen: Any, length: int) -> Bool[Array, "B T"]:
-    """Which tokens are no padding: they see themselves."""
+    """Return the tokens that are not padding, which attend to themselves."""
     mask: Array = jnp.asarray(seen.dense(length) if isinstance(seen, Visibility) else seen)
     return mask[:, 0, 0] if mask.shape[2] == 1 else jnp.diagonal(mask[:, 0], axis1=1, axis2=2)
 
 
 def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str, float]:
-    """The routers of a composition and of its modules: name -> the weight of its balance.
+    """Return the routers of a composition and of its adapters: name -> weight of the balance.
 
     Args:
-      adapters: configs of the modules.
+      adapters: configs of the adapters.
       use: the trees.
     """
     blocks = trained_of(use).get(Route.part, {})
@@ -584,11 +583,11 @@ def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str,
 def metrics_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, Array]]:
-    """The metrics of routers: name -> (total, weight).
+    """Return the metrics of routers: name -> (total, weight).
 
     Args:
-      found: what was said while a loss was made, by `tally`.
-      routers: from `routers_of`.
+      found: statistics that were collected while the loss was computed.
+      routers: result of `routers_of`.
     """
     metrics: dict[str, tuple[Array, Array]] = {}
     for title, (count, _, entropy, *shares) in _said(found, routers).items():
@@ -600,12 +599,12 @@ def metrics_of(
 def penalties_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, float]]:
-    """The terms that balance routers: name -> (total, scale); as `metrics_of`."""
+    """Return the balance terms of routers: name -> (total, scale); arguments as `metrics_of`."""
     said = _said(found, routers)
     return {f"{title}_balance": (each[1], routers[title]) for title, each in said.items()
             if routers[title]}  # fmt: skip
 
 
 def _said(found: Mapping[str, Array], routers: Mapping[str, float]) -> dict[str, Array]:
-    """What routers have said, by their names."""
+    """Return the statistics of routers, by their names."""
     return {name: found[f"{ROUTER}{name}"] for name in routers if f"{ROUTER}{name}" in found}

@@ -1,8 +1,8 @@
-"""The modules of a run as strings, so that a config file and the command line both set them.
+"""Config of a run's adapters: strings that a config file and the command line can both set.
 
     adapters = Adapters(add=("rte = lora(r=8)",), load=("nli=work/nli",), use="rte", train=("rte",))
 
-`t5x_lite.adapters.grammar` has the form of a line.
+`t5x_lite.adapters.grammar` defines the syntax of these strings.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from t5x_lite.core.options import did_you_mean
 _LOAD = re.compile(r"([^\W\d]\w*)=(.+)")
 
 HEAD = r"(?:heads|objective)/.*"
-"""Paths of heads and of the objective's own layers; a model such as T5 has none, which is fine."""
+"""Paths of heads and of the objective's own layers; models such as T5 have none."""
 
 FUSION = r"adapters/fusion/.*"
 """Paths of the layers of Fuse blocks."""
@@ -35,7 +35,7 @@ ROUTER = r"adapters/router/.*"
 """Paths of the routers of Route blocks."""
 
 COMPOSING = (FUSION, ROUTER)
-"""Paths of what a composition has besides its modules."""
+"""Paths of the parameters that a composition has in addition to its adapters."""
 
 _PARTS = {
     "head": HEAD,
@@ -44,24 +44,25 @@ _PARTS = {
     "norms": r"(?:model|towers)/(?:.*/)?\w*norm(?:/.*)?",
     "base": r"(?:model|towers)/.*",
 }
-"""Names of parts in `train` that are no modules -> their paths."""
+"""Names that `train` accepts for parts that are not adapters -> their paths."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """Modules in the slots of the model, which is frozen then (`t5x_lite.adapters`).
+    """Adapters in the slots of a model; the model itself is frozen (`t5x_lite.adapters`).
 
     Attributes:
-      add: modules that begin anew, "NAME = METHOD(OPTION=VALUE, ...)", such as "rte = lora(r=8)".
-      load: modules that were trained, NAME=DIR: the one called so in a work directory, or the only
-        one; it is frozen unless `train` names it.
-      use: the modules that are in use, with commas between, or blocks that compose them, as
-        "Stack(en, Fuse(sst2, nli))" (`t5x_lite.adapters.grammar`); "" is all that are added and
-        loaded.
-      train: trained parts: names of modules, "fusion" and "router" for what Fuse and Route blocks
-        have, "head" for heads and the objective's own layers, "norms" for the model's layer norms,
-        "base" for the whole model; () is what `add` names, fusions, routers, and the head.
-      base_dtype: dtype in which a run keeps the model that is frozen; modules stay float32.
+      add: new adapters, "NAME = METHOD(OPTION=VALUE, ...)", such as "rte = lora(r=8)".
+      load: trained adapters, NAME=DIR: the adapter NAME of a work directory, or its only adapter.
+        A loaded adapter is frozen unless `train` names it.
+      use: adapters in use, separated by commas, or blocks that compose them, such as
+        "Stack(en, Fuse(sst2, nli))" (`t5x_lite.adapters.grammar`); "" uses all added and loaded
+        adapters.
+      train: parts to train: names of adapters, "fusion" and "router" for the layers of Fuse and
+        Route blocks, "head" for heads and the objective's own layers, "norms" for the model's
+        layer norms, "base" for the whole model; () trains the adapters of `add`, fusions, routers
+        and the head.
+      base_dtype: dtype of the frozen model during training; adapters stay float32.
     """
 
     add: tuple[str, ...] = ()
@@ -108,12 +109,12 @@ class Adapters:
             by = f"adapters.use {shown(self.use)}" if name not in self.used else "adapters.train"
             if name not in self.used or (self.train and name not in self.train):
                 raise InputError(
-                    f"{by} leaves out {name!r} of adapters.add, which would never be trained: name "
-                    "it there, or do not add it"
+                    f"{by} does not name {name!r} of adapters.add, which would never be trained: "
+                    "name it there, or do not add it"
                 )
 
     def _check_use(self, names: tuple[str, ...]) -> None:
-        """Refuses modules in use that are not there."""
+        """Raise InputError if `use` names an unknown adapter."""
         if not self.use.strip():
             return
         try:
@@ -129,10 +130,10 @@ class Adapters:
 
     @property
     def added(self) -> dict[str, Adapter]:
-        """The configs of `add` by name.
+        """Configs of `add` by name.
 
         Raises:
-          InputError: a line is wrong, or two have one name.
+          InputError: if a line is invalid, or two adapters have the same name.
         """
         try:
             return by_name(map(parse_module, self.add))
@@ -141,10 +142,10 @@ class Adapters:
 
     @property
     def loaded(self) -> dict[str, str]:
-        """The directories of `load` by the names that the modules have here.
+        """Directories of `load` by the names that the adapters have in this run.
 
         Raises:
-          InputError: a line is no NAME=DIR, or two have one name.
+          InputError: if a line is not NAME=DIR, or two adapters have the same name.
         """
         found: dict[str, str] = {}
         for line in self.load:
@@ -163,30 +164,31 @@ class Adapters:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The names of the modules in use."""
+        """Names of the adapters in use."""
         if self.use.strip():
             return parse_use(self.use)
         return tuple(dict.fromkeys([*self.added, *self.loaded]))
 
     @property
     def composition(self) -> tuple[str | Block, ...]:
-        """The trees of the modules in use."""
+        """Trees of the adapters in use."""
         return parse_trees(self.use) or self.used
 
     @property
     def unpackable(self) -> str:
-        """Why rows must be of one text; "" where they may be packed."""
+        """Reason why each row must hold a single text; "" if rows may be packed."""
         blocks = [b for tree in self.composition for b, _ in walk(tree) if isinstance(b, Block)]
         return next((why for one in (*self.added.values(), *blocks) if (why := one.unpackable)), "")
 
     @property
     def modules(self) -> tuple[Adapter, ...]:
-        """The configs of the modules in use, in their order.
+        """Configs of the adapters in use, in their order.
 
-        A loaded module has one only after the run has read its checkpoint, and stated it in `add`.
+        The config of a loaded adapter is known only after the run has read its checkpoint and
+        stated it in `add`.
 
         Raises:
-          InputError: one was not read.
+          InputError: if a loaded adapter was not read.
         """
         added = self.added
         for name in self.used:
@@ -199,9 +201,9 @@ class Adapters:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Paths, as `Experiment.train` names them; () trains what the modules are about, and heads.
+        """Paths to train, as in `Experiment.train`; () trains the adapters' parameters and heads.
 
-        adapters/NAME is all that this module trains, parameters of the model included.
+        adapters/NAME includes everything that the adapter trains, parameters of the model, too.
         """
         if self.train:
             return tuple(_PARTS.get(name, f"{ADAPTERS}{name}") for name in self.train)
@@ -212,6 +214,6 @@ class Adapters:
         return (HEAD, *composing, *(f"{ADAPTERS}{name}" for name in fresh))
 
     def canonical(self) -> "Adapters":
-        """Equal settings in equal words: `write_module` of each line of `add`, and of `use`."""
+        """Return the settings in canonical form, so that equal settings have equal strings."""
         use = write_trees(parse_trees(self.use))
         return dataclasses.replace(self, add=tuple(map(write_module, self.added.values())), use=use)

@@ -1,18 +1,17 @@
-"""A delta: what a training, an adapter or their algebra changes of a base.
+"""Deltas: changes of a base, from training, from adapters or from arithmetic of deltas.
 
     tau = Delta.of(tuned, base)                      # a task vector (Ilharco et al. 2022)
     params = (a + 0.5 * b - c).apply(base)           # arXiv:2212.04089
     small = tau.sparsify(density=0.01)
 
-`parts` change arrays that the base has, and a path that is absent changes nothing. `extra` are
-arrays that it lacks: heads, and adapters that no kernel can hold, whose configs are in `config`.
-Two deltas of different bases never mix.
+`parts` change arrays of the base; arrays without a part do not change. `extra` holds arrays that
+the base lacks: heads, and adapters that no kernel can absorb, with their configs in `config`.
+Deltas of different bases cannot be combined.
 
-The K numbers of largest magnitude among several arrays: exactly K, found one array at a time.
-
-Ties go by path and then by flat index. Magnitudes are compared as bits: of two float32 numbers that
-are not negative, the larger one has the larger bits. Two histograms of 2^16 counts find the K-th,
-so no array is sorted, and no two are in memory.
+`largest` selects the K entries of largest magnitude from several arrays: exactly K, with one array
+at a time. Ties are broken by path and then by flat index. Magnitudes are compared as bits: of two
+nonnegative float32 numbers, the larger one has the larger bits. Two histograms of 2^16 counts find
+the K-th magnitude, so arrays are not sorted, and only one of them is in memory.
 """
 
 import dataclasses
@@ -32,41 +31,41 @@ from t5x_lite.core.trees import Params
 _HALF = 1 << 16
 
 Lazy = Mapping[str, Callable[[], np.ndarray]]
-"""Path -> what makes the array; called three times."""
+"""Path -> function that makes the array; it is called three times."""
 
 
 def count_of(total: int, *, k: int | None = None, density: float | None = None) -> int:
-    """K, of which one of the two arguments is given.
+    """Return the number K of entries; exactly one of the two arguments must be given.
 
     Args:
-      total: of all numbers.
-      k: itself.
-      density: K = round(density * total).
+      total: number of all entries.
+      k: K.
+      density: fraction of the entries, K = round(density * total).
 
     Raises:
-      InputError: none or both are given, or they are out of range.
+      InputError: if neither or both are given, or the value is out of range.
     """
     if (k is None) == (density is None):
-        raise InputError("give one of k, a number of entries, and density, a share of them")
+        raise InputError("give either k, a number of entries, or density, a fraction of them")
     if density is not None:
         if not 0.0 <= density <= 1.0:
             raise InputError(f"density must be from 0 to 1: got {density}")
         return round(density * total)
     assert k is not None
     if not 0 <= k <= total:
-        raise InputError(f"k must be from 0 to the {total} entries that there are: got {k}")
+        raise InputError(f"k must be from 0 to the number of entries, {total}: got {k}")
     return k
 
 
 def largest(arrays: Lazy, k: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """The K numbers of largest magnitude.
+    """Yield the K entries of largest magnitude.
 
     Args:
-      arrays: float32; zeros count like other numbers.
-      k: how many.
+      arrays: float32 arrays; zeros count like other values.
+      k: number of entries.
 
     Yields:
-      path, array, and the sorted flat indices of those that are chosen; the paths are sorted.
+      path, array, and the sorted flat indices of its selected entries; the paths are sorted.
     """
     if k == 0:
         return
@@ -86,7 +85,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
-    """The bits of the K-th largest magnitude, and how many of exactly that are chosen."""
+    """Return the bits of the K-th largest magnitude, and the number of equal entries to select."""
     high = np.zeros(_HALF, np.int64)
     for make in arrays.values():
         high += np.bincount(_bits(make()) >> 16, minlength=_HALF)
@@ -100,7 +99,7 @@ def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
 
 
 def _from_above(counts: np.ndarray, k: int) -> tuple[int, int]:
-    """The bin in which the K-th lies, counted from the last bin, and K less what is above it."""
+    """Return the bin of the K-th entry, from the last bin, and K less the count of later bins."""
     above = np.cumsum(counts[::-1])
     place = int(np.searchsorted(above, k))
     before = int(above[place - 1]) if place else 0
@@ -110,37 +109,37 @@ def _from_above(counts: np.ndarray, k: int) -> tuple[int, int]:
 _LARGEST = float(np.finfo(np.float32).max)
 
 MODULES = "adapters/"
-"""Beginning of the paths of modules in `extra`; the name of one follows."""
+"""Prefix of the paths of adapters in `extra`; the name of the adapter follows."""
 
 
 @runtime_checkable
 class Module(Protocol):
-    """The config of a module that stays beside the base, such as a bottleneck."""
+    """Config of an adapter that is stored next to the base, such as a bottleneck."""
 
     @property
     def name(self) -> str:
-        """Its parameters are at adapters/NAME."""
+        """Name of the adapter; its parameters are at adapters/NAME."""
         ...
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Its parameters by path, of a module whose branch is this one's times a number."""
+        """Return parameters, by path, that multiply the adapter's branch by a number."""
         ...
 
     def joined(
         self, params: Mapping[str, Any], other: Any, others: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """A module, and its parameters, whose branch is the sum of two."""
+        """Return an adapter and its parameters that compute the sum of two branches."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """The base of a delta.
+    """Identity of the base of a delta.
 
     Attributes:
-      checkpoint: the step directory in which it was.
-      arrays: path -> digest of the numbers.
-      sources: path -> the array's path there, where that is another one.
+      checkpoint: checkpoint directory of the base.
+      arrays: path -> digest of the array's values.
+      sources: path -> path of the array in the checkpoint, if it is another one.
     """
 
     checkpoint: str
@@ -157,7 +156,7 @@ class Identity:
         return hash(self.digest)
 
     def check(self, other: "Identity") -> None:
-        """Refuses, by an InputError, another base; arrays that both know are compared."""
+        """Raise InputError for another base; the arrays that both list are compared."""
         common = self.arrays.keys() & other.arrays.keys()
         wrong = sorted(path for path in common if self.arrays[path] != other.arrays[path])
         if wrong or not common:
@@ -168,10 +167,10 @@ class Identity:
             )
 
     def with_(self, other: "Identity | None") -> "Identity":
-        """What both know of one base.
+        """Return the identity with the arrays of both.
 
         Raises:
-          InputError: they are of different ones.
+          InputError: if they identify different bases.
         """
         if other is None:
             return self
@@ -183,13 +182,13 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Delta:
-    """A change of a base; frozen, a pytree and a view (`t5x_lite.core.tied_parameters`).
+    """A change of a base: a frozen pytree and a view (`t5x_lite.core.tied_parameters`).
 
     Attributes:
       parts: path in the base -> part.
       extra: path -> array that the base lacks.
-      base: what it is a change of; None fits every base.
-      config: of the modules in `extra`.
+      base: identity of the base; None fits every base.
+      config: configs of the adapters in `extra`.
     """
 
     parts: Mapping[str, Part] = dataclasses.field(default_factory=dict)
@@ -201,15 +200,15 @@ class Delta:
 
     @classmethod
     def of(cls, tuned: Params, base: Params, *, identity: Identity | None = None) -> "Delta":
-        """The task vector tuned - base; arrays that are equal are left out.
+        """Return the task vector tuned - base, without the arrays that are equal.
 
         Args:
           tuned: nested dict of arrays.
-          base: the same; what it lacks becomes `extra`.
-          identity: of the base.
+          base: nested dict of arrays; arrays that it lacks become `extra`.
+          identity: identity of the base.
 
         Raises:
-          InputError: the base has an array that `tuned` lacks, or one has another shape.
+          InputError: if `tuned` lacks an array of the base, or the shapes of an array differ.
         """
         ours, theirs = trees.flatten(tuned), trees.flatten(base)
         if absent := sorted(theirs.keys() - ours.keys()):
@@ -223,16 +222,17 @@ class Delta:
         return cls(parts, extra, identity)
 
     def apply(self, base: Params, *, keep_float32: bool = False) -> Params:
-        """The base with the delta: float32 sums in the base's dtypes, and `extra` beside them.
+        """Return the base with the delta and the arrays of `extra`.
 
-        Arrays that no part changes are the same objects.
+        Sums are computed in float32 and cast to the base's dtypes. Arrays that no part changes are
+        the same objects.
 
         Args:
           base: nested dict of arrays.
-          keep_float32: leaves the sums in float32.
+          keep_float32: True to leave the sums in float32.
 
         Raises:
-          InputError: the base lacks an array, or has another shape.
+          InputError: if the base lacks an array that the delta changes, or has another shape.
         """
         flat = dict(trees.flatten(base))
         for path in self.parts:
@@ -242,20 +242,20 @@ class Delta:
         return trees.unflatten({**flat, **self.extra})
 
     def changed(self, path: str, array: Any, *, keep_float32: bool = False) -> Any:
-        """One array of the base with the delta; see `apply`."""
+        """Return one array of the base with the delta; see `apply`."""
         if path not in self.parts:
             return array
         part = self.parts[path]
         if part.shape and part.shape != tuple(array.shape):
             raise InputError(
-                f"the delta changes {path} of shape {part.shape}, and the base's has "
+                f"the delta changes {path} of shape {part.shape}, but the base's has "
                 f"{tuple(array.shape)}"
             )
         read = part.read(jnp.asarray(array, jnp.float32))
         return read if keep_float32 else read.astype(array.dtype)
 
     def materialise(self, base: Params) -> "Delta":
-        """The same change of this base as sums alone: every part is dense."""
+        """Return the same change of this base with sums only: every part is dense."""
         flat = trees.flatten(base)
         parts: dict[str, Part] = {}
         for path in self.parts:
@@ -266,16 +266,16 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def sparsify(self, *, k: int | None = None, density: float | None = None) -> "Delta":
-        """The entries of largest magnitude: exactly K of all arrays together.
+        """Return the entries of largest magnitude: exactly K, from all arrays together.
 
-        Ties go by path, then by flat index.
+        Ties are broken by path, then by flat index.
 
         Args:
-          k: how many.
-          density: a share of the delta's entries, K = round(density * entries).
+          k: number of entries.
+          density: fraction of the delta's entries, K = round(density * entries).
 
         Raises:
-          InputError: neither or both are given, or a part is not additive.
+          InputError: if neither or both are given, or a part is not additive.
         """
         self.check_additive()
         lazy = {path: part.dense for path, part in self.parts.items()}
@@ -288,10 +288,12 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def factor(self, rank: int) -> "Delta":
-        """The nearest products of a rank in place of what is added to kernels; the rest stays.
+        """Return the delta with the nearest low-rank products as changes of kernels.
+
+        Other parts do not change.
 
         Raises:
-          InputError: the rank is below 1, or a part is not additive.
+          InputError: if the rank is below 1, or a part is not additive.
         """
         if rank < 1:
             raise InputError(f"rank must be at least 1: got {rank}")
@@ -303,22 +305,24 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def then(self, other: "Delta") -> "Delta":
-        """This change, and then another one: scales of one array are multiplied."""
+        """Return this change followed by another one; scales of one array are multiplied."""
         parts = dict(self.parts)
         for path, part in other.parts.items():
             parts[path] = parts[path].then(part) if path in parts else part
         return self._joined(other, parts)
 
     def mask(self, which: str | Callable[[str], bool] | Mapping[str, Any]) -> "Delta":
-        """The parts and extra arrays of some paths, or some entries of them.
+        """Return the parts and extra arrays of some paths, or some entries of them.
 
         Args:
-          which: a path above them, or a regular expression that matches whole paths; a function
-            of a path; or booleans of the arrays' shapes by path, where an absent path means none.
+          which: a path above the arrays, or a regular expression that matches whole paths; a
+            function of a path; or booleans of the arrays' shapes by path, where an absent path
+            selects nothing.
 
         Raises:
-          InputError: nothing is left by a pattern, or it is not a regular expression; a masked part
-            is not additive, booleans are of another shape, or some of an extra array's are false.
+          InputError: if a pattern matches nothing or is not a regular expression, a masked part is
+            not additive, booleans have another shape, or some booleans of an extra array are
+            false.
         """
         if isinstance(which, Mapping):
             parts, extra = self._chosen(trees.flatten(which))
@@ -332,7 +336,7 @@ class Delta:
         return Delta(parts, extra, self.base, config)
 
     def _chosen(self, mask: Mapping[str, Any]) -> tuple[dict[str, Part], dict[str, Any]]:
-        """The parts and extra arrays that booleans by path leave."""
+        """Return the parts and extra arrays that booleans by path select."""
         parts: dict[str, Part] = {}
         for path, part in self.parts.items():
             if path in mask:
@@ -345,17 +349,17 @@ class Delta:
                 extra[path] = array
             elif chosen.any():
                 raise InputError(
-                    f"{path} does not change the base: a mask has all of it or nothing"
+                    f"{path} is not a change of the base: a mask must keep all of it or nothing"
                 )
         return parts, extra
 
     def without_heads(self) -> "Delta":
-        """Without the arrays of `extra` that are no modules."""
+        """Return the delta without the arrays of `extra` that belong to no adapter."""
         extra = {path: x for path, x in self.extra.items() if path.startswith(MODULES)}
         return dataclasses.replace(self, extra=extra)
 
     def check_additive(self) -> None:
-        """Refuses, by an InputError, parts that are no sums."""
+        """Raise InputError if a part is not additive."""
         for path, part in self.parts.items():
             if not part.additive:
                 raise InputError(
@@ -365,12 +369,12 @@ class Delta:
 
     @property
     def size(self) -> int:
-        """Entries of the arrays that the parts change."""
+        """Number of entries of the arrays that the parts change."""
         return sum(int(np.prod(part.shape)) for part in self.parts.values())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays that it holds."""
+        """Bytes of all its arrays."""
         extra = sum(np.asarray(array).nbytes for array in self.extra.values())
         return extra + sum(part.nbytes for part in self.parts.values())
 
@@ -414,7 +418,7 @@ class Delta:
         return {path: x for path, x in self.extra.items() if path.startswith(_at(module))}
 
     def _joined(self, other: "Delta", parts: Mapping[str, Part]) -> "Delta":
-        """The parts with what both have besides."""
+        """Return a delta with these parts, and the other contents of both deltas."""
         base = other.base if self.base is None else self.base.with_(other.base)
         heads = {p: x for p, x in self.extra.items() if not p.startswith(MODULES)}
         for path, array in other.extra.items():
@@ -422,22 +426,22 @@ class Delta:
                 continue
             if path in heads and not np.array_equal(np.asarray(heads[path]), np.asarray(array)):
                 raise InputError(
-                    f"both deltas have {path}, and heads are not added: take one of them without, "
-                    "by delta.without_heads() or `without_heads(NAME)`"
+                    f"both deltas have {path}, but heads cannot be added: take one of them "
+                    "without it, by delta.without_heads() or `without_heads(NAME)`"
                 )
             heads[path] = array
         modules, arrays = _modules(self, other)
         return Delta(parts, {**heads, **arrays}, base, modules)
 
-    # As a view: what is stored is the base, and what is read has the delta.
+    # As a view: the base is stored, and the base with the delta is read.
 
     def stored(
         self, shapes: Mapping[str, Any], axes: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Shapes and axes as they are.
+        """Return shapes and axes unchanged.
 
         Raises:
-          ValueError: the base lacks an array.
+          InputError: if the base lacks an array.
         """
         for path in self.parts:
             if path not in shapes:
@@ -445,20 +449,20 @@ class Delta:
         return dict(shapes), dict(axes)
 
     def fresh(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays as they are: a fresh model is the base."""
+        """Return the arrays unchanged: a newly initialized model is the base."""
         return dict(seen)
 
     def read(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """The base's arrays with the delta, by path."""
+        """Return the base's arrays with the delta, by path."""
         changed = {path: self.changed(path, stored[path]) for path in self.parts}
         return {**stored, **changed}
 
     def write(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """The base of which `read` makes these, up to rounding."""
+        """Return the base from which `read` makes these arrays, up to rounding."""
         return (-self).read(seen)
 
     def mentions(self, path: str) -> bool:
-        """Whether it changes the array at a path."""
+        """Return True if the delta changes the array at a path."""
         return path in self.parts
 
 
@@ -468,21 +472,21 @@ jax.tree_util.register_dataclass(
 
 
 def difference(path: str, tuned: Any, base: Any) -> Dense | None:
-    """One array of a task vector; None where both are equal."""
+    """Return one array of a task vector; None if both are equal."""
     after, before = np.asarray(tuned, np.float32), np.asarray(base, np.float32)
     if after.shape != before.shape:
-        raise InputError(f"{path} has shape {after.shape}, and that of the base {before.shape}")
+        raise InputError(f"{path} has shape {after.shape}, but the base has {before.shape}")
     return None if np.array_equal(after, before) else Dense(after - before)
 
 
 def _pattern(text: str) -> Callable[[str], bool]:
-    """Whether a path is below another one, or is matched by a regular expression."""
+    """Return a predicate of paths below a path, or of paths that a regular expression matches."""
     patterns.check("pattern", text)
     return lambda path: trees.covers(text, path)
 
 
 def _booleans(path: str, mask: Mapping[str, Any], shape: tuple[int, ...]) -> np.ndarray:
-    """The booleans of an array of a shape."""
+    """Return the booleans of an array, after a check of their shape."""
     booleans = np.asarray(mask[path], bool)
     if booleans.shape != shape:
         raise InputError(f"the mask of {path} has shape {booleans.shape}, and the array {shape}")
@@ -494,7 +498,7 @@ def _at(module: Module) -> str:
 
 
 def _modules(one: Delta, two: Delta) -> tuple[tuple[Module, ...], dict[str, Any]]:
-    """The modules of two deltas: those at the same places become one, which is their sum."""
+    """Return the adapters of two deltas; adapters at the same sites become their sum."""
     modules = {module.name: module for module in one.config}
     arrays = {path: x for path, x in one.extra.items() if path.startswith(MODULES)}
     for module in two.config:
@@ -505,8 +509,8 @@ def _modules(one: Delta, two: Delta) -> tuple[tuple[Module, ...], dict[str, Any]
         )
         if host is None and module.name in modules:
             raise InputError(
-                f"two modules are called {module.name} and stand at different places: they have "
-                "no sum"
+                f"two modules are called {module.name} but have different sites, so they "
+                "cannot be added"
             )
         if host is None:
             modules[module.name] = module

@@ -1,27 +1,25 @@
-"""Ways to make one delta of several.
-
-Ways to make one delta of several, as frozen configs.
+"""Merge methods: frozen configs that combine several deltas into one.
 
     merge([a, b], Ties(density=0.2))
     merge([a, b], Svd(rank=8), weights=(0.5, 0.5))
 
-| how | the result, of deltas d_i with weights w_i |
+| method | result for deltas d_i with weights w_i |
 |---|---|
-| `Linear` | sum w_i d_i of what is added: ranks are concatenated, which is exact |
-| `Svd` | the nearest product of a rank to that |
-| `Ties` | `t5x_lite.adapters.delta_merging` |
-| `Dare` | entries dropped with probability p, the others divided by 1 - p, then another way |
+| `Linear` | sum w_i d_i; low-rank products are concatenated, which is exact |
+| `Svd` | the low-rank products that are nearest to this sum |
+| `Ties` | TIES, see below |
+| `Dare` | entries dropped with probability p, the others divided by 1 - p, then another method |
 | `Fisher` | sum w_i F_i d_i / sum w_i F_i |
-| `AverageFactors`, `Zhang`, `PeftLinear` | of LoRA's factors, as libraries do; see there |
+| `AverageFactors`, `Zhang`, `PeftLinear` | merges of LoRA's factors, as in other libraries |
 
-An array that a delta lacks is 0 there. Arrays are made one path after the other.
+An array that a delta lacks counts as 0. Arrays are merged one path at a time.
 
-TIES: trim, elect signs, and take the mean of those that agree (Yadav et al. 2023).
+TIES: trim, elect signs, and take the mean of the entries that agree (Yadav et al. 2023).
 
-    1 trim    of each delta, weighted, the `density` of largest magnitude stays, over all entries
-              of the arrays that it changes
-    2 elect   the sign of an entry is that of the sum; of sum 0, that of the sum of all signs
-    3 mean    of the entries that are not 0 and have that sign; times `scale`
+    1 trim    keep the fraction `density` of largest magnitude of each weighted delta, over all
+              entries of the arrays that it changes
+    2 elect   the sign of an entry's sum; if the sum is 0, the sign of the sum of all signs
+    3 mean    of the entries with that sign, without zeros; times `scale`
 
 arXiv:2306.01708. Other libraries trim each array by itself, or elect before they weight.
 """
@@ -43,32 +41,32 @@ from t5x_lite.core.options import In, Rate, check_bounds
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """Base of the ways to merge."""
+    """Base of the merge methods."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """The merged delta; see `merge`."""
+        """Return the merged delta; see `merge`."""
         raise TypeError(f"{type(self).__name__} does not define merged")
 
 
 def merge(
     deltas: Sequence[Delta], how: How | None = None, *, weights: Sequence[float | int] = ()
 ) -> Delta:
-    """One delta of several of one base.
+    """Merge several deltas of one base.
 
     Args:
-      deltas: one at least; heads of one name must be equal, or be left out of all but one.
-      how: `Linear()` by default.
-      weights: one for each; all 1 by default.
+      deltas: at least one; heads of the same name must be equal, or be removed from all but one.
+      how: merge method; the default is `Linear()`.
+      weights: one for each delta; the default is 1 for all.
 
     Raises:
-      InputError: different bases, weights of another number, parts that are no sums, or what the
-        way refuses.
+      InputError: if the bases differ, the number of weights is wrong, a part is not additive, or
+        the method does not support the deltas.
     """
     if not deltas:
-        raise InputError("there is nothing to merge: give one delta at least")
+        raise InputError("there is nothing to merge: give at least one delta")
     weights = tuple(weights) or (1.0,) * len(deltas)
     if len(weights) != len(deltas):
         raise InputError(f"there are {len(deltas)} deltas and {len(weights)} weights")
@@ -79,10 +77,10 @@ def merge(
 
 @dataclasses.dataclass(frozen=True)
 class Linear(How):
-    """The weighted sum of what is added. Products add by concatenating their factors."""
+    """Weighted sum of the deltas; low-rank products add by concatenating their factors."""
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """sum w_i d_i."""
+        """Return sum w_i d_i."""
         terms = [weight * delta for delta, weight in zip(deltas, weights, strict=True)]
         total = terms[0]
         for term in terms[1:]:
@@ -92,16 +90,16 @@ class Linear(How):
 
 @dataclasses.dataclass(frozen=True)
 class Svd(How):
-    """The best approximation of the weighted sum by products of a rank.
+    """The best approximation of the weighted sum by low-rank products.
 
     Attributes:
-      rank: of every kernel.
+      rank: rank of the product for every kernel.
     """
 
     rank: int
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """The singular vectors of the largest values of sum w_i d_i."""
+        """Return the truncated singular value decomposition of sum w_i d_i."""
         return Linear().merged(deltas, weights).factor(self.rank)
 
 
@@ -109,13 +107,13 @@ class Svd(How):
 class Dare(How):
     """Drop and rescale (Yu et al. 2023, arXiv:2311.03099).
 
-    Delta number i of a merge draws with the key fold_in(k, crc32(path)), where k is key(seed) of
-    the first, number 0, and fold_in(key(seed), i) of others.
+    Delta number i of a merge uses the key fold_in(k, crc32(path)), where k is key(seed) for number
+    0 and fold_in(key(seed), i) for the others.
 
     Attributes:
       p: probability that an entry is dropped; libraries call 1 - p the density.
-      seed: of what is dropped; from 0 to below 2^31.
-      then: how the rest is merged.
+      seed: random seed, from 0 to below 2^31.
+      then: method that merges the remaining entries.
     """
 
     p: Rate
@@ -128,7 +126,7 @@ class Dare(How):
             raise InputError(f"seed must be from 0 to below 2^31: got {self.seed}")
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """The other way, of what is left of each delta."""
+        """Return the other method's merge of the remaining entries."""
         thinned = []
         for number, delta in enumerate(deltas):
             parts: dict[str, Part] = {
@@ -146,7 +144,7 @@ class Dare(How):
 def dare_mask(
     path: str, shape: tuple[int, ...], *, p: float, seed: int, number: int = 0
 ) -> np.ndarray:
-    """Which entries of an array `Dare` keeps of the delta of a number; booleans."""
+    """Return the entries of an array that `Dare` keeps of delta `number`, as booleans."""
     key = jax.random.key(seed)
     if number:
         key = jax.random.fold_in(key, number)
@@ -156,12 +154,13 @@ def dare_mask(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fisher(How):
-    """Weighted by the diagonal of each Fisher matrix (Matena and Raffel 2021, arXiv:2111.09832).
+    """Mean weighted by the diagonal of each Fisher matrix (Matena and Raffel, arXiv:2111.09832).
 
     Attributes:
-      diagonals: of each delta, by path; a path that both lack counts the floor.
-      normalize: whether each is divided by its L2 norm.
-      floor: what they are at least.
+      diagonals: diagonals of each delta, by path; a path that the diagonal and its delta both lack
+        gets `floor`.
+      normalize: True to divide each diagonal by its L2 norm.
+      floor: minimum of a diagonal's entries.
     """
 
     diagonals: Sequence[Mapping[str, Any]]
@@ -169,7 +168,7 @@ class Fisher(How):
     floor: float = 1e-6
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """sum w_i F_i d_i / sum w_i F_i, entry by entry."""
+        """Return sum w_i F_i d_i / sum w_i F_i, entry by entry."""
         if len(self.diagonals) != len(deltas):
             raise InputError(
                 f"there are {len(deltas)} deltas and {len(self.diagonals)} Fisher diagonals"
@@ -183,7 +182,7 @@ class Fisher(How):
             for i, value in enumerate(values):
                 if path in deltas[i].parts and path not in self.diagonals[i]:
                     raise InputError(
-                        f"a Fisher diagonal lacks {path}, which its delta changes: it is of "
+                        f"a Fisher diagonal lacks {path}, which its delta changes: it belongs to "
                         "another model"
                     )
                 diagonal = self.diagonals[i].get(path, np.zeros(value.shape, np.float32))
@@ -210,12 +209,12 @@ class Fisher(How):
 class AverageFactors(How):
     """A = sum w_i A_i, B = sum w_i B_i (`linear` of the library adapters).
 
-    The product has cross terms w_i w_j A_i B_j, so it is the sum for equal factors alone; a weight
-    of -1 turns both factors round and changes nothing.
+    The product has cross terms w_i w_j A_i B_j, so it equals the sum only for equal factors. A
+    weight of -1 negates both factors, which changes nothing.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """The sums of the factors."""
+        """Return the sums of the factors."""
         return _of_factors(deltas, weights, weights, what="average_factors")
 
 
@@ -223,11 +222,11 @@ class AverageFactors(How):
 class Zhang(How):
     """A = sum abs(w_i) A_i, B = sum w_i B_i (Zhang et al. 2023, arXiv:2306.14870).
 
-    One adapter alone is negated rightly; cross terms remain. For parity with the library adapters.
+    A single adapter is negated correctly; cross terms remain. For parity with the library adapters.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """The sums of the factors."""
+        """Return the sums of the factors."""
         return _of_factors(deltas, [abs(w) for w in weights], weights, what="zhang")
 
 
@@ -235,11 +234,11 @@ class Zhang(How):
 class PeftLinear(How):
     """A = sum sgn sqrt(abs(w_i s_i)) A_i, B = sum sqrt(abs(w_i s_i)) B_i (PEFT's `linear`).
 
-    Of n equal adapters at weights 1 / n it gives n times one. For parity with PEFT.
+    For n equal adapters with weights 1 / n it gives n times one of them. For parity with PEFT.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """The sums of the factors; the scales are in them."""
+        """Return the sums of the factors, with the scales included."""
         return _of_factors(deltas, weights, weights, what="peft_linear", roots=True)
 
 
@@ -251,19 +250,19 @@ def _of_factors(
     what: str,
     roots: bool = False,
 ) -> Delta:
-    """Sums of factors; with `roots`, of their square roots with the scales."""
+    """Return sums of factors; `roots` uses square roots of the weights, with scales included."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
         low = [part for d in deltas if isinstance(part := d.parts.get(path), LowRank)]
         if len(low) < len(deltas) or len({part.rank for part in low}) > 1:
-            raise InputError(f"{what} is for LoRAs of one rank at the same places: {path} is none")
+            raise InputError(f"{what} needs LoRAs of one rank at the same sites, unlike at {path}")
         if roots:
             sizes = [math.sqrt(abs(w * part.scale)) for w, part in zip(for_a, low, strict=True)]
             signs = [math.copysign(1.0, w * p.scale) for w, p in zip(for_a, low, strict=True)]
             ones, twos = [s * r for s, r in zip(signs, sizes, strict=True)], sizes
         elif len({part.scale for part in low}) > 1:
-            raise InputError(f"{what} is for LoRAs of one scale: those of {path} differ")
+            raise InputError(f"{what} needs LoRAs of one scale; the scales of {path} differ")
         else:
             ones, twos = list(for_a), list(for_b)
         scale = 1.0 if roots else low[0].scale
@@ -274,16 +273,16 @@ def _of_factors(
 
 
 def together(deltas: Sequence[Delta]) -> Delta:
-    """What deltas of one base have besides their parts.
+    """Return the contents of deltas of one base, without their parts.
 
     Raises:
-      InputError: different bases, modules that this way of merging cannot add, or two heads.
+      InputError: if bases differ, a merge method cannot add adapters, or heads conflict.
     """
     for delta in deltas:
         if delta.config and len(deltas) > 1:
             raise InputError(
-                f"the module {delta.config[0].name} is added by linear alone: this way of merging "
-                "is for what kernels hold"
+                f"only linear can add the module {delta.config[0].name}: this merge method "
+                "needs changes that a model's arrays can hold"
             )
     total = dataclasses.replace(deltas[0], parts={})
     for delta in deltas[1:]:
@@ -294,7 +293,7 @@ def together(deltas: Sequence[Delta]) -> Delta:
 def by_path(
     deltas: Sequence[Delta], combined: Callable[[str, Sequence[np.ndarray]], np.ndarray]
 ) -> Delta:
-    """Dense parts of what a function makes of each path's arrays, with zeros for absent ones."""
+    """Return a delta with dense parts, combined for each path; absent arrays are zeros."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
@@ -303,10 +302,10 @@ def by_path(
 
 
 def values_at(deltas: Sequence[Delta], path: str) -> list[np.ndarray]:
-    """What each delta adds to an array; zeros where it adds nothing.
+    """Return the change that each delta adds to an array; zeros if it has none.
 
     Raises:
-      InputError: their shapes differ.
+      InputError: if the shapes differ.
     """
     shapes = {delta.parts[path].shape for delta in deltas if path in delta.parts}
     if len(shapes) > 1:
@@ -320,21 +319,21 @@ def values_at(deltas: Sequence[Delta], path: str) -> list[np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Ties(How):
-    """TIES merging of what is added to the arrays.
+    """TIES merging of the changes of arrays.
 
     Attributes:
-      density: the share of a delta's entries that stays.
-      scale: of the result; the paper's lambda.
+      density: fraction of a delta's entries to keep.
+      scale: factor of the result; the paper's lambda.
     """
 
     density: Annotated[float, In(0, 1, "(]")] = 0.2
     scale: float = 1.0
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """The three steps.
+        """Return the result of the three steps.
 
         Raises:
-          InputError: a weight is negative.
+          InputError: if a weight is negative.
         """
         if any(weight < 0 for weight in weights):
             raise InputError(

@@ -1,42 +1,41 @@
-"""Parts of a delta: how one array of the base changes.
+"""Parts of a delta: changes of one array of the base.
 
 | part | the array W becomes |
 |---|---|
 | `Dense(v)` | W + v |
-| `Sparse(indices, values)` | W + values at flat places, 0 elsewhere |
+| `Sparse(indices, values)` | W + values at flat indices |
 | `LowRank(a, b, scale)` | W + scale a b |
 | `Scale(v, axis)` | W * v along an axis |
 | `Dora(a, b, scale, m)` | m (W + scale a b) / its columns' norms |
 | `Replace(v)` | v |
-| `Several((p, q))` | q of p of W |
-| `Mask(bits)` (`adapters.delta_parts`) | W where bits are 1, else 0 |
-| `Fastfood(z, scale)` (`adapters.delta_parts`) | W + scale P(z) |
+| `Several((p, q))` | W changed by p, then by q |
+| `Mask(bits)` | W where bits are 1, else 0 |
+| `Fastfood(z, scale)` | W + scale P(z) |
 
-The first three and the last are additive: they add, and a number multiplies them. A stacked array
-has the axis of its layers first, and so have its parts. All are computed in float32. Frozen
-pytrees; `read` may be traced.
+`Dense`, `Sparse`, `LowRank` and `Fastfood` are additive: they can be added, and multiplied by a
+number. Parts of a stacked array have the layer axis first, like the array itself. All parts are
+computed in float32. They are frozen pytrees; `read` may be traced.
 
-A part that keeps some numbers of an array and makes the others 0: a subnetwork.
+`Mask` keeps some entries of an array and sets the others to 0: a subnetwork.
 
     Mask.of(kept)        kept: booleans of the array's shape, stored as one bit each
 
-It is applied last: what is added to the array is masked with it. It is no sum, so `materialise`
-comes before + and *. Source: Zhou et al. 2019, arXiv:1905.01067.
+It is applied last, so it also masks what other parts add. It is not additive: use `materialise`
+before + and *. Source: Zhou et al. 2019, arXiv:1905.01067.
 
-Singular value decompositions of what is added to kernels.
+`factored` computes the singular value decomposition of a low-rank product from its core Ra Rb^T,
+which is [R, R]; the product itself is not formed.
 
-    a b = Qa Ra (Qb Rb)^T = Qa (Ra Rb^T) Qb^T        the core Ra Rb^T is [R, R]
+    a b = Qa Ra (Qb Rb)^T = Qa (Ra Rb^T) Qb^T
 
-so that a product of low rank is decomposed without being made.
+`Fastfood` is a random projection of few numbers to an array: intrinsic dimension.
 
-A part that is a random projection of few numbers: intrinsic dimension.
-
-    W + scale * P(z)                       z [d], for every array of the model the same
+    W + scale * P(z)                       z [d], equal for every array of the model
 
     P(z) = (H G Pi H B pad(z))[:D] / (sqrt(L sum G^2) sqrt(D / L))       L = 2^ceil(log2 D)
 
 H is the Walsh-Hadamard transform without a factor, B signs, Pi a permutation and G normal numbers.
-They follow from the seed, the array's path and the number of its layer, and are stored nowhere.
+They are generated from the seed, the array's path and the layer's number, and are not stored.
 JAX's reverse mode gives the adjoint, P'. Sources: Le et al. 2013 (Fastfood); Li et al. 2018,
 arXiv:1804.08838; Aghajanyan et al. 2020, arXiv:2012.13255.
 """
@@ -63,38 +62,38 @@ class Part:
     """Base of the parts.
 
     Attributes:
-      order: parts of one array are applied in this order: replaced, added to, scaled, masked.
-      additive: whether it is a sum with the base's array.
+      order: order in which parts of one array are applied: replace, add, scale, mask.
+      additive: True if the part is added to the base's array.
     """
 
     order: ClassVar[int] = 1
     additive: ClassVar[bool] = True
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-        """The changed array, of one in float32."""
+        """Return the changed array; `base` is float32."""
         return base + jnp.asarray(self.dense())
 
     def dense(self) -> np.ndarray:
-        """What is added, as one float32 array.
+        """Return the addition as one float32 array.
 
         Raises:
-          InputError: the part is not additive.
+          InputError: if the part is not additive.
         """
         raise InputError(f"a {_name(self)} part cannot be added to its base: {_REMEDY}")
 
     def times(self, factor: float | int) -> "Part":
-        """The part times a number.
+        """Return the part times a number.
 
         Raises:
-          InputError: the part is not additive.
+          InputError: if the part is not additive.
         """
         raise InputError(f"a {_name(self)} part cannot be multiplied: {_REMEDY}")
 
     def plus(self, other: "Part") -> "Part":
-        """The sum of two parts of one array; parts of different kinds become one dense array.
+        """Return the sum of two parts of one array; different kinds become one dense array.
 
         Raises:
-          InputError: one of them is not additive, or they are of different shapes.
+          InputError: if one of them is not additive, or their shapes differ.
         """
         for part in (self, other):
             if not part.additive:
@@ -107,10 +106,10 @@ class Part:
         return Dense(self.dense() + other.dense())
 
     def then(self, other: "Part") -> "Part":
-        """This part, and then another one.
+        """Return this part followed by another one.
 
         Raises:
-          InputError: they would not be applied in the order of their kinds.
+          InputError: if their kinds cannot be applied in this order.
         """
         if self.additive and other.additive:
             return self.plus(other)
@@ -120,7 +119,7 @@ class Part:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the base's array; of a part that does not say it, ()."""
+        """Shape of the base's array; () if the part does not determine it."""
         return ()
 
     @property
@@ -129,7 +128,7 @@ class Part:
         return sum(np.asarray(x).nbytes for x in self.arrays().values())
 
     def arrays(self) -> dict[str, Any]:
-        """Its arrays by name."""
+        """Return the part's arrays by name."""
         raise NotImplementedError
 
 
@@ -143,7 +142,7 @@ def _all(part: Part) -> tuple[Part, ...]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dense(Part):
-    """What is added to each number.
+    """An addition to each entry.
 
     Attributes:
       value: float32, of the array's shape.
@@ -170,10 +169,10 @@ class Dense(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sparse(Part):
-    """What is added at some places.
+    """An addition to some entries.
 
     Attributes:
-      indices: [K], flat in C order, sorted, none twice; int32, or int64 of an array with more.
+      indices: [K], flat in C order, sorted, unique; int32, or int64 for arrays with more entries.
       values: float32 [K].
       size: shape of the array.
     """
@@ -184,7 +183,7 @@ class Sparse(Part):
 
     @classmethod
     def of(cls, array: np.ndarray, indices: np.ndarray) -> "Sparse":
-        """Some numbers of an array, by their sorted flat places."""
+        """Return the part of some entries of an array, by their sorted flat indices."""
         kind = np.int32 if array.size <= np.iinfo(np.int32).max else np.int64
         values = np.asarray(array, np.float32).reshape(-1)[indices]
         return cls(indices.astype(kind), values, tuple(array.shape))
@@ -196,7 +195,7 @@ class Sparse(Part):
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
         indices = self.indices
-        if indices.dtype == np.int64:  # JAX counts to 2^31
+        if indices.dtype == np.int64:  # JAX indices are below 2^31
             places: Any = np.unravel_index(np.asarray(indices), self.size)
             return base.at[tuple(p.astype(np.int32) for p in places)].add(self.values)
         flat = base.reshape(-1)
@@ -226,12 +225,12 @@ class Sparse(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowRank(Part):
-    """A product that is added: LoRA's, or what is left of a singular value decomposition.
+    """An addition of a low-rank product: LoRA's, or a truncated singular value decomposition.
 
     Attributes:
       a: float32 [..., I, R].
       b: float32 [..., R, O].
-      scale: of the product.
+      scale: factor of the product.
     """
 
     a: Any
@@ -262,7 +261,7 @@ class LowRank(Part):
 
     @property
     def rank(self) -> int:
-        """R."""
+        """Rank R of the product."""
         return self.a.shape[-1]
 
     @property
@@ -275,7 +274,7 @@ class LowRank(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scale(Part):
-    """Factors along one axis, as those of (IA)^3.
+    """Factors along one axis, as in (IA)^3.
 
     Attributes:
       value: [..., size of the axis]; the axes before it are the first ones of the array.
@@ -289,10 +288,10 @@ class Scale(Part):
     additive: ClassVar[bool] = False
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-        """The changed array, of one in float32.
+        """Return the changed array; `base` is float32.
 
         Raises:
-          InputError: the array has other axes.
+          InputError: if the array has other axes.
         """
         value = jnp.asarray(self.value, jnp.float32)
         layers, size = tuple(value.shape[:-1]), value.shape[-1]
@@ -307,7 +306,7 @@ class Scale(Part):
         return base * value.reshape(shape)
 
     def then(self, other: "Part") -> "Part":
-        """The product, where both are along one axis."""
+        """Return the product if both scale the same axis, else both parts in sequence."""
         if isinstance(other, Scale) and other.axis == self.axis:
             return Scale(np.asarray(self.value) * np.asarray(other.value), self.axis)
         return super().then(other)
@@ -324,8 +323,8 @@ class Dora(Part):
       a: float32 [..., I, R].
       b: float32 [..., R, O].
       m: float32 [..., O].
-      scale: of the product.
-      relative: whether the lengths are m and those of W's columns together.
+      scale: factor of the product a b.
+      relative: True if a length is the sum of m and the norm of W's column.
     """
 
     a: Any
@@ -354,10 +353,10 @@ class Dora(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Replace(Part):
-    """Another array in place of the base's.
+    """A new array instead of the base's.
 
     Attributes:
-      value: of the array's shape.
+      value: array of the base array's shape.
     """
 
     value: Any
@@ -391,12 +390,12 @@ class Several(Part):
 
     @property
     def order(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the last."""
+        """Order of the last part."""
         return self.parts[-1].order
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the first part that says it."""
+        """Shape of the first part that determines it."""
         return next((part.shape for part in self.parts if part.shape), ())
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
@@ -440,20 +439,20 @@ class Mask(Part):
 
     @classmethod
     def of(cls, kept: Bool[np.ndarray, "*axes"]) -> "Mask":
-        """The mask of booleans."""
+        """Return the mask of booleans."""
         return cls(np.packbits(np.asarray(kept, bool)), tuple(kept.shape))
 
     def kept(self) -> np.ndarray:
-        """Its booleans, of the array's shape."""
+        """Return the mask as booleans, of the array's shape."""
         flat = np.unpackbits(np.asarray(self.bits), count=math.prod(self.size))
         return flat.astype(bool).reshape(self.size)
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-        """The masked array."""
+        """Return the masked array."""
         return jnp.where(unpacked(jnp.asarray(self.bits), self.size), base, 0.0)
 
     def then(self, other: "Part") -> "Part":
-        """What both keep, of two masks."""
+        """Return the intersection of two masks, or both parts in sequence."""
         if not isinstance(other, Mask):
             return super().then(other)
         if other.size != self.size:
@@ -469,7 +468,7 @@ class Mask(Part):
 
 
 def unpacked(bits: UInt8[Array, " bytes"], shape: tuple[int, ...]) -> Bool[Array, "*axes"]:
-    """The booleans of bits; may be traced."""
+    """Return the booleans of packed bits; may be traced."""
     flat = jnp.unpackbits(bits, count=math.prod(shape))
     return flat.astype(bool).reshape(shape)
 
@@ -478,22 +477,22 @@ jax.tree_util.register_dataclass(Mask, data_fields=["bits"], meta_fields=["size"
 
 
 _VECTORS = ("bias", "scale")
-"""Last names of arrays whose last axis alone is theirs: the one before it may be the layers'."""
+"""Last names of vectors: the axis before the last one, if any, is the layer axis."""
 
 
 def is_kernel(path: str, shape: tuple[int, ...]) -> bool:
-    """Whether the last two axes of an array are a matrix."""
+    """Return True if the last two axes of an array are a matrix."""
     return len(shape) >= 2 and path.rpartition("/")[2] not in _VECTORS
 
 
 def factored(part: Part, rank: int) -> LowRank:
-    """The product of a rank that is nearest to an additive part of a kernel.
+    """Return the product of a rank that is nearest to an additive part of a kernel.
 
-    The singular values' square roots are on both sides. Source: Eckart and Young 1936.
+    Both factors contain the square roots of the singular values. Source: Eckart and Young 1936.
 
     Args:
       part: [..., I, O].
-      rank: at most; the smaller one of I and O is enough.
+      rank: maximum rank; min(I, O) gives the exact part.
     """
     if isinstance(part, LowRank):
         qa, ra = np.linalg.qr(np.asarray(part.a, np.float32))
@@ -509,20 +508,20 @@ def factored(part: Part, rank: int) -> LowRank:
 
 Projection = Literal["fastfood", "dense"]
 _BLOCK = 64
-"""Rows of the Hadamard matrix that one product has."""
+"""Maximum rows of the Hadamard matrix in one product."""
 _DENSE_DEVIATION = 0.01
 _ROUNDS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Subspace:
-    """How few numbers become an array.
+    """Projection of few numbers to an array.
 
     Attributes:
-      path: of the array, as "model/encoder/...".
-      shape: its shape.
-      stacked: whether its first axis is that of layers, each of which has a projection of its own.
-      seed: of what is drawn.
+      path: path of the array, such as "model/encoder/...".
+      shape: shape of the array.
+      stacked: True if the first axis is the layer axis; each layer has its own projection.
+      seed: random seed of the projection.
       projection: P, or a dense matrix of N(0, 0.01^2).
     """
 
@@ -534,21 +533,21 @@ class Subspace:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Number of layers, 1 of an array that is not stacked, and D, the entries of one."""
+        """Number of layers, 1 if the array is not stacked, and D, the entries of one layer."""
         layers = self.shape[0] if self.stacked else 1
         return layers, math.prod(self.shape[1:] if self.stacked else self.shape)
 
     @property
     def keys(self) -> Array:
-        """A key for each layer."""
+        """Random key of each layer."""
         base = jax.random.fold_in(jax.random.key(self.seed), zlib.crc32(self.path.encode()))
         return jax.vmap(functools.partial(jax.random.fold_in, base))(jnp.arange(self.rows[0]))
 
     def project(self, z: Float[Array, " d"], scale: Float[Array, "*N"]) -> Float[Array, "*axes"]:
-        """scale * P(z), of the array's shape.
+        """Return scale * P(z), in the array's shape.
 
         Args:
-          z: numbers; of more than L, each L of them are added up.
+          z: numbers; if there are more than L, chunks of L are summed.
           scale: one for each layer of a stacked array, else a scalar.
         """
         return project_all({"": self}, z, {"": scale})[""]
@@ -557,14 +556,9 @@ class Subspace:
 def project_all(
     spaces: Mapping[str, Subspace], z: Float[Array, " d"], scales: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """What `Subspace.project` gives, of several arrays.
+    """Return the result of `Subspace.project` for several arrays, by path.
 
-    Arrays of one L are made by one program, which is compiled once, a layer at a time.
-
-    Args:
-      spaces: by path.
-      z: the same of all.
-      scales: by path.
+    Arrays with the same L share one program, which is compiled once and runs layer by layer.
     """
     groups: dict[int, list[str]] = {}
     made: dict[str, Array] = {}
@@ -589,47 +583,41 @@ def project_all(
 
 
 def fastfood(z: Float[Array, " d"], key: Key, *, size: int) -> Float[Array, " D"]:
-    """P(z) of one array.
-
-    Args:
-      z: d numbers; of more than L, each L of them are added up.
-      key: of B, Pi and G.
-      size: D.
-    """
+    """Return P(z) for one array of size D, with a random key of B, Pi and G."""
     length = padded(size)
     return transformed(z, key, length=length)[:size] / math.sqrt(size / length)
 
 
 def transformed(z: Float[Array, " d"], key: Key, *, length: int) -> Float[Array, " L"]:
-    """H G Pi H B pad(z) / sqrt(L sum G^2)."""
+    """Return H G Pi H B pad(z) / sqrt(L sum G^2)."""
     signs, order, normal = draws(key, length)
     x = hadamard(hadamard(folded(z, length) * signs)[order] * normal)
     return x / jnp.sqrt(length * jnp.sum(normal**2))
 
 
 def dense(z: Float[Array, " d"], key: Key, *, size: int) -> Float[Array, " D"]:
-    """A matrix of N(0, 0.01^2) times z."""
+    """Return a matrix of N(0, 0.01^2) times z."""
     matrix = _DENSE_DEVIATION * jax.random.normal(key, (size, z.shape[0]), jnp.float32)
     return jnp.matmul(matrix, z, precision="highest")
 
 
 def padded(size: int) -> int:
-    """L, the power of 2 that an array is padded to."""
+    """Return L, the power of 2 to which an array is padded."""
     return 1 << max(0, (size - 1).bit_length())
 
 
 def draws(key: Key, length: int) -> tuple[Array, Array, Array]:
-    """B, Pi and G of a length."""
+    """Sample B, Pi and G of a length."""
     of_signs, of_order, of_normal = jax.random.split(key, 3)
     signs = jax.random.rademacher(of_signs, (length,), jnp.float32)
     return signs, shuffled(of_order, length), jax.random.normal(of_normal, (length,), jnp.float32)
 
 
 def shuffled(key: Key, length: int) -> Int32[Array, " L"]:
-    """A permutation of 0 .. L - 1 that needs no sort: L is a power of 2.
+    """Return a permutation of 0 .. L - 1 without a sort; L is a power of 2.
 
-    Each of its rounds multiplies by an odd number and adds one, modulo L, and then adds the high
-    bits to the low ones modulo 2. All three can be undone.
+    Each round multiplies by an odd number and adds a number, modulo L, and then adds the high bits
+    to the low bits modulo 2. All three steps are invertible.
     """
     bits = max(0, length.bit_length() - 1)
     numbers = jax.random.bits(key, (_ROUNDS, 2), jnp.uint32)
@@ -641,15 +629,15 @@ def shuffled(key: Key, length: int) -> Int32[Array, " L"]:
 
 
 def folded(z: Float[Array, " d"], length: int) -> Float[Array, " L"]:
-    """Numbers with zeros behind them, or where they are more than L the sum of each L."""
+    """Pad numbers with zeros to a length; if there are more, sum chunks of this length."""
     times = max(1, -(-z.shape[0] // length))
     return jnp.sum(jnp.pad(z, (0, times * length - z.shape[0])).reshape(times, length), axis=0)
 
 
 def hadamard(x: Float[Array, " L"]) -> Float[Array, " L"]:
-    """The Walsh-Hadamard transform, without a factor; L is a power of 2.
+    """Apply the Walsh-Hadamard transform, without a factor; L is a power of 2.
 
-    H of L is the Kronecker product of those of the factors of L: one small product for each.
+    H of size L is the Kronecker product of small H; each of them is one small matrix product.
     """
     length, done = x.shape[0], 1
     while done < length:
@@ -662,7 +650,7 @@ def hadamard(x: Float[Array, " L"]) -> Float[Array, " L"]:
 
 @functools.cache
 def _matrix(size: int) -> np.ndarray:
-    """The Hadamard matrix of a power of 2, in natural order."""
+    """Return the Hadamard matrix of a power of 2, in natural order."""
     matrix = np.ones((1, 1), np.float32)
     while matrix.shape[0] < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -671,12 +659,12 @@ def _matrix(size: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fastfood(Part):
-    """scale * P(z) is added.
+    """An addition of scale * P(z).
 
     Attributes:
       z: float32 [d].
-      scale: float32, [N] of a stacked array, else a scalar.
-      of: the array, and what is drawn.
+      scale: float32, [N] for a stacked array, else a scalar.
+      of: the array and its projection.
     """
 
     z: Any
@@ -695,7 +683,7 @@ class Fastfood(Part):
         return Fastfood(self.z, np.float32(factor) * np.asarray(self.scale, np.float32), self.of)
 
     def _plus(self, other: "Part") -> "Part":
-        """The sum of two of one subspace is of it, where their scales are the same."""
+        """Return the sum in the same subspace if both have this subspace and equal scales."""
         if (
             isinstance(other, Fastfood)
             and other.of == self.of

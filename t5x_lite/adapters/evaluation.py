@@ -1,22 +1,17 @@
-"""What a composition makes of a slot: the interpreter, and the states that it works on.
+"""Evaluation of compositions: an interpreter of trees, and the states of slots that it changes.
 
-The one interpreter of compositions: what a tree of modules makes of the state of a slot.
+The interpreter applies a tree of modules to the state of a slot:
 
-    after a block     the state is h, at first the block's output f; the block leaves norm(h + x)
+    after a block     the state is h, at first the block's output f; the layer returns norm(h + x)
     a dense layer     the product, and the bias that is still to be added
-    what is hidden    the hidden states
+    a hidden site     the hidden states
 
-A leaf computes what it reads of the state itself, and a block passes states on. So a Stack inside
-another block is what it is alone. (In the library `adapters` a block computes norm(h + x) by its
-first child, and a Stack inside it does so again.) It runs while a program is traced, never in it.
+A leaf computes its input from the state, and a block passes states to its children. So a Stack has
+the same result inside of another block as by itself. (In the library `adapters` a block computes
+norm(h + x) by its first child, and a Stack inside of it does so again.) The interpreter runs while
+a program is traced, not inside of the program.
 
-Weighted sums of what modules make of one array.
-
-What states of slots share: rows of a batch, and the module that each of them has.
-
-What a composition makes of a kernel or a bias, for merging and for fused decoding.
-
-`t5x_lite.adapters.evaluation` has the states of a batch.
+`KernelState` is the state of a kernel or a bias, for merging and for fused decoding.
 """
 
 import dataclasses
@@ -54,23 +49,23 @@ from t5x_lite.nn.slots import Around, GatedSlot
 
 
 def weighted_sum(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
-    """sum w_i x_i in float32, in the dtype of x."""
+    """Return sum w_i x_i, computed in float32, in the dtype of x."""
     total = sum(w * x.astype(jnp.float32) for x, w in zip(arrays, weights, strict=True))
     return jnp.asarray(total).astype(arrays[0].dtype)
 
 
 def weighted_sum_of_some(biases: Sequence[Array | None], weights: Sequence[float]) -> Array | None:
-    """The weighted sum of biases; one that is not there is 0."""
+    """Return the weighted sum of biases; missing biases count as 0."""
     known = [(bias, w) for bias, w in zip(biases, weights, strict=True) if bias is not None]
     return weighted_sum(*zip(*known, strict=True)) if known else None
 
 
 def with_changes(array: Array, others: Sequence[Array], weights: Float[Array, "#B #T K"]) -> Array:
-    """x + sum_k w_k (x_k - x) in float32, in the dtype of x.
+    """Return x + sum_k w_k (x_k - x), computed in float32, in the dtype of x.
 
     Args:
       array: x [B, T, O].
-      others: each x_k.
+      others: the arrays x_k.
       weights: w.
     """
     own = array.astype(jnp.float32)
@@ -82,25 +77,25 @@ def with_changes(array: Array, others: Sequence[Array], weights: Float[Array, "#
 
 @runtime_checkable
 class Alike(Protocol):
-    """A module whose arrays may be gathered for each row with those of others of its kind."""
+    """Module with arrays that can be gathered for each row, together with modules of its kind."""
 
     def kind(self) -> Hashable:
-        """Equal for modules of one kind; None of a module that must run by itself."""
+        """Return a key that is equal for modules of one kind; None if the module runs by itself."""
         ...
 
 
 class RowStates:
-    """What states of slots share: rows, and which child each of them has."""
+    """Common base of slot states: rows, and the child index of each row."""
 
     ids: Array | None
 
     @property
     def num_rows(self) -> int:
-        """Rows of the batch, or of the part of it."""
+        """Number of rows of the batch, or of a part of it."""
         raise NotImplementedError
 
     def check_ids(self, block: Block) -> None:
-        """Refuses, by an InputError, rows without numbers, or another number of rows."""
+        """Raise InputError if rows have no child index, or their number differs."""
         if self.ids is None:
             raise InputError(
                 f"{block} needs the feature adapter_ids in the batch: the number of each row's "
@@ -108,52 +103,52 @@ class RowStates:
             )
         if self.ids.shape[0] != self.num_rows:
             raise InputError(
-                f"{block}: adapter_ids are of {self.ids.shape[0]} rows, and a layer has "
+                f"{block}: adapter_ids have {self.ids.shape[0]} rows, but a layer has "
                 f"{self.num_rows}"
             )
 
     def is_task(self, number: int, ndim: int) -> Array:
-        """Which rows have a child, for arrays of `ndim` axes."""
+        """Return the rows with a child index, as a mask for arrays of `ndim` axes."""
         assert self.ids is not None
         return (self.ids == number).reshape(-1, *(1,) * (ndim - 1))
 
 
 def check_numbers(block: Block, ids: Array) -> None:
-    """Refuses, by an InputError, numbers of rows that are of no child; not while it is traced."""
+    """Raise InputError for child indices out of range; traced indices are not checked."""
     if isinstance(ids, Tracer):
         return
     wrong = next((k for k in np.ravel(np.asarray(ids)) if not 0 <= k < len(block.children)), None)
     if wrong is not None:
         last = len(block.children) - 1
-        raise InputError(f"{block} has children 0 to {last}, and adapter_ids have {wrong}")
+        raise InputError(f"{block} has children 0 to {last}, but adapter_ids have {wrong}")
 
 
 @dataclasses.dataclass(frozen=True)
 class HiddenState(RowStates):
-    """What the last layer of a block reads, [B, ..., I]."""
+    """Input of the last layer of a block, [B, ..., I]."""
 
     hidden: Array
     ids: Array | None
 
     @property
     def num_rows(self) -> int:
-        """B."""
+        """Number of rows B."""
         return self.hidden.shape[0]
 
     def after(self, module: Any, name: str) -> "HiddenState":
-        """After one module."""
+        """Return the state after one module."""
         return dataclasses.replace(self, hidden=module(self.hidden))
 
     def where(self, kept: Array, other: "HiddenState") -> "HiddenState":
-        """The other state where it is kept."""
+        """Return the other state where `kept` is true, else this one."""
         return dataclasses.replace(self, hidden=jnp.where(kept, other.hidden, self.hidden))
 
     def mean(self, states: Sequence["HiddenState"], weights: Sequence[float]) -> "HiddenState":
-        """The weighted sum."""
+        """Return the weighted sum of states."""
         return dataclasses.replace(self, hidden=weighted_sum([s.hidden for s in states], weights))
 
     def parts(self, sizes: Sequence[int]) -> list["HiddenState"]:
-        """Contiguous rows."""
+        """Split the state into contiguous ranges of rows."""
         ids = self.ids
         return [
             HiddenState(self.hidden[rows], None if ids is None else ids[rows])
@@ -161,44 +156,44 @@ class HiddenState(RowStates):
         ]
 
     def joined(self, states: Sequence["HiddenState"]) -> "HiddenState":
-        """The rows of all."""
+        """Concatenate the rows of all states."""
         return dataclasses.replace(self, hidden=jnp.concatenate([s.hidden for s in states]))
 
     def chosen(self, states: Sequence["HiddenState"]) -> "HiddenState":
-        """Each row of the state of its number."""
+        """Select for each row the state of its child index."""
         return dataclasses.replace(self, hidden=chosen_rows(self, [s.hidden for s in states]))
 
     def gathered(self, modules: Sequence[Any], name: str) -> "HiddenState":
-        """Each row after the module of its number."""
+        """Apply to each row the module of its child index."""
         hidden = by_row(modules, self.ids, lambda module, row: module(row), self.hidden)
         return dataclasses.replace(self, hidden=hidden)
 
 
 def kind_of(module: Any) -> Hashable:
-    """The kind of a module whose arrays may be gathered; None of another one."""
+    """Return the kind of a module with arrays that can be gathered, else None."""
     return module.kind() if isinstance(module, Alike) else None
 
 
 def on_one_device() -> bool:
-    """Whether the program is of one device, so that tokens of all rows are in one place."""
+    """Return True if the program runs on one device, which then holds the tokens of all rows."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.empty or mesh.size == 1
 
 
 def slices(sizes: Sequence[int]) -> list[slice]:
-    """Contiguous parts of these sizes."""
+    """Return contiguous slices of these sizes."""
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def wide_bias(bias: Array | None, y: Array) -> Array:
-    """A bias for each row of y: [B, 1, ..., O]."""
+    """Return a bias for each row of y: [B, 1, ..., O]."""
     shape = (y.shape[0], *(1,) * (y.ndim - 2), y.shape[-1])
     return jnp.broadcast_to(0.0 if bias is None else bias, shape)
 
 
 def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
-    """Each row of the array of its number; zeros where no child has it."""
+    """Select for each row the array of its child index; zeros if there is no such child."""
     made = jnp.zeros_like(arrays[0])
     for number, array in enumerate(arrays):
         made = jnp.where(state.is_task(number, array.ndim), array, made)
@@ -208,7 +203,7 @@ def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
 def by_row(
     modules: Sequence[Any], ids: Array | None, call: Callable[[Any, Any], Array], rows: Any
 ) -> Array:
-    """A function of a row and its module for all rows, the modules' arrays gathered by number."""
+    """Call a function for each row with its module; the modules' arrays are gathered by index."""
     graphdef, _ = nnx.split(modules[0])
     each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
     assert ids is not None
@@ -223,13 +218,13 @@ def by_row(
 def by_token(
     modules: Sequence[Any], chosen: Array, call: Callable[[Any, Any], Array], tokens: Any
 ) -> Array:
-    """A function of tokens and their module for all tokens: each runs through its own alone.
+    """Call a function for all tokens; each token runs only through its own module.
 
     Args:
-      modules: of one kind.
-      chosen: [B, T], the number of each token's module.
+      modules: modules of one kind.
+      chosen: [B, T], the index of each token's module.
       call: (module, tokens [S, ...]) -> [S, O].
-      tokens: [B, T, ...], or a tree of such.
+      tokens: [B, T, ...], or a tree of such arrays.
 
     Returns:
       [B, T, O].
@@ -248,7 +243,7 @@ def by_token(
 
 
 def rows_of(mask: Any, rows: slice) -> Any:
-    """A mask's rows; of what it is made of, those of its arrays."""
+    """Return some rows of a mask, or of the arrays that define it."""
     if isinstance(mask, Visibility):
         arrays = ("keys", "queries", "both_ways", "hidden", "picked")
         cut = {name: getattr(mask, name) for name in arrays}
@@ -266,8 +261,8 @@ class Evaluation:
 
     Attributes:
       leaves: modules of the slot by name.
-      own: layers of blocks that train, by `Trained.key`.
-      layer: the number of the slot's layer, counted over all stacks; of all layers of a stack.
+      own: trained layers of blocks, by `Trained.key`.
+      layer: number of the slot's layer, counted over all stacks; or all numbers of a stack.
     """
 
     leaves: Mapping[str, Any]
@@ -275,10 +270,10 @@ class Evaluation:
     layer: Array | None = None
 
     def run(self, tree: Tree, state: Any) -> Any:
-        """The state after a tree.
+        """Return the state after a tree.
 
         Raises:
-          InputError: its rows or columns are not those of the batch, or a slot has no place for it.
+          InputError: if rows or columns do not fit the batch, or a slot does not support a block.
         """
         if tree is None or (isinstance(tree, str) and tree not in self.leaves):
             return state
@@ -309,14 +304,14 @@ class Evaluation:
         return [self.run(child, part) for child, part in zip(block.children, parts, strict=True)]
 
     def _module(self, tree: Tree) -> Any:
-        """The module that a leaf names, or a task of one; None of what is not here, or a block."""
+        """Return the module of a leaf or of a task; None for blocks and for absent modules."""
         if isinstance(tree, Task):
             found = self.leaves.get(str(tree.children[0]))
             return None if found is None else found.task(tree.of)
         return self.leaves.get(tree) if isinstance(tree, str) else None
 
     def _of_tasks(self, block: MultiTask, state: Any) -> Any:
-        """Each row by the child of its number: arrays are gathered where children are alike."""
+        """Apply to each row the child of its index; children of one kind are gathered."""
         state.check_ids(block)
         modules = [self._module(child) for child in block.children]
         kinds = {kind_of(module) for module in modules}
@@ -325,7 +320,7 @@ class Evaluation:
         return state.chosen([self.run(child, state) for child in block.children])
 
     def _routed(self, block: Route, state: Any) -> Any:
-        """The children's changes of the state, weighed; where a row has one, it alone is run."""
+        """Mix the children's updates by weight; hard routing runs only the chosen child."""
         weights = self.own[block.key](block, *state.read())
         modules = [self._module(child) for child in block.children]
         kinds = {kind_of(module) for module in modules}
@@ -342,7 +337,7 @@ class Evaluation:
         return state.plus([made], jnp.take_along_axis(weights, chosen[..., None], axis=-1))
 
     def _fused(self, block: Fuse, state: Any) -> Any:
-        """Attention over what the children that are in the layer add to the state."""
+        """Apply attention to the contributions of the children that the layer has."""
         found = [(child, self._is_here(child)) for child in block.children]
         here = [(child, is_here) for child, is_here in found if is_here is not False]
         contributions = []
@@ -363,7 +358,7 @@ class Evaluation:
         return fused if some is True else state.where(some, fused)
 
     def _read_by_last(self, here: Sequence[tuple[Tree, Any]], state: Any) -> tuple[Array, Array]:
-        """What the last child that is in the layer reads, and what the fusion leaves as it is."""
+        """Return the input of the last child in the layer, and the state that fusion keeps."""
         query: Any = None
         skip: Any = None
         for child, is_here in here:
@@ -376,7 +371,7 @@ class Evaluation:
         return query, skip
 
     def _is_here(self, tree: Tree) -> Any:
-        """Whether a tree has a module in the layer; an array where that is up to its number."""
+        """Return True if a tree has a module in the layer; an array if the layer decides."""
         if tree is None:
             return False
         if isinstance(tree, str | Task):
@@ -386,7 +381,7 @@ class Evaluation:
         return some & self._keeps(tree) if isinstance(tree, Drop) else some
 
     def _keeps(self, block: Drop) -> Array:
-        """Whether the layer is none of those that are dropped."""
+        """Return True if the layer is not dropped."""
         return jnp.all(jnp.asarray(self.layer)[..., None] != jnp.asarray(block.layers), axis=-1)
 
     def _last_leaf(self, tree: Tree) -> Any:
@@ -396,7 +391,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class BlockState(RowStates):
-    """The state after a block; h [B, T, D]."""
+    """State after a block; h [B, T, D]."""
 
     h: Array
     x: Array
@@ -406,16 +401,16 @@ class BlockState(RowStates):
 
     @property
     def num_rows(self) -> int:
-        """B."""
+        """Number of rows B."""
         return self.h.shape[0]
 
     @property
     def length(self) -> int:
-        """T."""
+        """Length T of the rows."""
         return self.h.shape[1]
 
     def _around(self, name: str) -> Around:
-        """With a key of the module's own."""
+        """Return the slot's other inputs with a random key for this module."""
         key = self.around.key
         if key is None:
             return self.around
@@ -423,37 +418,37 @@ class BlockState(RowStates):
         return dataclasses.replace(self.around, key=jax.random.fold_in(key, number))
 
     def after(self, module: Any, name: str) -> "BlockState":
-        """After one module."""
+        """Return the state after one module."""
         around = self._around(name)
         return dataclasses.replace(self, h=module.after(self.h, self.x, self.norm, around))
 
     def contribution(self, module: Any, name: str) -> Array:
-        """What a module adds, as a fusion weighs it."""
+        """Return the contribution of a module, which a fusion weights."""
         return module.contribution(self.h, self.x, self.norm, self._around(name))
 
     def read_by(self, module: Any) -> tuple[Array, Array]:
-        """What a module reads, and what it leaves as it is."""
+        """Return the input of a module, and the state that it keeps."""
         arguments = (self.h, self.x, self.norm, self.around)
         return module.reads(*arguments), module.skip(*arguments)
 
     def where(self, kept: Array, other: "BlockState") -> "BlockState":
-        """The other state where it is kept."""
+        """Return the other state where `kept` is true, else this one."""
         return dataclasses.replace(self, h=jnp.where(kept, other.h, self.h))
 
     def mean(self, states: Sequence["BlockState"], weights: Sequence[float]) -> "BlockState":
-        """The weighted sum."""
+        """Return the weighted sum of states."""
         return dataclasses.replace(self, h=weighted_sum([s.h for s in states], weights))
 
     def read(self) -> tuple[Array, Any]:
-        """The input of the block and its mask, for a router."""
+        """Return the input of the block and its mask, for a router."""
         return self.around.source, self.around.mask
 
     def plus(self, states: Sequence["BlockState"], weights: Array) -> "BlockState":
-        """With the changes of others, weighed by [B, T, K]."""
+        """Return the state with the changes of others, weighted by [B, T, K]."""
         return dataclasses.replace(self, h=with_changes(self.h, [s.h for s in states], weights))
 
     def parts(self, sizes: Sequence[int]) -> list["BlockState"]:
-        """Contiguous rows."""
+        """Split the state into contiguous ranges of rows."""
         made = []
         for rows in slices(sizes):
             around = dataclasses.replace(
@@ -464,11 +459,11 @@ class BlockState(RowStates):
         return made
 
     def joined(self, states: Sequence["BlockState"]) -> "BlockState":
-        """The rows of all."""
+        """Concatenate the rows of all states."""
         return dataclasses.replace(self, h=jnp.concatenate([state.h for state in states]))
 
     def columns(self, sizes: Sequence[int]) -> list["BlockState"]:
-        """Contiguous columns, which see each other alone."""
+        """Split the state into ranges of columns, which attend only to themselves."""
         made, mask = [], self.around.mask
         if isinstance(mask, Visibility):
             mask = mask.dense(self.length)
@@ -481,15 +476,15 @@ class BlockState(RowStates):
         return made
 
     def side_by_side(self, states: Sequence["BlockState"]) -> "BlockState":
-        """The columns of all."""
+        """Concatenate the columns of all states."""
         return dataclasses.replace(self, h=jnp.concatenate([state.h for state in states], axis=1))
 
     def chosen(self, states: Sequence["BlockState"]) -> "BlockState":
-        """Each row of the state of its number."""
+        """Select for each row the state of its child index."""
         return dataclasses.replace(self, h=chosen_rows(self, [state.h for state in states]))
 
     def gathered(self, modules: Sequence[Any], name: str) -> "BlockState":
-        """Each row after the module of its number; the arrays of modules are gathered."""
+        """Apply to each row the module of its child index; the modules' arrays are gathered."""
         key = self._around(name).key
         keys = None if key is None else jax.random.split(key, self.num_rows)
 
@@ -503,11 +498,11 @@ class BlockState(RowStates):
 
     @property
     def can_sort(self) -> bool:
-        """Whether tokens may be run in another order: on one device, and without dropout."""
+        """True if tokens may run in another order: on one device, and without dropout."""
         return on_one_device() and self.around.key is None
 
     def sorted(self, modules: Sequence[Any], chosen: Array) -> "BlockState":
-        """Each token after the module of its number; no other one is run."""
+        """Apply to each token the module of its index; no other module runs."""
 
         def of_tokens(module: Any, tokens: tuple) -> Array:
             h, x, source = (each[None] for each in tokens)
@@ -519,10 +514,10 @@ class BlockState(RowStates):
 
 @dataclasses.dataclass(frozen=True)
 class DenseState(RowStates):
-    """The product of a dense layer [B, ..., O] and the bias that is to be added to it.
+    """Product of a dense layer [B, ..., O], and the bias that is to be added to it.
 
-    The kernel is that with which the layer would give the product; None where rows differ. `seen`
-    is for gates.
+    `kernel` is the kernel that would give this product; None if rows have different kernels. Gates
+    read `seen`.
     """
 
     x: Array
@@ -534,22 +529,22 @@ class DenseState(RowStates):
 
     @property
     def num_rows(self) -> int:
-        """B."""
+        """Number of rows B."""
         return self.y.shape[0]
 
     def after(self, module: Any, name: str) -> "DenseState":
-        """After one module.
+        """Return the state after one module.
 
         Raises:
-          InputError: it reads the kernel, and rows have other ones.
+          InputError: if the module reads the kernel, and rows have different kernels.
         """
         if isinstance(module, GatedSlot):
             y = module.gated(self.x, self.y, self._kernel(), self.seen)
             return dataclasses.replace(self, y=y, kernel=None)
         if self.kernel is None and kind_of(module) is None:
             raise InputError(
-                f"{name!r} reads the kernel of its layer, and rows have different ones: put it "
-                "below in a Stack"
+                f"{name!r} reads the kernel of its layer, but rows have different kernels: put it "
+                "first in a Stack"
             )
         y = module(self.x, self.y, self._kernel())
         after = None if self.kernel is None else module.of_kernel(self.kernel)
@@ -557,13 +552,13 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=after, bias=bias)
 
     def _kernel(self) -> Array:
-        """The kernel, or zeros for modules that do not read it."""
+        """Return the kernel, or zeros for modules that do not read it."""
         if self.kernel is not None:
             return self.kernel
         return jnp.zeros((self.x.shape[-1], self.y.shape[-1]), self.x.dtype)
 
     def where(self, kept: Array, other: "DenseState") -> "DenseState":
-        """The other state where it is kept."""
+        """Return the other state where `kept` is true, else this one."""
         kernel, bias = other.kernel, other.bias
         if kernel is not None and self.kernel is not None:
             kernel = jnp.where(kept, kernel, self.kernel)
@@ -574,7 +569,7 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=kernel, bias=bias)
 
     def mean(self, states: Sequence["DenseState"], weights: Sequence[float]) -> "DenseState":
-        """The weighted sum."""
+        """Return the weighted sum of states."""
         kernels = [state.kernel for state in states if state.kernel is not None]
         kernel = weighted_sum(kernels, weights) if len(kernels) == len(states) else None
         return dataclasses.replace(
@@ -585,11 +580,11 @@ class DenseState(RowStates):
         )
 
     def read(self) -> tuple[Array, Any]:
-        """The input of the dense layer and its mask, for a router."""
+        """Return the input of the dense layer and its mask, for a router."""
         return self.x, self.seen
 
     def plus(self, states: Sequence["DenseState"], weights: Array) -> "DenseState":
-        """With the changes of others, weighed by [B, T, K]."""
+        """Return the state with the changes of others, weighted by [B, T, K]."""
         bias, biases = self.bias, [state.bias for state in states]
         if not all(each is bias for each in biases):
             wide = [wide_bias(each, self.y) for each in (bias, *biases)]
@@ -598,7 +593,7 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=None, bias=bias)
 
     def parts(self, sizes: Sequence[int]) -> list["DenseState"]:
-        """Contiguous rows."""
+        """Split the state into contiguous ranges of rows."""
         made = []
         for rows in slices(sizes):
             bias = self.bias
@@ -609,7 +604,7 @@ class DenseState(RowStates):
         return made
 
     def joined(self, states: Sequence["DenseState"]) -> "DenseState":
-        """The rows of all."""
+        """Concatenate the rows of all states."""
         biases = [state.bias for state in states]
         if not all(bias is self.bias for bias in biases):
             wide = [wide_bias(bias, state.y) for bias, state in zip(biases, states, strict=True)]
@@ -620,7 +615,7 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=None, bias=bias)
 
     def chosen(self, states: Sequence["DenseState"]) -> "DenseState":
-        """Each row of the state of its number."""
+        """Select for each row the state of its child index."""
         bias, biases = self.bias, [state.bias for state in states]
         if not all(each is bias for each in biases):
             bias = chosen_rows(self, [wide_bias(each, self.y) for each in biases])
@@ -628,7 +623,7 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=None, bias=bias)
 
     def gathered(self, modules: Sequence[Any], name: str) -> "DenseState":
-        """Each row after the module of its number; the arrays of modules are gathered."""
+        """Apply to each row the module of its child index; the modules' arrays are gathered."""
         kernel = self._kernel()
 
         def of_row(module: Any, row: tuple) -> Array:
@@ -644,12 +639,12 @@ class DenseState(RowStates):
 
     @property
     def can_sort(self) -> bool:
-        """Whether tokens may be run in another order: on one device, where rows do not differ."""
+        """True if tokens may run in another order: on one device, with one bias for all rows."""
         alike = self.bias is None or self.bias.ndim == 1
         return on_one_device() and self.y.ndim == 3 and alike
 
     def sorted(self, modules: Sequence[Any], chosen: Array) -> "DenseState":
-        """Each token after the module of its number; no other one is run."""
+        """Apply to each token the module of its index; no other module runs."""
         kernel, bias = self._kernel(), self.bias
 
         def of_tokens(module: Any, tokens: tuple) -> Array:
@@ -667,7 +662,7 @@ class DenseState(RowStates):
 
 @dataclasses.dataclass(frozen=True)
 class KernelState:
-    """Kernel or bias of a layer that gives the same without modules; for merging."""
+    """Kernel or bias with which a layer gives the same result without modules; for merging."""
 
     kernel: Array | None
     bias: Array | None
@@ -675,29 +670,25 @@ class KernelState:
 
     @property
     def num_rows(self) -> int:
-        """There are none.
-
-        Raises:
-          InputError: always: rows that differ have no kernel in common.
-        """
+        """Not available: it raises InputError, because a kernel has no rows."""
         raise InputError("modules of rows cannot be merged: rows have no kernel in common")
 
     def check_ids(self, block: Block) -> None:
-        """Refuses rows, by an InputError."""
+        """Raise InputError, because a kernel has no rows."""
         _ = self.num_rows
 
     def read(self) -> NoReturn:
-        """Refuses what tokens choose, by an InputError."""
+        """Raise InputError, because tokens with different modules have no common kernel."""
         raise InputError("a Route cannot be merged: tokens have no kernel in common")
 
     def after(self, module: Any, name: str) -> "KernelState":
-        """After one module."""
+        """Return the state after one module."""
         kernel = None if self.kernel is None else module.of_kernel(self.kernel)
         bias = module.of_bias(self.bias) if self.has_bias else None
         return KernelState(kernel, bias, self.has_bias)
 
     def where(self, kept: Array, other: "KernelState") -> "KernelState":
-        """The other state where it is kept: in one layer, or in some of all."""
+        """Return the other state where `kept` is true, for one layer or for some of all."""
 
         def chosen(ours: Array | None, theirs: Array | None) -> Array | None:
             if theirs is ours or theirs is None:
@@ -709,7 +700,7 @@ class KernelState:
         return KernelState(kernel, bias, self.has_bias)
 
     def mean(self, states: Sequence["KernelState"], weights: Sequence[float]) -> "KernelState":
-        """The weighted sum."""
+        """Return the weighted sum of states."""
         kernel = weighted_sum_of_some([state.kernel for state in states], weights)
         bias = weighted_sum_of_some([state.bias for state in states], weights)
         return KernelState(kernel, bias, self.has_bias)

@@ -1,16 +1,16 @@
-"""Experts: copies of a layer's feed-forward block, of which a router gives each token some.
+"""Experts: copies of a layer's feed-forward block, and a router that selects some for each token.
 
-    p_t = softmax(a_t W + b)            a_t what the block reads, W [D, E] begins as N(0, 0.02)
-    y_t = sum_k w_tk FFN_{e_tk}(a_t)    the likeliest K experts; w their p, which add up to 1
+    p_t = softmax(a_t W + b)            a_t: input of the block; W [D, E] starts as N(0, 0.02)
+    y_t = sum_k w_tk FFN_{e_tk}(a_t)    the likeliest K experts; w: their p, normalized to sum 1
 
-The experts begin as the base's block (sparse upcycling, Komatsuzaki et al. 2023, arXiv:2212.05055):
-what trains are their differences from it, so nothing changes at first. With K = 1 the weight is 1
-and has the gradient of its probability (straight through). Each token is computed by its own
-experts alone and none is dropped (`t5x_lite.nn.experts`); on a mesh the experts are split over the
-axis `tensor`. `balance` weighs the term of Fedus et al. 2022 (arXiv:2101.03961, section 2.2), as of
-`Route`; the metrics NAME_entropy and NAME_share_k are the router's.
+The experts start as the base's block (sparse upcycling, Komatsuzaki et al. 2023, arXiv:2212.05055).
+Their differences from it are trained, so nothing changes at first. With K = 1 the weight is 1 and
+has the gradient of its probability (straight-through). Each token is computed only by its own
+experts, and no token is dropped (`t5x_lite.nn.experts`). On a mesh, the experts are split over the
+axis `tensor`. `balance` is the weight of the term of Fedus et al. 2022 (arXiv:2101.03961, section
+2.2), as in `Route`. The metrics NAME_entropy and NAME_share_k describe the router.
 
-The block's own dropout of its hidden layer has no place in them.
+Experts do not apply the dropout of the block's hidden layer.
 """
 
 import dataclasses
@@ -43,9 +43,9 @@ class Experts(Adapter):
 
     Attributes:
       sites: "after_mlp", in all stacks.
-      num: E.
-      top: K.
-      balance: weight in the loss of E sum_e f_e P_e of each layer; 0 is none.
+      num: number E of experts.
+      top: number K of experts for each token.
+      balance: loss weight of E sum_e f_e P_e in each layer; 0 disables the term.
     """
 
     name: str = "experts"
@@ -66,11 +66,11 @@ class Experts(Adapter):
 
     @property
     def router_balance(self) -> float | None:
-        """See `Adapter.router_balance`."""
+        """Loss weight of the term that balances the router."""
         return self.balance
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "ExpertModules":
-        """Makes the routers, and the differences, which are 0."""
+        """Build the routers, and the differences, which start as 0."""
         stacks: dict[str, Any] = stacks_of(model)
 
         def layer(site: Site, rngs: nnx.Rngs) -> ExpertLayer:
@@ -84,17 +84,17 @@ class Experts(Adapter):
 
 
 class ExpertModules(Modules):
-    """The experts of all layers."""
+    """Experts of all layers."""
 
-    alone = "stands in place of the feed-forward block"
+    alone = "replaces the feed-forward block"
 
     def claims(self) -> tuple[str, ...]:
-        """Its places, and those of the block that it stands for: nothing there would be read."""
+        """Return its sites and the sites of the block that it replaces, which no module may use."""
         stacks = dict.fromkeys(stack for stack, _ in self.places)
         return (*super().claims(), *(f"{stack}/{site}" for stack in stacks for site in _BLOCK))
 
     def meet(self, stacks: Mapping[str, Any]) -> None:
-        """Puts the base's blocks beside the differences; in place."""
+        """Store the base's blocks next to the differences, in place."""
         for stack, site in self.places:
             layer: ExpertLayer = self.at(stack, site)
             block: MLP = stacks[stack].hidden_sites()["mlp/hidden"]
@@ -103,7 +103,7 @@ class ExpertModules(Modules):
 
 
 def _arrays_of(block: MLP) -> dict[str, nnx.Variable]:
-    """The arrays of a stack's blocks, as of one expert each."""
+    """Return the arrays of a stack's blocks, with an axis of one expert."""
     sites = block.dense_sites()
     names = {"wi": "in", "wo": "out", "gate": "gate"}
     found = {ours: sites[site].kernel[...] for ours, site in names.items() if site in sites}
@@ -114,15 +114,15 @@ def _arrays_of(block: MLP) -> dict[str, nnx.Variable]:
 
 
 class ExpertLayer(nnx.Module):
-    """A `BlockSlot`: the router and the experts of a layer.
+    """Router and experts of a layer, for a `BlockSlot`.
 
     Args:
       config: config of the adapter.
       d_model: D.
       d_ff: F.
-      gated: whether the base's block has a gate.
-      bias: whether it has biases.
-      rngs: the stream "params" is used.
+      gated: True if the base's block has a gate.
+      bias: True if the base's block has biases.
+      rngs: random streams; "params" is used.
     """
 
     base: nnx.Dict | None = None  # the block's arrays, from `ExpertModules.meet`
@@ -151,7 +151,7 @@ class ExpertLayer(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """norm(y + x), without a norm in a pre-norm layer; f, the base's own, is not read."""
+        """Return norm(y + x); pre-norm layers have no norm, and f, the base's output, is unused."""
         if self.base is None:
             raise ValueError("experts need the base's block: attach them to a model")
         read = around.source

@@ -1,4 +1,4 @@
-"""The grammar of `t5x-lite compose`: an expression of deltas, read by ast and never evaluated.
+"""Grammar of `t5x-lite compose`: expressions of deltas, parsed by `ast` and never run as Python.
 
     ties(a, b, density=0.2) - 0.5 * c
 
@@ -11,7 +11,7 @@ Names are deltas, and numbers multiply and divide them. The functions are
     materialise(a)                  without_heads(a)
     average_factors(a, b, ...)      zhang(a, b, ...)                 peft_linear(a, b, ...)
 
-An error names the column, counted from 1.
+Errors give the column, counted from 1.
 """
 
 import ast
@@ -40,7 +40,7 @@ Value = Delta | float | int | tuple[float, ...]
 
 _LARGEST = 1e38
 _LONGEST = 10_000
-"""Characters of an expression."""
+"""Maximum characters of an expression."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Function:
     """A function of the grammar.
 
     Attributes:
-      options: name -> whether it must be given.
-      several: whether it takes more than one delta, and weights.
+      options: name -> True if the option is required.
+      several: True if it takes several deltas, and weights.
       call: (deltas, weights, options, names of the deltas) -> delta.
     """
 
@@ -60,12 +60,12 @@ class Function:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What an expression may name.
+    """Names that an expression may use.
 
     Attributes:
       deltas: name -> delta.
       diagonals: name -> Fisher diagonal by path, for `fisher`.
-      materialise: name -> the delta as sums, for `materialise`; it needs the base.
+      materialise: function from a name to the delta as sums, for `materialise`; it needs the base.
     """
 
     deltas: Mapping[str, Delta]
@@ -74,10 +74,10 @@ class Names:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The names of the deltas in an expression, in their order.
+    """Return the names of the deltas in an expression, in order.
 
     Raises:
-      InputError: it is no expression.
+      InputError: if the text is not an expression.
     """
     tree = _parsed(text.strip())
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -87,10 +87,10 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def check(text: str, names: Iterable[str]) -> None:
-    """Refuses unknown names and functions, before anything is read.
+    """Check names and functions before any delta is read.
 
     Raises:
-      InputError: with the column.
+      InputError: with the column, if a name or a function is unknown.
     """
     text, known = text.strip(), list(names)
     tree = _parsed(text)
@@ -109,11 +109,11 @@ def check(text: str, names: Iterable[str]) -> None:
 
 
 def evaluate(text: str, names: Names) -> Delta:
-    """The delta that an expression means.
+    """Return the delta that an expression computes.
 
     Raises:
-      InputError: with the column: a syntax error, an unknown name or function with the nearest
-        one, a wrong option, or what an operation refuses.
+      InputError: with the column, for a syntax error, an unknown name or function (with the
+        nearest known one), a wrong option, or an operation that is not supported.
     """
     text = text.strip()
     check(text, names.deltas)
@@ -125,7 +125,7 @@ def evaluate(text: str, names: Names) -> Delta:
 
 def _parsed(text: str) -> ast.expr:
     if len(text) > _LONGEST:
-        raise InputError(f"an expression has {_LONGEST} characters at most: got {len(text)}")
+        raise InputError(f"an expression has at most {_LONGEST} characters: got {len(text)}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SyntaxWarning: "1if x", a call of a number
@@ -148,7 +148,7 @@ def _error(text: str, node: ast.AST, why: str) -> InputError:
 
 
 class _Evaluator:
-    """Evaluates the nodes of one expression, whose names and functions were checked."""
+    """Evaluator of one expression, after its names and functions were checked."""
 
     def __init__(self, text: str, names: Names):
         self._text = text
@@ -189,7 +189,7 @@ class _Evaluator:
         raise self.error(node, "only names, numbers, + - * / and functions are known here")
 
     def _checked(self, node: ast.expr, value: Value) -> Value:
-        """The value, unless it is a number that float32 may not hold."""
+        """Return the value; raise InputError for a number that is too large for float32."""
         if isinstance(value, int | float) and not abs(value) < _LARGEST:
             raise self.error(node, f"numbers are below {_LARGEST:g} here")
         return value
@@ -285,12 +285,12 @@ class _Evaluator:
 
 
 def _any(value: Any) -> Any:
-    """The value, of any type to the checker: the cases above have looked at it."""
+    """Return the value with the type Any: the match statement has checked its type."""
     return value
 
 
 def _merging(how: Callable[..., Any], **options: bool) -> Function:
-    """A way of merging, whose config takes the function's options."""
+    """Return a function for a merge method; its options are the fields of the method's config."""
 
     def call(
         deltas: Sequence[Delta],
@@ -317,7 +317,7 @@ def _average(
 
 
 def _own(method: Callable[..., Delta], **options: bool) -> Function:
-    """A method of one delta."""
+    """Return a function for a method of one delta."""
 
     def call(
         deltas: Sequence[Delta],

@@ -1,11 +1,11 @@
-"""Training in a random subspace of few dimensions: how many does a task need?
+"""Training in a random subspace of few dimensions, to measure how many a task needs.
 
     fastfood(d=1000)       theta_0 + P(z), z [1000] from 0
     said(d=1000)           theta_0 + lambda_i P_i(z): a lambda for each layer of each array, from 1
 
-A run of `said` trains d numbers in all: m lambdas, and z has d - m. The intrinsic dimension d_90 is
-the least d whose run has 90 % of full fine-tuning's score; `scripts/bench/intrinsic_study.py`
-sweeps it. `t5x_lite.adapters.delta_parts` has P.
+A run of `said` trains d numbers in total: m lambdas, and d - m numbers of z. The intrinsic
+dimension d_90 is the smallest d with 90 % of the score of full fine-tuning;
+`scripts/bench/intrinsic_study.py` measures it. `t5x_lite.adapters.delta_parts` defines P.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ class Fastfood(ArrayAdapter):
     """A difference in a random subspace.
 
     Attributes:
-      d: numbers that train in all, heads left out.
-      lambdas: whether each layer of each array has a factor, which counts among the d.
-      seed: of the subspace.
-      fold: whether z may be longer than an array, whose numbers it then adds up; else that array is
-        refused.
-      projection: Fastfood's, or a dense matrix, of few and small arrays.
+      d: total of trained numbers, without heads.
+      lambdas: True to train a factor for each layer of each array; the factors count among the d.
+      seed: random seed of the subspace.
+      fold: True to allow a z that is longer than an array; chunks of z are then summed. If False,
+        such an array raises InputError.
+      projection: "fastfood", or "dense", a dense matrix for few and small arrays.
     """
 
     name: str = "fastfood"
@@ -48,10 +48,10 @@ class Fastfood(ArrayAdapter):
     projection: Projection = "fastfood"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes z, which is 0, and the lambdas, which are 1.
+        """Build z, which starts as 0, and the lambdas, which start as 1.
 
         Raises:
-          InputError: d is not more than there are lambdas, or z is longer than an array.
+          InputError: if d does not exceed the number of lambdas, or z is longer than an array.
         """
         leaves = self.leaves(model)
         num = sum(leaf.rows[0] for leaf in leaves.values()) if self.lambdas else 0
@@ -74,23 +74,23 @@ class Fastfood(ArrayAdapter):
             )
         if self.projection == "fastfood" and not self.fold and size > padded(entries):
             raise InputError(
-                f"adapter {self.name!r}: z has {size} numbers and {space.path} {entries} in a "
-                "layer: leave it out by targets, or set fold=True"
+                f"adapter {self.name!r}: z has {size} numbers, but {space.path} has {entries} in a "
+                "layer: exclude it by targets, or set fold=True"
             )
         return space
 
 
 def said(*, name: str = "said", **changes: Any) -> Fastfood:
-    """Structure-aware intrinsic dimension (Aghajanyan et al. 2020, arXiv:2012.13255)."""
+    """Return structure-aware intrinsic dimension (Aghajanyan et al. 2020, arXiv:2012.13255)."""
     return Fastfood(**{"name": name, "lambdas": True, **changes})
 
 
 class Projected(ArrayModule):
-    """A difference from one array.
+    """Difference of one array.
 
     Args:
-      space: how z becomes it.
-      has_lambda: whether there are factors.
+      space: projection from z to the array.
+      has_lambda: True if each layer has a factor.
     """
 
     def __init__(self, space: Subspace, *, has_lambda: bool):
@@ -101,18 +101,18 @@ class Projected(ArrayModule):
 
     @property
     def scale(self) -> Array:
-        """A factor for each layer."""
+        """Factor of each layer."""
         return self.factor[...] if self.has_lambda else jnp.ones((self.space.rows[0],), jnp.float32)
 
 
 class FastfoodModules(ArrayModules):
-    """Differences from several arrays, of the same few numbers.
+    """Differences of several arrays, computed from the same few numbers.
 
     Args:
       leaves: path in the model -> array.
-      spaces: path -> how z becomes the array.
-      size: of z.
-      lambdas: whether each layer has a factor.
+      spaces: path -> projection from z to the array.
+      size: size of z.
+      lambdas: True if each layer has a factor.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class FastfoodModules(ArrayModules):
         self.z = nnx.Param(jnp.zeros((size,), jnp.float32), logical=(None,))
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """The arrays with the differences, in float32."""
+        """Return the arrays with the differences, in float32."""
         del key
         z, each = self.z[...].astype(jnp.float32), {p: self._projected(p) for p in self.arrays}
         scales = {path: one.scale.astype(jnp.float32) for path, one in each.items()}
@@ -139,7 +139,7 @@ class FastfoodModules(ArrayModules):
         return {path: model[path].astype(jnp.float32) + x for path, x in moved.items()}
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """The differences as parts of a delta, by path in the model."""
+        """Return the differences as parts of a delta, by path in the model."""
         z = np.asarray(self.z[...], np.float32)
         each = {path: self._projected(path) for path in self.arrays}
         return {p: deltas.Fastfood(z, np.asarray(x.scale), x.space) for p, x in each.items()}

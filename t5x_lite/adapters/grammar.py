@@ -1,22 +1,22 @@
-"""The grammar of adapters: lines of `adapters.add` and of `adapters.use`.
+"""Grammar of adapters: the lines of `adapters.add` and `adapters.use`.
 
-A line of `adapters.add` states a module's name, its method and its options.
+A line of `adapters.add` gives an adapter's name, its method and its options.
 
     parse_module("rte = lora(r=8)")          Lora(name="rte", rank=8)
     write_module(Lora(name="rte", rank=16))  "rte = lora(rank=16)"
 
-A line is read by Python's `ast` and never run. Names are identifiers; values are numbers, strings,
-True, False, None, and tuples of them. `METHODS` is the one place that knows the methods: a new one
-is a line there, and its options are the fields of the config that its constructor makes. A custom
-method needs no line: `m = my_module.MyAdapter(rank=8)` names its class.
+A line is parsed by Python's `ast` and never run. Names are identifiers; values are numbers,
+strings, True, False, None, and tuples of them. `METHODS` lists all built-in methods: a new method
+is an entry there. Its options are the fields of the config that its constructor returns. A custom
+method needs no entry: `m = my_module.MyAdapter(rank=8)` names its class.
 
-A line of `adapters.use` states which modules are in use, and how they are composed.
+A line of `adapters.use` gives the adapters in use and their composition.
 
     parse_trees("rte, mrpc")                         ("rte", "mrpc")         at different sites
     parse_trees("Stack(en, Fuse(sst2, nli))")        (Stack(("en", Fuse(("sst2", "nli")))),)
     write_trees(trees)                               the line again
 
-Blocks and their options are those of `t5x_lite.adapters.composition`; None is the bare model.
+`t5x_lite.adapters.composition` defines the blocks and their options; None is the bare model.
 """
 
 import ast
@@ -85,29 +85,29 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "fastfood": Fastfood,
     "said": said,
 }
-"""Method -> constructor. It takes `name` and options by keyword, which all have defaults."""
+"""Method -> constructor. It takes `name` and options by keyword; all of them have defaults."""
 
 SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
-"""Short name of an option -> the field that it means, of the methods that have such a field."""
+"""Short name of an option -> its field, for methods that have such a field."""
 
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
-"""Method -> the option whose values may stand first in the brackets, without its name."""
+"""Method -> the option that may come first in the brackets without its name."""
 
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 
 RESERVED = ("base", "fusion", "head", "norms", "router")
-"""Names of parts in `adapters.train` that are no modules."""
+"""Names of parts in `adapters.train` that are not adapters."""
 
 
 def parse_module(text: str) -> Adapter:
-    """The config of a module that a line describes.
+    """Return the config of the adapter that a line describes.
 
     Args:
-      text: "NAME = METHOD(OPTION=VALUE, ...)", or several methods with + between.
+      text: "NAME = METHOD(OPTION=VALUE, ...)", or several methods joined by +.
 
     Raises:
       InputError: with the column, for a syntax error; with the nearest name, for an unknown method
-        or option; or an option does not take the value.
+        or option; or if an option does not accept the value.
     """
     source = Source(text)
     statements = source.parsed.body
@@ -123,10 +123,10 @@ def parse_module(text: str) -> Adapter:
 
 
 def write_module(adapter: Adapter) -> str:
-    """The line that `parse_module` makes an equal config of: what differs from the method alone.
+    """Return the line that `parse_module` reads as this config, without default options.
 
     Raises:
-      InputError: no method makes such a config.
+      InputError: if no method makes such a config.
     """
     if isinstance(adapter, Union):
         for method, constructor in METHODS.items():
@@ -135,7 +135,8 @@ def write_module(adapter: Adapter) -> str:
         lines = [write_module(member).partition(" = ")[2] for member in adapter.members]
         return f"{adapter.name} = {' + '.join(lines)}"
     best: tuple[int, str] | None = None
-    for method, constructor in {**METHODS, **_custom(type(adapter))}.items():
+    methods: dict[str, Callable[..., Adapter]] = {**METHODS, **_custom(type(adapter))}
+    for method, constructor in methods.items():
         plain = constructor(name=adapter.name)
         if type(plain) is not type(adapter):
             continue
@@ -155,8 +156,8 @@ def write_module(adapter: Adapter) -> str:
 
 
 def options_of(method: str) -> dict[str, Any]:
-    """A method's options and their types: its config's fields, and what its constructor adds."""
-    constructor = METHODS[method] if method in METHODS else _custom_class(method)
+    """Return a method's options and their types, of its config and of its constructor."""
+    constructor = _constructor(method)
     config = type(constructor(name="module"))
     added = {} if isinstance(constructor, type) else typing.get_type_hints(constructor)
     fields = {field.name for field in dataclasses.fields(config)}
@@ -170,8 +171,8 @@ def options_of(method: str) -> dict[str, Any]:
     }
 
 
-def _custom(adapter: type[Adapter]) -> dict[str, type[Adapter]]:
-    """Return method -> class of an adapter that no line of `METHODS` makes, if it has a module."""
+def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
+    """Return method -> class of an adapter that is not in `METHODS`, if it can be imported."""
     known = {type(constructor(name="module")) for constructor in METHODS.values()}
     if adapter in known or getattr(sys.modules.get(adapter.__module__), adapter.__name__, 0) == 0:
         return {}
@@ -180,12 +181,14 @@ def _custom(adapter: type[Adapter]) -> dict[str, type[Adapter]]:
     return {f"{adapter.__module__}.{adapter.__name__}": adapter}
 
 
-def _custom_class(method: str) -> type[Adapter]:
-    """Return the class that module.Class names.
+def _constructor(method: str) -> Callable[..., Adapter]:
+    """Return the constructor of a method, or the class of module.Class.
 
     Raises:
-      InputError: the module is not trusted, cannot be imported, or has no such adapter.
+      InputError: if the module is not trusted, cannot be imported, or has no such adapter.
     """
+    if method in METHODS:
+        return METHODS[method]
     module_name, _, class_name = method.rpartition(".")
     module = sys.modules.get(module_name)
     if module is None and not project.trusts(module_name):
@@ -210,7 +213,7 @@ def _custom_class(method: str) -> type[Adapter]:
 
 
 def reserved(name: str) -> str:
-    """Why a module may not have one of the names of `RESERVED`."""
+    """Return the error message for an adapter with a reserved name."""
     return (
         f"a module may not be called {name!r}: the name is reserved for a part that "
         "adapters.train names"
@@ -218,13 +221,13 @@ def reserved(name: str) -> str:
 
 
 class Source:
-    """A line and its syntax tree; errors say the column.
+    """A line and its syntax tree; errors give the column.
 
     Args:
       text: the line.
 
     Raises:
-      InputError: it is no Python expression or assignment.
+      InputError: if the line is not a Python expression or assignment.
     """
 
     def __init__(self, text: str):
@@ -242,22 +245,22 @@ class Source:
             self._fail(1, str(error) or "nested too deeply")
 
     def refuse(self, node: ast.AST | None, reason: str) -> NoReturn:
-        """Raises InputError with the column of a node."""
+        """Raise InputError with the column of a node."""
         start = getattr(node, "col_offset", 0)  # in bytes of UTF-8
         line = self._text.encode().splitlines()[:1] or [b""]
         self._fail(len(line[0][:start].decode(errors="replace")) + 1, reason)
 
     def refuse_others(self, node: ast.AST) -> None:
-        """Refuses what stands elsewhere: blocks and unions."""
+        """Raise InputError if a node belongs to another option: blocks and unions."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            self.refuse(node, "a union, a + b, is of methods: it stands in adapters.add")
+            self.refuse(node, "a union, a + b, joins methods: give it in adapters.add")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id
             if name in BLOCKS:
-                self.refuse(node, f"{name} composes modules: it stands in adapters.use")
+                self.refuse(node, f"{name} composes modules: give it in adapters.use")
 
     def module(self, name: str, node: ast.expr) -> Adapter:
-        """The config of METHOD(OPTION=VALUE, ...), or of a union of such with + between."""
+        """Return the config of METHOD(OPTION=VALUE, ...), or of a union of methods joined by +."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             members = tuple(self.module(name, each) for each in _summands(node))
             try:
@@ -265,19 +268,12 @@ class Source:
             except InputError as error:
                 self.refuse(node, str(error))
         if isinstance(node, ast.Name) and node.id in METHODS:
-            self.refuse(node, f"options stand in brackets: {node.id}()")
+            self.refuse(node, f"a method needs brackets: {node.id}()")
         if not isinstance(node, ast.Call):
             self.refuse_others(node)
             self.refuse(node, "expected METHOD(OPTION=VALUE, ...)")
         method = ast.unparse(node.func)
-        if isinstance(node.func, ast.Attribute) and _DOTTED.fullmatch(method):
-            try:
-                constructor: Callable[..., Adapter] = _custom_class(method)
-            except InputError as error:
-                self.refuse(node, str(error))
-        elif method in METHODS:
-            constructor = METHODS[method]
-        else:
+        if method not in METHODS and not _DOTTED.fullmatch(method):
             self.refuse_others(node)
             method = shortened(method)
             self.refuse(
@@ -285,6 +281,10 @@ class Source:
                 f"no method is called {method}{did_you_mean(method, METHODS)}; "
                 f"the methods are {', '.join(METHODS)}, or module.Class of your own",
             )
+        try:
+            constructor = _constructor(method)
+        except InputError as error:
+            self.refuse(node, str(error))
         keywords = [*self._first(method, node.args), *node.keywords]
         options = dict(self._option(method, keyword) for keyword in keywords)
         if len(options) < len(keywords):
@@ -295,7 +295,7 @@ class Source:
             self.refuse(node, str(error))
 
     def _first(self, method: str, values: list[ast.expr]) -> list[ast.keyword]:
-        """Values without a name, as the option of `FIRST`."""
+        """Return values without a name, as the option of `FIRST`."""
         if not values:
             return []
         if method not in FIRST:
@@ -305,7 +305,7 @@ class Source:
         return [ast.copy_location(ast.keyword(FIRST[method], joined), joined)]
 
     def _option(self, method: str, keyword: ast.keyword) -> tuple[str, Any]:
-        """The field and the value of one option."""
+        """Return the field and the value of one option."""
         known, given = options_of(method), keyword.arg
         if given is None:
             self.refuse(keyword, f"options of {method} have names: OPTION=VALUE")
@@ -316,12 +316,12 @@ class Source:
         return field, self.value(keyword, known[field])
 
     def value(self, keyword: ast.keyword, hint: Any) -> Any:
-        """The value of NAME=VALUE in the type of a field."""
+        """Return the value of NAME=VALUE, converted to the type of a field."""
         given = keyword.arg
         try:
             value = _plain(ast.literal_eval(keyword.value))
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            self.refuse(keyword.value, f"the value of {given} is no number, string or tuple")
+            self.refuse(keyword.value, f"the value of {given} is not a number, string or tuple")
         try:
             return _fitted(value, hint)
         except TypeError:
@@ -335,14 +335,14 @@ class Source:
 
 
 def _summands(node: ast.expr) -> list[ast.expr]:
-    """a, b, c of a + b + c."""
+    """Return a, b, c for a + b + c."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return [*_summands(node.left), *_summands(node.right)]
     return [node]
 
 
 def _plain(value: Any) -> Any:
-    """Lists as tuples, and dicts as tuples of pairs: a config is hashable."""
+    """Convert lists to tuples, and dicts to tuples of pairs, because a config is hashable."""
     if isinstance(value, dict):
         return tuple((_plain(key), _plain(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -353,7 +353,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """A value in the type of a field: a whole number as a float, a string as a tuple of it."""
+    """Convert a value to the type of a field: an int to a float, a string to a tuple of it."""
     origin = get_origin(hint)
     if origin is typing.Union or origin is types.UnionType:
         exact = [each for each in get_args(hint) if isinstance(each, type) and type(value) is each]
@@ -387,7 +387,7 @@ def _fitted(value: Any, hint: Any) -> Any:
 
 
 def _finite(value: float | int) -> float:
-    """A number as a float."""
+    """Convert a number to a finite float."""
     try:
         number = float(value)
     except OverflowError as error:
@@ -398,7 +398,7 @@ def _finite(value: float | int) -> float:
 
 
 def _described(hint: Any) -> str:
-    """The values of a type, in words."""
+    """Return a description of the values of a type."""
     origin = get_origin(hint)
     if origin is Literal:
         return " or ".join(repr(each) for each in get_args(hint))
@@ -419,7 +419,7 @@ _EXPECTED = "expected the names of modules, or blocks as Stack(a, b), with comma
 
 
 def parse_trees(text: str) -> tuple[str | Block, ...]:
-    """The trees of an expression; none of "".
+    """Return the trees of an expression; () for "".
 
     Raises:
       InputError: with the column.
@@ -436,7 +436,7 @@ def parse_trees(text: str) -> tuple[str | Block, ...]:
     for node in value.elts if isinstance(value, ast.Tuple) else [value]:
         tree = _tree(source, node)
         if tree is None:
-            source.refuse(node, "None, the bare model, stands in a block alone")
+            source.refuse(node, "None, the bare model, is only allowed in a block")
         if tree in trees:
             source.refuse(node, f"{str(tree)!r} is named twice")
         trees.append(tree)
@@ -448,7 +448,7 @@ def parse_trees(text: str) -> tuple[str | Block, ...]:
 
 
 def parse_use(text: str) -> tuple[str, ...]:
-    """The names of the modules that an expression puts into use, each once.
+    """Return the names of the adapters that an expression uses, without duplicates.
 
     Raises:
       InputError: as for `parse_trees`.
@@ -457,7 +457,7 @@ def parse_use(text: str) -> tuple[str, ...]:
 
 
 def write_trees(trees: Sequence[str | Block]) -> str:
-    """The line that `parse_trees` makes these trees of."""
+    """Return the line that `parse_trees` reads as these trees."""
     return ", ".join(map(str, trees))
 
 

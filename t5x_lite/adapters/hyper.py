@@ -1,16 +1,16 @@
-"""A hypernetwork: bottlenecks of several tasks, which one network makes (HyperFormer++).
+"""Hypernetwork: one network that makes the bottlenecks of several tasks (HyperFormer++).
 
-    e = LN(relu([task; layer; site] W1 + b1) W2 + b2)         task, layer and site [E] each, trained
+    e = LN(relu([task; layer; site] W1 + b1) W2 + b2)         task, layer, site: trained, [E] each
     Wd, bd, Wu, bu = reshape(e G_k + c_k)                     one G_k [E, ...] for all of them
 
-So tasks share what they have in common, and a task is E numbers. A tree names one of them:
+The tasks share the network, and a task adds only E numbers. A tree names one of the tasks:
 
     h = hyper(tasks=2)
     MultiTask(Task(h, of=0), Task(h, of=1))       in training, by adapter_ids
-    Task(h, of=1)                                 afterwards; `ejected` makes a bottleneck of it
+    Task(h, of=1)                                 in inference; `ejected` makes a bottleneck of it
 
-Source: Karimi Mahabadi et al. 2021 (arXiv:2106.04489), section 2.3. The norms of adapters, which
-the authors generate, too, are left out.
+Source: Karimi Mahabadi et al. 2021 (arXiv:2106.04489), section 2.3. The authors also generate the
+norms of adapters, which is not supported here.
 """
 
 import dataclasses
@@ -42,11 +42,11 @@ _ARRAYS = ("down/kernel", "down/bias", "up/kernel", "up/bias")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hyper(Bottleneck):
-    """Bottlenecks that a network makes of a task, a layer and a site; and as `Bottleneck`.
+    """Bottlenecks that a network makes of a task, a layer and a site; options as `Bottleneck`.
 
     Attributes:
-      tasks: how many.
-      embedding: E, numbers of a task, a layer and a site.
+      tasks: number of tasks.
+      embedding: size E of the task, layer and site embeddings.
       hidden: size of the network's hidden layer.
     """
 
@@ -63,47 +63,43 @@ class Hyper(Bottleneck):
             )
 
     def block(self, site: Site, rngs: nnx.Rngs) -> "HyperBlock":
-        """One layer's block, which has no parameters of its own."""
+        """Build the block of one layer, which has no parameters."""
         return HyperBlock(plain(self), site)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "HyperModules":
-        """Makes the blocks and the network."""
+        """Build the blocks and the network."""
         return HyperModules(self, self._blocks(model, rngs=rngs), rngs=rngs)
 
     @property
     def _is_plain(self) -> bool:
-        """Whether its parameters are two dense layers: they are a network."""
+        """False: the parameters are a network, not two dense layers."""
         return False
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """A number times the last linear maps.
-
-        Raises:
-          InputError: always; `ejected` makes bottlenecks that can be multiplied.
-        """
+        """Raise InputError; only bottlenecks from `ejected` can be multiplied."""
         raise InputError(f"the hypernetwork {self.name} cannot be multiplied by {factor}")
 
 
 def hyper(*, name: str = "hyper", cross: bool = False, **changes: Any) -> Hyper:
-    """After attention and feed-forward block, on their outputs."""
+    """Return a hypernetwork for the outputs of the attention and the feed-forward block."""
     like = double_seq_bn(cross=cross)
     options = {"sites": like.sites, "reads": like.reads, "activation": "gelu_new", **changes}
     return Hyper(name=name, **options)
 
 
 def plain(config: Hyper) -> Bottleneck:
-    """The config of what the network makes."""
+    """Return the config of the bottlenecks that the network makes."""
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(Bottleneck)}
     return Bottleneck(**fields)
 
 
 class HyperModules(BottleneckModules):
-    """The blocks, and the network that makes their arrays, at adapters/NAME.
+    """Blocks, and the network at adapters/NAME that makes their arrays.
 
     Args:
-      config: of the module.
-      found: as of `Modules`.
-      rngs: the stream "params" is used.
+      config: config of the adapter.
+      found: modules, as for `Modules`.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: Hyper, found: Any, *, rngs: nnx.Rngs):
@@ -133,13 +129,13 @@ class HyperModules(BottleneckModules):
             setattr(self, name.replace("/", "_"), made)
 
     def complete(self) -> None:
-        """Puts the arrays of all tasks into the blocks, once for each layer; in place."""
+        """Put the arrays of all tasks into the blocks, once for each layer, in place."""
         for place in self.places:
             block: HyperBlock = self.at(*place)
             block.put(self.arrays(block))
 
     def arrays(self, block: "HyperBlock") -> dict[str, Float[Array, "N tasks *_"]]:
-        """What the network makes for a block, by the names of its arrays: [layers, tasks, ...]."""
+        """Return the arrays that the network makes for a block, by name: [layers, tasks, ...]."""
         embeddings = (self.task_embedding, self.layer_embedding, self.site_embedding)
         task, layer, site = (each[...] for each in embeddings)
         numbers = jnp.arange(block.layers.start, block.layers.stop)
@@ -163,11 +159,11 @@ class HyperModules(BottleneckModules):
 
 
 class HyperBlock(nnx.Module):
-    """What stands in a slot: the blocks of all tasks, of which a tree names one.
+    """Blocks of all tasks in a slot; a tree names one of them.
 
     Args:
-      config: of each block.
-      site: where it stands.
+      config: config of each block.
+      site: site of the slot.
     """
 
     def __init__(self, config: Bottleneck, site: Site):
@@ -179,51 +175,51 @@ class HyperBlock(nnx.Module):
         self.sizes = tuple((p, tuple(x.shape)) for p, x in trees.flatten(abstract).items())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of one block's arrays by their paths."""
+        """Return the shapes of one block's arrays by path."""
         return {name: dict(self.sizes)[name] for name in _ARRAYS}
 
     def put(self, arrays: Mapping[str, Array]) -> None:
-        """Puts in the arrays of all layers and tasks; in place."""
+        """Store the arrays of all layers and tasks, in place."""
         for name, x in arrays.items():
             axes = ("layers", *(None,) * (x.ndim - 1))
             setattr(self, name.replace("/", "_"), nnx.Variable(x, logical=axes))
 
     def task(self, number: int) -> BottleneckBlock:
-        """The block of one task."""
+        """Return the block of one task."""
         own = {name: getattr(self, name.replace("/", "_"))[...][number] for name in _ARRAYS}
         return bind(self.graphdef, trees.unflatten(own))
 
     def clear_unused(self) -> None:
-        """Nothing is unused."""
+        """Do nothing: no value is unused."""
 
     def num_unused(self) -> int:
-        """Nothing is unused."""
+        """Return 0: no value is unused."""
         return 0
 
     @property
     def is_here(self) -> bool:
-        """It is in all layers."""
+        """True: all layers have the adapter."""
         return True
 
     def reads(self, *arguments: Any) -> Float[Array, "B T D"]:
-        """As of `BottleneckBlock`; it depends on no array."""
+        """Return a, as `BottleneckBlock.reads`; it depends on no array."""
         return self.task(0).reads(*arguments)
 
     def skip(self, *arguments: Any) -> Float[Array, "B T D"]:
-        """As of `BottleneckBlock`; it depends on no array."""
+        """Return r, as `BottleneckBlock.skip`; it depends on no array."""
         return self.task(0).skip(*arguments)
 
 
 def ejected(
     config: Hyper, modules: HyperModules, *, task: int, name: str = ""
 ) -> tuple[Bottleneck, dict[str, Array]]:
-    """One task's bottleneck, which needs the network no more.
+    """Return one task's bottleneck, which does not need the network.
 
     Args:
-      config: of the hypernetwork.
-      modules: it.
-      task: its number.
-      name: of the bottleneck; "" is the hypernetwork's own.
+      config: config of the hypernetwork.
+      modules: modules of the hypernetwork.
+      task: task number.
+      name: name of the bottleneck; "" is the name of the hypernetwork.
 
     Returns:
       The config of the bottleneck, and its parameters by path.

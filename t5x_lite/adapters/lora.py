@@ -1,39 +1,39 @@
 """LoRA and (IA)^3.
 
-LoRA: a product of low rank beside that of a dense layer (Hu et al. 2021, arXiv:2106.09685).
+LoRA: a low-rank product, added to the product of a dense layer (Hu et al. 2021, arXiv:2106.09685).
 
     y = x W + b + s (x A) B         s = alpha / rank, or with rank_stabilised alpha / sqrt(rank)
 
-A [in, rank] begins uniform in +-1 / sqrt(in) (kaiming_uniform with a = sqrt 5, as in the paper's
-code and in PEFT), B [rank, out] as 0: at the start nothing changes. The kernel W + s A B gives the
-same without the branch.
+A [in, rank] starts uniform in +-1 / sqrt(in) (kaiming_uniform with a = sqrt 5, as in the paper's
+code and in PEFT), and B [rank, out] as 0, so nothing changes at first. The kernel W + s A B gives
+the same result without the branch.
 
-The site "embedding" is the table of tokens, E + s A B with A [V, rank] and B [rank, D]; A begins as
-0 and B as N(0, 1), as in the paper's code and in PEFT. A model that reads its output layer from the
-table reads the sum there too. No pattern but the word itself means this site.
+The site "embedding" is the token embedding, E + s A B with A [V, rank] and B [rank, D]. A starts as
+0 and B as N(0, 1), as in the paper's code and in PEFT. A model with a tied output layer also reads
+the sum there. Only the word itself selects this site; other patterns do not match it.
 
-DoRA (Liu et al. 2024, arXiv:2402.09353) trains the size of each column apart from its direction:
+DoRA (Liu et al. 2024, arXiv:2402.09353) trains the norm of each column apart from its direction:
 
     y = x (m (W + s A B) / |W + s A B|) + b         |.| a column's norm over `in`, without gradient
 
-m begins as |W|. It is stored as m - |W| (`magnitude`, 0 at first), so that it fits the base
-whatever checkpoint that comes from; its gradient is m's. The bias is not scaled, as in PEFT.
+m starts as |W|. It is stored as m - |W| (`magnitude`, 0 at first), so it fits the base of any
+checkpoint; its gradient is the gradient of m. The bias is not scaled, as in PEFT.
 
-A gate (`t5x_lite.adapters.composition`) weighs the branch by the tokens of a row, as in UniPELT:
-y = x W + b + g s (x A) B. No kernel gives the same. (In the library `adapters` s has no effect with
-a gate.)
+A gate (`t5x_lite.adapters.composition`) weights the branch by the tokens of a row, as in UniPELT:
+y = x W + b + g s (x A) B. No kernel gives the same result. (In the library `adapters`, s has no
+effect with a gate.)
 
 (IA)^3: scales of keys, values and the feed-forward layer (Liu et al. 2022, arXiv:2205.05638).
 
-    k = l_k (x W + b)      v = l_v (x W + b)      all l begin as 1: at the start nothing changes
+    k = l_k (x W + b)      v = l_v (x W + b)      all l start as 1, so nothing changes at first
 
-| place | | |
+| place | feed-forward block | source |
 |---|---|---|
 | after | wo(l_ff act(wi x)) | the paper's, and PEFT's feedforward_modules |
 | before | wo(act(l_ff (wi x + b))) | the library `adapters` |
 
-Both are the same where the scaled product is the linear half of a gated layer (T5 1.1), and where
-l_ff > 0 and the activation is relu.
+Both are equal if the scaled product is the linear half of a gated layer (T5 1.1), or if l_ff > 0
+and the activation is relu.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.dense import Dense, einsum
 
 EMBEDDING = "embedding"
-"""The site that is the table of token embeddings."""
+"""Name of the site that is the token embedding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,9 +66,9 @@ class Lora(Adapter):
     Attributes:
       rank: rank of the branches.
       alpha: the scale is alpha / rank.
-      rank_stabilised: whether it is alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732).
-      dora: whether the size of each column trains apart from its direction.
-      gate: "none"; "real_tokens"; or "all_tokens", the library's, of encoders alone.
+      rank_stabilised: True to use alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732).
+      dora: True to train the norm of each column apart from its direction.
+      gate: "none"; "real_tokens"; or "all_tokens", the library's, only for encoders.
     """
 
     name: str = "lora"
@@ -85,17 +85,17 @@ class Lora(Adapter):
             raise InputError(f"alpha must be finite and not 0: got {self.alpha}")
         for other, name in ((self.dora, "dora"), (EMBEDDING in self.sites, f"site {EMBEDDING!r}")):
             if self.gate != "none" and other:
-                raise InputError(f"a gate has no {name}: leave one of them out")
+                raise InputError(f"a gate does not support {name}: remove one of the two")
         if self.dora and EMBEDDING in self.sites:
-            raise InputError(f"dora has no site {EMBEDDING!r}: leave one of them out")
+            raise InputError(f"dora does not support the site {EMBEDDING!r}: remove one of the two")
 
     @property
     def scale(self) -> float:
-        """s."""
+        """Scale s."""
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the branches."""
+        """Build the branches."""
         module = DirectedBranch if self.dora else LowRankBranch
 
         def branch(site: Site, rngs: nnx.Rngs) -> Factors:
@@ -117,13 +117,13 @@ class Lora(Adapter):
 
 
 class Factors(nnx.Module):
-    """A and B of a dense layer: B is 0 at the start.
+    """A and B of a dense layer; B starts as 0.
 
     Args:
-      host: the dense layer, one or stacked.
-      rank: columns of A.
+      host: the dense layer, single or stacked.
+      rank: number of columns of A.
       scale: s.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, host: Dense, *, rank: int, scale: float, rngs: nnx.Rngs):
@@ -136,7 +136,7 @@ class Factors(nnx.Module):
         self.scale = scale
 
     def branch(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
-        """s (x A) B in float32."""
+        """Return s (x A) B in float32."""
         a, b = self.a[...], self.b[...]
         batch = "ABCE"[: x.ndim - 1]
         low = einsum(f"{batch}I,IR->{batch}R", x.astype(a.dtype), a).astype(a.dtype)
@@ -144,10 +144,7 @@ class Factors(nnx.Module):
 
 
 class LowRankBranch(Factors):
-    """A `DenseSlot`: s (x A) B.
-
-    Args: as of `Factors`.
-    """
+    """LoRA module for a `DenseSlot`: s (x A) B."""
 
     def __call__(
         self,
@@ -155,42 +152,42 @@ class LowRankBranch(Factors):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """y with the branch; both in float32."""
+        """Return y plus the branch; both are float32."""
         return y + self.branch(x)
 
     def kind(self) -> Hashable:
-        """Equal for branches of one shape and scale."""
+        """Return a key that is equal for branches of one shape and scale."""
         return (type(self), self.scale, self.a.shape, self.b.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """W + s A B, in the dtype of W."""
+        """Return W + s A B, in the dtype of W."""
         return self._moved(kernel).astype(kernel.dtype)
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """The bias as it is."""
+        """Return the bias unchanged."""
         return bias
 
     def _moved(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """W + s A B in float32."""
+        """Return W + s A B in float32."""
         both = jnp.matmul(
             self.a[...], self.b[...], preferred_element_type=jnp.float32, precision="highest"
         )
         return kernel.astype(jnp.float32) + self.scale * both
 
     def parts(self) -> dict[str, Part]:
-        """The change of its host, as a part of a delta."""
+        """Return the change of the host layer, as a part of a delta."""
         return {"kernel": LowRank(self.a[...], self.b[...], self.scale)}
 
 
 class GatedBranch(Factors):
-    """A `DenseSlot` and `GatedSlot`: g s (x A) B.
+    """LoRA module with a gate, for a `DenseSlot` and a `GatedSlot`: g s (x A) B.
 
     Args:
-      host: the dense layer, one or stacked.
-      rank: columns of A.
+      host: the dense layer, single or stacked.
+      rank: number of columns of A.
       scale: s.
-      gate: the kind of g.
-      rngs: the stream "params" is used.
+      gate: kind of the gate g.
+      rngs: random streams; "params" is used.
     """
 
     per_row = True
@@ -206,7 +203,7 @@ class GatedBranch(Factors):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """y with the branch, each token with its own gate."""
+        """Return y plus the branch; each token has its own gate."""
         return self.gated(x, y, kernel, None)
 
     def gated(
@@ -216,39 +213,32 @@ class GatedBranch(Factors):
         kernel: Float[Array, "I O"],
         seen: Any,
     ) -> Float[Array, "*B T O"]:
-        """y with the branch; both in float32. Distances of all rows have each their own gate.
+        """Return y plus the branch, in float32; inputs without rows have a gate for each distance.
 
         Raises:
-          InputError: the gate is of all tokens, and the layer reads distances.
+          InputError: if the gate is "all_tokens", and the layer reads distances.
         """
         del kernel
         if x.ndim < 3:
             if self.kind_of_gate == "all_tokens":
                 raise InputError(
-                    "gate 'all_tokens' has no tokens where distances are projected (a DeBERTa's): "
-                    "take 'real_tokens', or other sites, as attention/value"
+                    "gate 'all_tokens' has no tokens where a DeBERTa projects distances: "
+                    "take 'real_tokens', or other sites, such as attention/value"
                 )
             seen = None
         return y + gates_of(self.gate, x, seen, self.kind_of_gate) * self.branch(x)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """There is none.
-
-        Raises:
-          InputError: always.
-        """
+        """Raise InputError, because a gated branch has no kernel."""
         raise InputError("a branch with a gate cannot be merged: rows have no kernel in common")
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """The bias as it is."""
+        """Return the bias unchanged."""
         return bias
 
 
 class DirectedBranch(LowRankBranch):
-    """DoRA's `DenseSlot`: m / |W + s A B| (y + s (x A) B).
-
-    Args: as of `LowRankBranch`.
-    """
+    """DoRA module for a `DenseSlot`: m / |W + s A B| (y + s (x A) B)."""
 
     def __init__(self, host: Dense, *, rank: int, scale: float, rngs: nnx.Rngs):
         super().__init__(host, rank=rank, scale=scale, rngs=rngs)
@@ -261,26 +251,26 @@ class DirectedBranch(LowRankBranch):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """The sum, each column with its size; in float32."""
+        """Return the sum with the norm of each column replaced, in float32."""
         return self._sizes(kernel) * super().__call__(x, y, kernel)
 
     def kind(self) -> Hashable:
-        """None: of each row's own A and B a whole kernel would be made."""
+        """Return None: gathering by row would need a full kernel for each row."""
         return None
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """m (W + s A B) / |W + s A B|, in the dtype of W."""
+        """Return m (W + s A B) / |W + s A B|, in the dtype of W."""
         return (self._sizes(kernel)[..., None, :] * self._moved(kernel)).astype(kernel.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """The change of its host, as a part of a delta."""
+        """Return the change of the host layer, as a part of a delta."""
         size = self.magnitude[...]
         return {"kernel": Dora(self.a[...], self.b[...], size, self.scale, relative=True)}
 
     def _sizes(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers O"]:
-        """m / |W + s A B| in float32; m alone has a gradient.
+        """Return m / |W + s A B| in float32; only m has a gradient.
 
-        1 + (m - |W + s A B|) / |W + s A B|, so that it is 1 exactly where nothing has moved.
+        It is computed as 1 + (m - |W + s A B|) / |W + s A B|, which is exactly 1 before training.
         """
         kernel = jax.lax.stop_gradient(kernel)
         plain = _column_norms(kernel.astype(jnp.float32))
@@ -294,12 +284,12 @@ def _column_norms(kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers 
 
 
 class TableBranch(nnx.Module):
-    """A and B of a table: A B is 0 at the start.
+    """A and B of an embedding table; A starts as 0.
 
     Args:
       table: the table [V, D].
-      rank: columns of A.
-      rngs: the stream "params" is used.
+      rank: number of columns of A.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, table: Leaf, *, rank: int, rngs: nnx.Rngs):
@@ -310,15 +300,15 @@ class TableBranch(nnx.Module):
 
 
 class TableModules(Modules):
-    """Branches of dense layers, and E + s A B in place of the table of tokens.
+    """Branches of dense layers, and E + s A B instead of the token embedding.
 
     Args:
-      found: as of `Modules`.
-      path: of the table in the model.
+      found: modules, as for `Modules`.
+      path: path of the table in the model.
       table: the table.
-      rank: columns of A.
+      rank: number of columns of A.
       scale: s.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(
@@ -336,31 +326,22 @@ class TableModules(Modules):
         self.embedding = TableBranch(table, rank=rank, rngs=rngs)
 
     def claims(self) -> tuple[str, ...]:
-        """Its places, the table's among them."""
+        """Return its sites, with the table among them."""
         return (*super().claims(), f"model/{self.path}")
 
     def copied(self) -> tuple[str, ...]:
-        """The path of the table."""
+        """Return the path of the table."""
         return (self.path,)
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
-        """The table with the branch, in float32.
-
-        Args:
-          model: its arrays by path.
-          key: not used.
-        """
+        """Return the table plus the branch, in float32."""
         del key
         a, b = (array.astype(jnp.float32) for array in self._factors())
         both = jnp.matmul(a, b, preferred_element_type=jnp.float32, precision="highest")
         return {self.path: model[self.path].astype(jnp.float32) + self.scale * both}
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """The change of the table, as a part of a delta.
-
-        Args:
-          shapes: path -> the shape of the model's array.
-        """
+        """Return the change of the table, as a part of a delta."""
         return {self.path: LowRank(*self._factors(), self.scale)}
 
     def _factors(self) -> tuple[Array, Array]:
@@ -372,14 +353,14 @@ Place = Literal["after", "before"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ia3(Adapter):
-    """Scales of what dense layers give, and of what the last layer of a block reads.
+    """Scales of the outputs of dense layers, and of the input of a block's last layer.
 
     Attributes:
-      sites: dense layers whose output is scaled.
-      place: of the feed-forward block's scale: "after" the activation, or "before" it.
-      feed_forward: whether the feed-forward block has a scale.
-      attention_out: whether what the attention's output layer reads is scaled, too, in each
-        attention at `sites`: PEFT's list of BERT's modules does that by its suffix.
+      sites: dense layers with a scaled output.
+      place: position of the feed-forward block's scale: "after" the activation, or "before" it.
+      feed_forward: True to scale the feed-forward block.
+      attention_out: True to also scale the input of the output layer of each attention at `sites`,
+        as PEFT's list of BERT's modules does by its suffix.
     """
 
     name: str = "ia3"
@@ -389,7 +370,7 @@ class Ia3(Adapter):
     attention_out: bool = False
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the scales."""
+        """Build the scales."""
         outputs, inner = list(self.sites), []
         if self.feed_forward and self.place == "before":
             outputs.append("mlp/in")
@@ -411,11 +392,11 @@ class Ia3(Adapter):
 
 
 class OutputScale(nnx.Module):
-    """A `DenseSlot`: l (x W + b).
+    """Scale module for a `DenseSlot`: l (x W + b).
 
     Args:
-      size: of the layer's output.
-      axis: its logical name.
+      size: size of the layer's output.
+      axis: logical name of the output's axis.
     """
 
     def __init__(self, size: int, axis: str | None):
@@ -427,53 +408,53 @@ class OutputScale(nnx.Module):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """l y, in float32."""
+        """Return l y, in float32."""
         return y * self.scale[...].astype(jnp.float32)
 
     def kind(self) -> Hashable:
-        """Equal for scales of one size."""
+        """Return a key that is equal for scales of one size."""
         return (type(self), self.scale.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """The columns times l, in the dtype of W."""
+        """Return W with its columns times l, in the dtype of W."""
         scale = self.scale[...].astype(jnp.float32)
         return (kernel.astype(jnp.float32) * scale[..., None, :]).astype(kernel.dtype)
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """l b, in the dtype of b."""
+        """Return l b, in the dtype of b."""
         if bias is None:
             return None
         return (bias.astype(jnp.float32) * self.scale[...].astype(jnp.float32)).astype(bias.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """The changes of its host, as parts of a delta."""
+        """Return the changes of the host layer, as parts of a delta."""
         return {"kernel": Scale(self.scale[...]), "bias": Scale(self.scale[...])}
 
 
 class HiddenScale(nnx.Module):
-    """A `HiddenSlot`: l h.
+    """Scale module for a `HiddenSlot`: l h.
 
     Args:
-      size: of what is scaled.
-      axis: its logical name.
+      size: size of the scaled states.
+      axis: logical name of their last axis.
     """
 
     def __init__(self, size: int, axis: str | None):
         self.scale = nnx.Param(jnp.ones((size,), jnp.float32), logical=(axis,))
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """l h, in the dtype of h."""
+        """Return l h, in the dtype of h."""
         return hidden * self.scale[...].astype(hidden.dtype)
 
     def kind(self) -> Hashable:
-        """Equal for scales of one size."""
+        """Return a key that is equal for scales of one size."""
         return (type(self), self.scale.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """The rows times l, in the dtype of W."""
+        """Return W with its rows times l, in the dtype of W."""
         scale = self.scale[...].astype(jnp.float32)
         return (kernel.astype(jnp.float32) * scale[..., :, None]).astype(kernel.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """The change of the layer that reads the hidden states, as a part of a delta."""
+        """Return the change of the layer that reads the hidden states, as a part of a delta."""
         return {"kernel": Scale(self.scale[...], -2)}

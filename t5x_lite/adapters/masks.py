@@ -1,4 +1,4 @@
-"""Masks: of weights by their scores, and of attention heads.
+"""Masks of weights, computed from scores, and masks of attention heads.
 
 Masks of the model's weights: lottery tickets, supermasks, movement pruning, Piggyback.
 
@@ -6,30 +6,30 @@ Masks of the model's weights: lottery tickets, supermasks, movement pruning, Pig
 
 | method | difference | mask |
 |---|---|---|
-| `prune` | trains | fixed, by the magnitude after each round (arXiv:1803.03635) |
-| `supermask` | none: W is frozen | of scores that train (Ramanujan et al. 2020, arXiv:1911.13299) |
-| `threshold` | none | of real numbers from 0.01, above 0.005 (Piggyback: Mallya et al. 2018) |
-| `movement` | trains | the share v of highest scores (Sanh et al. 2020, arXiv:2005.07683) |
+| `prune` | is trained | fixed, by the magnitude after each round (arXiv:1803.03635) |
+| `supermask` | none: W is frozen | by trained scores (Ramanujan et al. 2020, arXiv:1911.13299) |
+| `threshold` | none | by scores above 0.005, from 0.01 at first (Piggyback: Mallya et al. 2018) |
+| `movement` | is trained | the fraction v of highest scores (Sanh et al. 2020, arXiv:2005.07683) |
 
-The gradient of a score is that of the mask as if it were the score itself: dL/d(W mask) * W. Each
-layer of a stacked array has a mask of its own share. Scores are part of a checkpoint; a delta has
-the mask alone, one bit for each entry.
+The gradient of a score is taken as if the mask were the score itself: dL/d(W mask) * W. In a
+stacked array, the fraction to keep applies to each layer by itself. Scores are part of a
+checkpoint; a delta has only the mask, one bit for each entry.
 
-Masks that are made of scores inside a step: the K highest, or those above a threshold.
+A mask is computed from scores inside of a step: the K highest, or the scores above a threshold.
 
-    top(scores, k)          exactly k entries are True; equal scores go by the flat index
-    straight_through(mask, scores)      mask, whose gradient goes to the scores as it is
+    top(scores, k)          exactly k entries are True; ties are broken by flat index
+    straight_through(mask, scores)      the mask; its gradient is passed to the scores unchanged
 
-The K-th score is looked for by halving the range of the numbers' bits, 32 times, so nothing is
-sorted and k may be traced.
+The K-th score is found by halving the range of the scores' bits 32 times, so nothing is sorted
+and k may be traced.
 
 Masks of attention heads (Michel et al. 2019, arXiv:1905.10650).
 
     mask_h Att_h(x)         one number for each head of each layer, 1 at first: nothing changes
 
-A mask of 0 prunes the head: `t5x-lite merge` writes the base with its rows of the output layer at
-0. `t5x_lite.evaluate.loss` says which heads matter least. A mask that trains is a soft
-gate of its head.
+A mask of 0 prunes the head: `t5x-lite merge` then writes the base with the head's rows of the
+output layer set to 0. `t5x_lite.evaluate.loss` measures the importance of heads. A trained mask is
+a soft gate of its head.
 """
 
 import dataclasses
@@ -61,11 +61,11 @@ _SIGN = np.uint32(1 << 31)
 
 
 def top(scores: Float[Array, "*axes"], k: Array | int) -> Bool[Array, "*axes"]:
-    """The k entries of highest score.
+    """Return a mask of the k entries of highest score.
 
     Args:
       scores: float32, finite.
-      k: int32 scalar, at least 1 and at most the number of entries.
+      k: int32 scalar, from 1 to the number of entries.
     """
     keys = _ordered(scores.reshape(-1))
     limit = _kth(keys, jnp.asarray(k, jnp.int32))
@@ -78,7 +78,7 @@ def top(scores: Float[Array, "*axes"], k: Array | int) -> Bool[Array, "*axes"]:
 def straight_through(
     mask: Bool[Array, "*axes"], scores: Float[Array, "*axes"]
 ) -> Float[Array, "*axes"]:
-    """The mask as 0 and 1; its gradient is that of the scores (Bengio et al. 2013)."""
+    """Return the mask as 0 and 1; its gradient passes to the scores (Bengio et al. 2013)."""
     return _straight(scores, mask.astype(scores.dtype))
 
 
@@ -96,13 +96,13 @@ def _straight_jvp(
 
 
 def _ordered(scores: Float[Array, " D"]) -> UInt32[Array, " D"]:
-    """Unsigned numbers in the order of the scores; -0.0 is 0.0."""
+    """Return unsigned integers in the order of the scores; -0.0 equals 0.0."""
     bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32) + 0.0, jnp.uint32)
     return jnp.where(bits >= _SIGN, ~bits, bits | _SIGN)
 
 
 def _kth(keys: UInt32[Array, " D"], k: Array) -> UInt32[Array, ""]:
-    """The k-th largest key: the highest one that k keys reach."""
+    """Return the k-th largest key: the largest value that at least k keys reach."""
 
     def bit(number: Array, limit: Array) -> Array:
         tried = limit | (_SIGN >> number.astype(jnp.uint32))
@@ -113,25 +113,25 @@ def _kth(keys: UInt32[Array, " D"], k: Array) -> UInt32[Array, ""]:
 
 By = Literal["top", "sigmoid", "value"]
 _LEAST = 0.005
-"""Share of a layer's entries that a mask keeps at least, those of highest scores."""
+"""Minimum fraction of a layer's entries that a mask keeps, by highest score."""
 _KERNELS = (r"model/.*/kernel",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prune(ArrayAdapter):
-    """Iterative magnitude pruning: train, drop the lowest, rewind, and again.
+    """Iterative magnitude pruning: train, drop the lowest entries, rewind, and repeat.
 
     Attributes:
       targets: kernels, or other arrays.
-      density: share of the entries that are left after the last round.
-      rounds: times that entries are dropped, each time the same share of what is left; 0 is as many
-        as make that share 20 % at most.
-      rewind_step: step of the first round to whose weights all rounds rewind; 0 is the beginning.
-      train_steps: steps of each round before the last; 0 is those of the run.
-      criterion: what is lowest: |theta_T|, or |theta_T - theta_0|.
-      scope: whether the lowest of all arrays are dropped, or a share of each array.
-      structure: whether entries are dropped, or whole rows (inputs) or columns (outputs) of
-        kernels, by their norms.
+      density: fraction of the entries that remain after the last round.
+      rounds: number of times that entries are dropped, each time an equal fraction of the remaining
+        ones; 0 is the smallest number of rounds that drop no more than 20 % each.
+      rewind_step: step of the first round; all rounds rewind to its weights. 0 is the start.
+      train_steps: steps of each round before the last; 0 is the number of steps of the run.
+      criterion: magnitude that decides: |theta_T|, or for "change" |theta_T - theta_0|.
+      scope: "global" drops the lowest entries of all arrays, "per_tensor" a fraction of each array.
+      structure: unit to drop: entries, or whole rows (inputs) or columns (outputs) of kernels, by
+        their norms.
     """
 
     name: str = "prune"
@@ -151,31 +151,31 @@ class Prune(ArrayAdapter):
 
     @property
     def densities(self) -> tuple[float, ...]:
-        """The share that is left after each round."""
+        """Fraction that remains after each round."""
         rounds = self.rounds or max(1, math.ceil(math.log(self.density) / math.log(0.8) - 1e-9))
         return tuple(self.density ** ((number + 1) / rounds) for number in range(rounds))
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """The differences; the masks stay."""
+        """Return the patterns of the differences; masks are not trained."""
         return self.trains_leaves(("difference",))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes differences of 0, and masks that keep all.
+        """Build differences, which start as 0, and masks, which keep everything.
 
         Raises:
-          InputError: rows or columns of an array that has none.
+          InputError: if `structure` is rows or columns, and an array has none.
         """
         leaves = self.leaves(model)
         flat = [path for path, leaf in leaves.items() if len(leaf.rows[1]) < 2]
         if self.structure != "entries" and flat:
             raise InputError(
-                f"adapter {self.name!r}: {flat[0]} has no {self.structure}: leave it out by targets"
+                f"adapter {self.name!r}: {flat[0]} has no {self.structure}: exclude it by targets"
             )
         return ArrayModules(leaves, lambda path, leaf: Pruned(leaf))
 
 
 class Pruned(ArrayModule):
-    """A fixed mask, and a difference that trains under it.
+    """A fixed mask, and a trained difference that it also masks.
 
     Args:
       leaf: the array.
@@ -187,30 +187,30 @@ class Pruned(ArrayModule):
         self.bits = nnx.Param(jnp.asarray(whole), logical=(None,))
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """The array and the difference where the mask is 1."""
+        """Return the array plus the difference where the mask is 1, else 0."""
         del key
         moved = base + self.difference[...].astype(jnp.float32)
         return jnp.where(unpacked(self.bits[...], base.shape), moved, 0.0)
 
     def part(self, shape: tuple[int, ...]) -> Part:
-        """A sum, and the mask."""
+        """Return the difference followed by the mask, as a part of a delta."""
         difference = Dense(np.asarray(self.difference[...], np.float32))
         return difference.then(Mask(np.asarray(self.bits[...]), shape))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Supermask(ArrayAdapter):
-    """A mask that is learned of weights that are not.
+    """A trained mask of frozen weights.
 
     Attributes:
       targets: kernels, or other arrays.
-      by: "top" keeps the highest scores, "sigmoid" those whose sigmoid is above tau, "value" those
+      by: "top" keeps the highest scores, "sigmoid" scores with a sigmoid above tau, "value" scores
         above tau.
-      density: share of each layer that `top` keeps.
-      tau: the threshold of the others.
-      start: scores at first; None is U(+-1 / sqrt(inputs)), PyTorch's kaiming_uniform_(a=sqrt(5)).
-      penalty: times the mean of sigmoid(scores), which is added to the loss.
-      rate: how many times faster than the run's rate scores move.
+      density: fraction of each layer that "top" keeps.
+      tau: threshold of "sigmoid" and "value".
+      start: initial score; None is U(+-1 / sqrt(inputs)), PyTorch's kaiming_uniform_(a=sqrt(5)).
+      penalty: loss weight of the mean of sigmoid(scores).
+      rate: learning rate of the scores, as a multiple of the run's.
     """
 
     name: str = "supermask"
@@ -227,11 +227,11 @@ class Supermask(ArrayAdapter):
         _check_tau(self.by, self.tau)
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """The scores."""
+        """Return the patterns of the scores."""
         return self.trains_leaves(("scores",))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the scores."""
+        """Build the scores."""
         leaves = self.leaves(model)
         mean = self.penalty / sum(leaf.size for leaf in leaves.values())
 
@@ -251,26 +251,26 @@ class Supermask(ArrayAdapter):
 
 
 def threshold(*, name: str = "threshold", **changes: Any) -> Supermask:
-    """Piggyback's masks (Mallya et al. 2018, arXiv:1801.06519)."""
+    """Return Piggyback's masks (Mallya et al. 2018, arXiv:1801.06519)."""
     return Supermask(**{"name": name, "by": "value", "start": 1e-2, "tau": 5e-3, **changes})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Movement(ArrayAdapter):
-    """Movement pruning: weights and their scores train together.
+    """Movement pruning: weights and their scores are trained together.
 
     Attributes:
       targets: kernels, or other arrays.
-      density: v at the end, the share of each layer that is kept.
-      by: "top" keeps the share v of highest scores; "sigmoid" (soft movement) those whose sigmoid
-        is above tau, and v is not used.
-      tau: the threshold of "sigmoid".
-      penalty: times the mean of sigmoid(scores), which is added to the loss, of "sigmoid".
-      rate: how many times faster than the run's rate scores move: 100 is a rate of 0.01 where
-        AdamW's is 1e-4.
-      steps: of the run, over which v falls; 0 is those of the run that `t5x-lite train` makes.
-      warmup: steps at the beginning in which v is 1.
-      cooldown: steps at the end in which v is `density`.
+      density: final v, the fraction of each layer that is kept.
+      by: "top" keeps the fraction v of highest scores; "sigmoid" (soft movement) keeps scores with
+        a sigmoid above tau, without v.
+      tau: threshold of "sigmoid".
+      penalty: loss weight of the mean of sigmoid(scores), for "sigmoid".
+      rate: learning rate of the scores, as a multiple of the run's: with 100, AdamW's 1e-4 becomes
+        0.01.
+      steps: steps of the run, over which v decreases; 0 is the number of steps of `t5x-lite train`.
+      warmup: steps at the start with v at 1.
+      cooldown: steps at the end with v at `density`.
     """
 
     name: str = "movement"
@@ -294,21 +294,21 @@ class Movement(ArrayAdapter):
             )
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Scores and differences; the share follows from the step."""
+        """Return the patterns of scores and differences; v follows from the step."""
         return self.trains_leaves(("scores", "difference"))
 
     def scheduled(self, step: Array) -> dict[str, Array]:
-        """The share v after a number of steps."""
+        """Return the fraction v after a number of steps."""
         return {f"{ADAPTERS}{self.name}/share/kept": self.kept(step)}
 
     def kept(self, step: Array) -> Array:
-        """v: 1, and between warm-ups v_end + (1 - v_end)(1 - progress)^3."""
+        """Return v: from 1 after the warm-up, v_end + (1 - v_end)(1 - progress)^3."""
         length = max(1, self.steps - self.warmup - self.cooldown)
         progress = jnp.clip((step - self.warmup) / length, 0.0, 1.0)
         return jnp.float32(self.density + (1.0 - self.density) * (1.0 - progress) ** 3)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes scores and differences of 0."""
+        """Build scores and differences, which start as 0."""
         leaves = self.leaves(model)
         mean = self.penalty / sum(leaf.size for leaf in leaves.values())
 
@@ -322,10 +322,10 @@ class Movement(ArrayAdapter):
 
 
 class Share(nnx.Module):
-    """The share of each layer that masks by the highest scores keep.
+    """Fraction of each layer that masks by the highest scores keep.
 
     Args:
-      kept: the share at first.
+      kept: initial fraction.
     """
 
     def __init__(self, kept: Array | float):
@@ -333,16 +333,16 @@ class Share(nnx.Module):
 
 
 class Scored(ArrayModule):
-    """A mask of scores, and where the array moves a difference.
+    """A mask computed from scores, and a difference if the array is trained.
 
     Args:
       leaf: the array.
-      scores: at first, over `rate`.
-      by: as `Supermask` has it.
-      tau: the threshold.
-      penalty: times the sum of sigmoid(scores), which is added to the loss.
-      rate: what scores are multiplied with.
-      moves: whether there is a difference.
+      scores: initial scores, divided by `rate`.
+      by: rule of the mask, as in `Supermask`.
+      tau: threshold.
+      penalty: loss weight of the sum of sigmoid(scores).
+      rate: factor of the scores.
+      moves: True to train a difference.
     """
 
     def __init__(
@@ -363,7 +363,7 @@ class Scored(ArrayModule):
             self.difference = nnx.Param(jnp.zeros(leaf.shape, jnp.float32), logical=leaf.axes)
 
     def kept(self, share: Array | None) -> Bool[Array, "*axes"]:
-        """The mask, where a share of each layer is kept."""
+        """Return the mask; `share` is the fraction of each layer to keep."""
         scores = self._scores()
         rows = scores if self.stacked else scores[None]
         size = math.prod(rows.shape[1:])
@@ -378,19 +378,19 @@ class Scored(ArrayModule):
         return (values > self.tau) | highest
 
     def masked(self, base: Float[Array, "*axes"], share: Array) -> Float[Array, "*axes"]:
-        """The array and its difference where the mask is 1."""
+        """Return the array with its difference where the mask is 1, else 0."""
         moved = base + self.difference[...].astype(jnp.float32) if self.moves else base
         return moved * straight_through(self.kept(share), self._scores())
 
     def masked_part(self, shape: tuple[int, ...], share: Array) -> Part:
-        """The mask, after the difference."""
+        """Return the difference, if any, followed by the mask, as a part of a delta."""
         mask = Mask.of(np.asarray(self.kept(share)).reshape(shape))
         if not self.moves:
             return mask
         return Dense(np.asarray(self.difference[...], np.float32)).then(mask)
 
     def penalty(self) -> Array | None:
-        """The penalty of the scores; None where that is 0."""
+        """Return the penalty of the scores; None if its weight is 0."""
         return self.weight * jnp.sum(jax.nn.sigmoid(self._scores())) if self.weight else None
 
     def _scores(self) -> Float[Array, "*axes"]:
@@ -398,12 +398,12 @@ class Scored(ArrayModule):
 
 
 class ScoredModules(ArrayModules):
-    """Masks by scores, of one share.
+    """Masks by scores, with one fraction to keep.
 
     Args:
       leaves: path in the model -> array.
-      make: (path, array) -> its module.
-      share: that each layer keeps.
+      make: (path, array) -> module of the array.
+      share: fraction that each layer keeps.
     """
 
     def __init__(
@@ -417,13 +417,13 @@ class ScoredModules(ArrayModules):
         self.share = Share(share)
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """The masked arrays in float32."""
+        """Return the masked arrays in float32."""
         del key
         share, each = self.share.kept[...], {path: self._scored(path) for path in self.arrays}
         return {p: x.masked(model[p].astype(jnp.float32), share) for p, x in each.items()}
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """The masks as parts of a delta, by path in the model."""
+        """Return the masks as parts of a delta, by path in the model."""
         share, each = self.share.kept[...], {path: self._scored(path) for path in self.arrays}
         return {path: x.masked_part(shapes[path], share) for path, x in each.items()}
 
@@ -446,17 +446,17 @@ class Heads(Adapter):
     """A mask of each attention head.
 
     Attributes:
-      sites: the attentions, or regular expressions that match their hidden sites.
+      sites: hidden sites of attentions, or regular expressions that match them.
     """
 
     name: str = "heads"
     sites: tuple[str, ...] = ("(cross_)?attention/hidden",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the masks.
+        """Build the masks.
 
         Raises:
-          InputError: no attention is at a site.
+          InputError: if no site is an attention's.
         """
         stacks: dict[str, Any] = stacks_of(model)
 
@@ -473,7 +473,7 @@ class Heads(Adapter):
 
 
 class HeadMask(nnx.Module):
-    """A `HiddenSlot`: the mixed values of each head times its mask.
+    """Head mask for a `HiddenSlot`: multiplies the values of each head by its mask.
 
     Args:
       num_heads: H.
@@ -485,18 +485,18 @@ class HeadMask(nnx.Module):
         self.d_kv = d_kv
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """The masked values, in the dtype of the values."""
+        """Return the masked values, in the dtype of the values."""
         return hidden * self._rows().astype(hidden.dtype)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """The rows times their heads' masks, in the dtype of W."""
+        """Return W with its rows times their heads' masks, in the dtype of W."""
         rows = self._rows().astype(jnp.float32)
         return (kernel.astype(jnp.float32) * rows[..., :, None]).astype(kernel.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """The change of the layer that reads the heads, as a part of a delta."""
+        """Return the change of the layer that reads the heads, as a part of a delta."""
         return {"kernel": Scale(self._rows(), -2)}
 
     def _rows(self) -> Float[Array, "*layers I"]:
-        """The mask of each row of the layer that reads the heads, H K of them."""
+        """Return the mask of each of the H K rows of the layer that reads the heads."""
         return jnp.repeat(self.mask[...], self.d_kv, axis=-1)

@@ -1,22 +1,20 @@
-"""Modules as part of kernels, as parts of a delta, and several in one (`Union`).
+"""Merging of adapters into kernels, adapters as parts of a delta, and unions of methods.
 
-Modules become part of a model's kernels, where a kernel can do what they do.
+`merge` folds adapters into a model's kernels, if kernels can express them.
 
-Adapters as parts of a delta: what they change of the kernels and biases beside which they stand.
-
-A module that stands beside a dense layer says so itself, by `parts`:
+`delta_form` converts adapters to parts of a delta: their changes of kernels and biases. The module
+of a dense layer returns its change by `parts`:
 
     LowRankBranch.parts()        {"kernel": LowRank(a, b, scale)}
 
-and an adapter of which each module does is no more than these parts. All others, such as
-bottlenecks, stay modules: no kernel can hold them.
+An adapter is converted if all its modules have `parts`. Other adapters, such as bottlenecks, are
+kept as adapters, because no kernel can absorb them.
 
-A union: one module of several methods, as "m = seq_bn(reduction=16) + lora(r=8)".
-
-Its methods stand at different sites: two at one site are refused, whatever their other sites are.
-(The library `adapters` refuses two methods only where both sites of a layer meet, and not at all
-where a layer is left out.) Parameters are at adapters/NAME/METHOD/STACK/SITE, METHOD being the
-method's class in small letters, with a number from the second of its class on.
+`Union` joins several methods in one adapter, such as "m = seq_bn(reduction=16) + lora(r=8)". Its
+methods must have different sites: two methods at one site are an error, whatever their other sites
+are. (The library `adapters` rejects two methods only if they share both sites of a layer, and never
+in layers that are skipped.) Parameters are at adapters/NAME/METHOD/STACK/SITE. METHOD is the
+lower-case name of the method's class; the second and later methods of a class get a number.
 """
 
 import dataclasses
@@ -41,10 +39,10 @@ from t5x_lite.nn.slots import TokenHost
 
 
 def merge(model: nnx.Module) -> None:
-    """Adds what stands in slots to the kernels, and empties the slots; in place.
+    """Fold the modules in the slots into the kernels, and empty the slots, in place.
 
     Raises:
-      InputError: a slot holds what no kernel can: an adapter after a block, or a prefix.
+      InputError: if no kernel can absorb a module: an adapter after a block, or a prefix.
     """
     if isinstance(model, TokenHost):
         for site, slot in zip(OF_MODEL, (model.prompt, model.invertible), strict=True):
@@ -78,28 +76,28 @@ def merge(model: nnx.Module) -> None:
 
 @runtime_checkable
 class HasParts(Protocol):
-    """A module beside a dense layer that is a change of its arrays."""
+    """Module of a dense layer with an effect that is a change of the layer's arrays."""
 
     def parts(self) -> dict[str, Part]:
-        """Name of the host's array, kernel or bias -> part."""
+        """Return name of the host's array, kernel or bias -> part."""
         ...
 
 
 def delta_form(
     modules: AdapterModules, adapters: Sequence[Adapter], model: nnx.Module
 ) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
-    """The changes that adapters make to a model.
+    """Return the changes that adapters make to a model.
 
     Args:
-      modules: with their parameters.
-      adapters: their configs.
-      model: with `stacks()`; shapes are enough.
+      modules: modules of the adapters, with their parameters.
+      adapters: configs of the adapters.
+      model: a model with `stacks()`; its arrays may be shapes only.
 
     Returns:
-      path in the model -> part, and the adapters that stay modules.
+      path in the model -> part, and the adapters that are kept as adapters.
 
     Raises:
-      InputError: two change one array in an order that their kinds do not have; or they are
+      InputError: if two adapters change one array in an order that their kinds do not allow, or are
         composed by a block other than Stack.
     """
     places = {id(node): "/".join(map(str, path)) for path, node in nnx.iter_graph(model)}
@@ -121,14 +119,14 @@ def delta_form(
 def _parts_of(
     modules: Modules, stacks: dict[str, Any], places: dict[int, str]
 ) -> list[tuple[str, Part]] | None:
-    """The parts of one adapter by path; None where a module of it has none."""
+    """Return the parts of one adapter by path; None if one of its modules has no parts."""
     found = []
     for stack, site in modules.places:
         layers, module = stacks[stack], modules.at(stack, site)
         hosts = layers.dense_sites()
         if (
             site in layers.hidden_sites()
-        ):  # what scales the hidden states scales rows of their reader
+        ):  # a scale of the hidden states scales rows of the layer that reads them
             hosts = {site: hosts[f"{site.removesuffix('hidden')}out"]}
         if site not in hosts or not isinstance(module, HasParts):
             return None
@@ -146,8 +144,8 @@ class Union(Adapter):
     """Several methods under one name.
 
     Attributes:
-      sites: of all methods, which have their own.
-      members: their configs; all have the union's name.
+      sites: not used; each method has its own sites.
+      members: configs of the methods; all have the union's name.
     """
 
     name: str = "union"
@@ -159,32 +157,32 @@ class Union(Adapter):
         if len(self.members) < 2:
             raise InputError("a union has two methods or more")
         if any(isinstance(member, Union) for member in self.members):
-            raise InputError("a union has methods, and no unions")
+            raise InputError("a union has methods, but no unions")
         for member in self.members:
             if isinstance(member, ArrayAdapter):
                 raise InputError(
-                    f"{type(member).__name__.lower()} changes whole arrays of the model, and is "
-                    "in no union: make a module of its own of it"
+                    f"{type(member).__name__.lower()} changes whole arrays of the model and cannot "
+                    "be in a union: make it a separate adapter"
                 )
         named = tuple(dataclasses.replace(member, name=self.name) for member in self.members)
         object.__setattr__(self, "members", named)
 
     @property
     def unpackable(self) -> str:
-        """Why a method cannot have packed rows."""
+        """Reason why a method does not support packed rows; "" if all do."""
         return next((why for member in self.members if (why := member.unpackable)), "")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """What the methods train."""
+        """Return the patterns of the parameters that the methods train."""
         paths = tuple(paths)
         meant = [each for member in self.members for each in member.trains(paths)]
         return tuple(dict.fromkeys(meant))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> adapter_tree_Modules:
-        """Makes the modules of all methods.
+        """Build the modules of all methods.
 
         Raises:
-          InputError: two stand at one site.
+          InputError: if two methods share a site.
         """
         return UnionModules(
             self.name,
@@ -194,15 +192,15 @@ class Union(Adapter):
 
 
 class UnionModules(adapter_tree_Modules):
-    """The modules of several methods.
+    """Modules of several methods.
 
     Args:
-      name: of the union.
-      methods: the methods' names.
-      members: their modules.
+      name: name of the union.
+      methods: names of the methods.
+      members: modules of the methods.
 
     Raises:
-      InputError: two stand at one site.
+      InputError: if two methods share a site.
     """
 
     def __init__(self, name: str, methods: Sequence[str], members: Sequence[adapter_tree_Modules]):
@@ -227,25 +225,20 @@ class UnionModules(adapter_tree_Modules):
         return [getattr(self, method) for method in self.methods]
 
     def complete(self) -> None:
-        """Puts into each module what is not stored with it; in place."""
+        """Set what is not stored with each module, in place."""
         for modules in self._members():
             modules.complete()
 
     def claims(self) -> tuple[str, ...]:
-        """The places of all."""
+        """Return the sites of all methods."""
         return tuple(place for modules in self._members() for place in modules.claims())
 
     def copied(self) -> tuple[str, ...]:
-        """Paths of the model's arrays in whose place one of them has others."""
+        """Return the paths of the model's arrays that the methods replace."""
         return tuple(path for modules in self._members() for path in modules.copied())
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
-        """The arrays that stand in place of some of the model's, by path.
-
-        Args:
-          model: its arrays by path.
-          key: of what is drawn in training.
-        """
+        """Return the arrays that replace some of the model's, by path."""
         made: dict[str, Any] = {}
         for number, modules in enumerate(self._members()):
             own = None if key is None else jax.random.fold_in(key, number)
@@ -253,27 +246,23 @@ class UnionModules(adapter_tree_Modules):
         return made
 
     def penalty(self) -> Array | None:
-        """The sum of the methods' penalties."""
+        """Return the sum of the methods' penalties, or None."""
         each = [x for modules in self._members() if (x := modules.penalty()) is not None]
         return sum(each, jnp.float32(0)) if each else None
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Changes of the model's arrays that are made in no slot, by the arrays' paths.
-
-        Args:
-          shapes: path -> the shape of the model's array.
-        """
+        """Return changes of the model's arrays that are made outside of slots, by path."""
         made: dict[str, Part] = {}
         for modules in self._members():
             made |= modules.array_parts(shapes)
         return made
 
     def num_unused(self) -> int:
-        """Numbers that nothing reads."""
+        """Return the number of unused values of all methods."""
         return sum(modules.num_unused() for modules in self._members())
 
     def at(self, stack: str, site: str) -> Any:
-        """The module of a place."""
+        """Return the module of a site."""
         for modules in self._members():
             if (stack, site) in modules.places:
                 return modules.at(stack, site)

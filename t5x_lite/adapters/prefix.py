@@ -1,39 +1,39 @@
 """Prefix tuning and prompt tuning.
 
-Prefix tuning: keys and values that every query sees (Li and Liang 2021, arXiv:2101.00190).
+Prefix tuning: keys and values that every query attends to (Li and Liang 2021, arXiv:2101.00190).
 
     attention(x) = softmax(q [Pk; k]^T + [0; bias]) [Pv; v]        Pk, Pv [P, H, K], of each layer
 
-They are learned by way of a network of each attention of a stack (encoder, decoder and across),
-which need not be kept (`ejected`):
+Each attention of a stack (encoder, decoder and cross-attention) has a network that makes them. The
+network is not needed after training (`ejected`):
 
     h = tanh(E W1 + b1)        E [P, D], once for all layers
     Pk, Pv = h W2 + b2         W2 [M, 2, H, K], of each layer
 
-No query is masked from a prefix, so rows may be packed. Tokens keep their distances, and a prefix
-has no relative bias; in DeBERTa it has content alone. (The library `adapters` counts a T5's
-distances from the first of the prefix, so all of them are off by P.) Nothing of it is in the cache
-of decoding: one prefix is there for all rows. A prefix takes part of the softmax, so it changes
-what a model computes from the first step on.
+No mask hides a prefix from a query, so rows may be packed. Tokens keep their relative positions,
+and a prefix has no relative bias; in DeBERTa it has only content. (The library `adapters` counts
+T5's distances from the start of the prefix, so all of them are off by P.) The cache of decoding
+does not contain the prefix, which is shared by all rows. A prefix takes part in the softmax, so
+it changes the model's outputs from the first step on.
 
 A gate (`t5x_lite.adapters.composition`) multiplies an encoder's Pk and Pv for each row, as in
-UniPELT: it reads what asks. A decoder, which knows its first token alone when its prefixes are
-needed, has none. (The library `adapters` reads that token there.)
+UniPELT; it reads the inputs of the queries. A decoder has no gate, because only its first token is
+known when its prefixes are needed. (The library `adapters` reads that token there.)
 
-In PEFT a prefix lies to the left of a row, `place="left"` here: T5's relative bias reaches it, and
-a BERT's tokens have the positions behind it.
+PEFT puts a prefix to the left of a row, which is `place="left"` here: T5's relative bias applies
+to it, and a BERT's tokens have the positions after it.
 
-Prompt tuning: rows that stand before those of the tokens (Lester et al. 2021, arXiv:2104.08691).
+Prompt tuning: vectors before the embedded tokens (Lester et al. 2021, arXiv:2104.08691).
 
-    encoder([p1 ... pP, embedded tokens])        p [P, D] trains, the rest is frozen
+    encoder([p1 ... pP, embedded tokens])        p [P, D] is trained, the rest is frozen
 
-They stand where the embeddings are done (after norm and dropout in BERT), have no position in a
-table, and the tokens keep theirs; in a relative bias and in DeBERTa they are P positions to the
-left. The rows are cut off what an encoder gives; the decoder of a T5 sees them across. They belong
-to one text: rows must not be packed.
+They are inserted after the embeddings (after norm and dropout in BERT). They have no position
+embedding, and the tokens keep theirs; for a relative bias and for DeBERTa they are P positions to
+the left. An encoder's output does not contain them, but the decoder of a T5 attends to them.
+A prompt belongs to one text, so rows must not be packed.
 
-The paper's settings: P 100, Adafactor without the scale of parameters at a constant rate of 0.3,
-decay 1e-5, on a T5 1.1 that was trained further as a language model.
+The paper's settings: P 100, Adafactor without parameter scaling at a constant rate of 0.3, decay
+1e-5, on a T5 1.1 with further training as a language model.
 """
 
 import dataclasses
@@ -63,23 +63,23 @@ from t5x_lite.nn.disentangled import DisentangledAttention
 from t5x_lite.nn.slots import TokenHost
 
 Place = Literal["none", "left"]
-"""Where the tokens see a prefix to be."""
+"""Position of a prefix, relative to the tokens."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prefix(Adapter):
-    """Keys and values before those of the tokens.
+    """Keys and values before the keys and values of the tokens.
 
     Attributes:
-      sites: attentions.
-      length: P.
-      hidden: M, the width of the network.
-      flat: whether keys and values are parameters themselves, without a network.
-      encoder: whether the encoder of an encoder-decoder has prefixes; a model of one stack has.
-      cross: whether cross-attention has prefixes.
-      gate: of an encoder's prefixes: "none"; "real_tokens"; or "all_tokens", the library's.
-      shared_gate: whether keys and values have one gate, or one each.
-      place: "none", nowhere among the tokens; or "left", before a row's first token.
+      sites: sites of attentions.
+      length: number P of positions.
+      hidden: width M of the network.
+      flat: True to train keys and values directly, without a network.
+      encoder: True if the encoder of an encoder-decoder has prefixes; a single stack always does.
+      cross: True if cross-attention has prefixes.
+      gate: gate of an encoder's prefixes: "none"; "real_tokens"; or "all_tokens", the library's.
+      shared_gate: True for one gate of keys and values, False for one each.
+      place: "none", without a position; or "left", before a row's first token.
     """
 
     name: str = "prefix"
@@ -96,21 +96,21 @@ class Prefix(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.place == "left" and self.gate != "none":
-            raise InputError("a prefix with place='left' has no gate: leave one of them out")
+            raise InputError("a prefix with place='left' has no gate: remove one of the two")
 
     @property
     def unpackable(self) -> str:
-        """A gate is of a row, and what lies to its left is so of its first text alone."""
+        """Reason why each row must hold a single text; "" if rows may be packed."""
         if self.place == "left":
             return "a prefix with place='left' lies before the first text of a row"
         return "" if self.gate == "none" else "the gate of a prefix is that of a whole row"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "PrefixModules":
-        """Makes the keys and values, or what they are made by.
+        """Build the keys and values, or the networks that make them.
 
         Raises:
-          InputError: there is no such attention; or a gate, and no encoder; or it lies to the left
-            of a DeBERTa's tokens.
+          InputError: if there is no such attention, a gate but no encoder, or a DeBERTa with
+            place="left".
         """
         if self.place == "left":
             self._check_places(model)
@@ -134,13 +134,13 @@ class Prefix(Adapter):
         found = self.at_sites(model, key=key, where=where, rngs=rngs)
         if self.gate != "none" and set(found) <= {"decoder"}:
             raise InputError(
-                f"adapter {self.name!r}: the gate of a prefix is an encoder's, and no encoder has "
-                "prefixes here: leave the gate out"
+                f"adapter {self.name!r}: only prefixes of an encoder have a gate, and no encoder "
+                "has prefixes here: remove the gate"
             )
         return PrefixModules(found, {} if self.flat else widths, self, rngs=rngs)
 
     def _check_places(self, model: Any) -> None:
-        """Refuses a model whose tokens have distances alone, which no prefix has."""
+        """Raise InputError for a model with relative positions only, which a prefix cannot have."""
         for layers in model.stacks().values():
             if any(isinstance(one, DisentangledAttention) for one in layers.key_sites().values()):
                 raise InputError(
@@ -150,18 +150,18 @@ class Prefix(Adapter):
 
     @property
     def network_width(self) -> int | None:
-        """M; None without a network."""
+        """Width M; None without a network."""
         return None if self.flat else self.hidden
 
 
 class PrefixModules(Modules):
-    """The prefixes, and their networks at adapters/NAME/network.
+    """Prefixes, and their networks at adapters/NAME/network.
 
     Args:
-      found: as of `Modules`.
-      widths: D by the place of a prefix that has a network.
-      config: of the adapter.
-      rngs: the stream "params" is used.
+      found: modules, as for `Modules`.
+      widths: (stack, site) of a prefix with a network -> D.
+      config: config of the adapter.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class PrefixModules(Modules):
         super().__init__(found)
         if config.place == "left":
             self.num_before = config.length
-            self.alone = "lies before the tokens, and nothing can lie before or behind it"
+            self.alone = "is before the tokens, and nothing else can be before or after it"
         self.has_networks = bool(widths)
         if widths:
             made: dict[str, dict[str, nnx.Module]] = {}
@@ -184,7 +184,7 @@ class PrefixModules(Modules):
             self.network = Modules(made)
 
     def complete(self) -> None:
-        """Puts into each layer what its network makes for all of them; in place."""
+        """Put into each layer the states that its network makes for all layers, in place."""
         if not self.has_networks:
             return
         for place in self.places:
@@ -195,12 +195,12 @@ class PrefixModules(Modules):
 
 
 class Network(nnx.Module):
-    """h = tanh(E W1 + b1); E is N(0, 1), the others as torch's Linear begins.
+    """h = tanh(E W1 + b1); E starts as N(0, 1), the others like torch's Linear.
 
     Args:
-      config: of the adapter.
+      config: config of the adapter.
       width: D.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: Prefix, width: int, *, rngs: nnx.Rngs):
@@ -211,18 +211,18 @@ class Network(nnx.Module):
         self.bias = nnx.Param(bias, logical=(None,))
 
     def __call__(self) -> Float[Array, "P M"]:
-        """The states, in the dtype of the parameters."""
+        """Return the states, in the dtype of the parameters."""
         return _states(self.embedding[...], self.kernel[...], self.bias[...])
 
 
 class LayerPrefix(nnx.Module):
-    """A `KeySlot`: the keys and values of one layer.
+    """Prefix module for a `KeySlot`: keys and values of one layer.
 
     Args:
       sizes: H and K.
       length: P.
-      hidden: M; None is no network, and keys and values are parameters, N(0, 1) at first.
-      rngs: the stream "params" is used.
+      hidden: M; if None, there is no network, and keys and values are parameters from N(0, 1).
+      rngs: random streams; "params" is used.
     """
 
     states: nnx.Variable | None = None  # h [P, M], from `PrefixModules.complete`
@@ -241,7 +241,7 @@ class LayerPrefix(nnx.Module):
         self.bias = nnx.Param(bias, logical=axes)
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-        """Keys and values, in the dtype of the parameters."""
+        """Return keys and values, in the dtype of the parameters."""
         if not self.has_network:
             return self.keys[...], self.values[...]
         if self.states is None:
@@ -249,27 +249,27 @@ class LayerPrefix(nnx.Module):
         return _pair(self.states[...], self.kernel[...], self.bias[...])
 
     def kind(self) -> Hashable:
-        """Equal for prefixes of one length."""
+        """Return a key that is equal for prefixes of one length."""
         return (type(self), self.length, self.has_network)
 
 
 class PlacedPrefix(LayerPrefix):
-    """A `PlacedKeySlot`: it lies to the left of the tokens."""
+    """Prefix module for a `PlacedKeySlot`, to the left of the tokens."""
 
     @property
     def num_before(self) -> int:
-        """P."""
+        """Number P of positions before the tokens."""
         return self.length
 
 
 class GatedPrefix(LayerPrefix):
-    """A `GatedKeySlot`: g Pk and g Pv.
+    """Prefix module with a gate, for a `GatedKeySlot`: g Pk and g Pv.
 
     Args:
-      config: of the adapter.
+      config: config of the adapter.
       sizes: H and K.
-      d_model: size of what asks.
-      rngs: the stream "params" is used.
+      d_model: size of the queries' inputs.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: Prefix, sizes: tuple[int, int], d_model: int, *, rngs: nnx.Rngs):
@@ -280,19 +280,19 @@ class GatedPrefix(LayerPrefix):
     def gated(
         self, x: Float[Array, "B T D"], seen: Any
     ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-        """Keys and values of each row; what its first token sees is what the row sees."""
+        """Return the keys and values of each row, times the gate of the row's first token."""
         gates = gates_of(self.gate, x, seen, self.kind_of_gate)[:, 0, :, None, None, None]
         keys, values = self()
         dtype = keys.dtype
         return (gates[:, 0] * keys).astype(dtype), (gates[:, -1] * values).astype(dtype)
 
     def kind(self) -> Hashable:
-        """None: a gate sees a row."""
+        """Return None: a gate depends on the row."""
         return None
 
 
 def _states(embedding: Array, kernel: Array, bias: Array) -> Float[Array, "P M"]:
-    """h, in the dtype of the parameters."""
+    """Return h, in the dtype of the parameters."""
     states = einsum("PD,DM->PM", embedding, kernel)
     return jnp.tanh(states + bias.astype(jnp.float32)).astype(kernel.dtype)
 
@@ -300,14 +300,14 @@ def _states(embedding: Array, kernel: Array, bias: Array) -> Float[Array, "P M"]
 def _pair(
     states: Array, kernel: Array, bias: Array
 ) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-    """Pk and Pv of a layer, in the dtype of the parameters."""
+    """Return Pk and Pv of a layer, in the dtype of the parameters."""
     made = einsum("PM,MCHK->CPHK", states.astype(kernel.dtype), kernel)
     made = made + bias.astype(jnp.float32)[:, None]
     return made[0].astype(kernel.dtype), made[1].astype(kernel.dtype)
 
 
 def _linear(size: int, out: tuple[int, ...], *, rngs: nnx.Rngs) -> tuple[Array, Array]:
-    """Kernel and bias as torch's Linear begins: uniform, up to 1 / sqrt(size)."""
+    """Sample kernel and bias like torch's Linear: uniform, up to 1 / sqrt(size)."""
     bound = 1.0 / math.sqrt(size)
     kernel, bias = (
         jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound)
@@ -319,24 +319,25 @@ def _linear(size: int, out: tuple[int, ...], *, rngs: nnx.Rngs) -> tuple[Array, 
 def ejected(
     adapter: Prefix, params: Mapping[str, Any], *, dtype: str = "float32"
 ) -> tuple[Prefix, dict[str, Array]]:
-    """A prefix without its network: what it makes are the parameters.
+    """Return a prefix without its network; the keys and values become the parameters.
 
     Args:
-      adapter: with a network, or without one, which changes nothing.
-      params: its parameters, by path or nested, as those of a checkpoint; of other modules, too.
-      dtype: in which the model computes: there it makes the same numbers, bit for bit.
+      adapter: with a network; without one it is returned unchanged.
+      params: parameters of the adapter, by path or nested as in a checkpoint; parameters of other
+        adapters are ignored.
+      dtype: dtype of the model's computation; in it, results are equal bit for bit.
 
     Returns:
       The config, and its parameters by path, in float32.
 
     Raises:
-      InputError: there are none of the module.
+      InputError: if no parameter belongs to the adapter.
     """
     below = f"{ADAPTERS}{adapter.name}/"
     flat = params if any("/" in path for path in params) else trees.flatten(params)
     own = {path: jnp.asarray(x) for path, x in flat.items() if path.startswith(below)}
     if not own:
-        raise InputError(f"no parameter is at {below}: these are of another module")
+        raise InputError(f"no parameter is at {below}: these belong to another module")
     if adapter.flat:
         return adapter, own
     towers = sorted({found[0] for path in own if (found := tower_of(path)) is not None})
@@ -362,13 +363,13 @@ def ejected(
 
 
 def mam(*, name: str = "mam", length: int = 30, hidden: int = 800, reduction: float = 2.0) -> Union:
-    """Prefixes and a parallel bottleneck (He et al. 2022, arXiv:2110.04366, "MAM adapter")."""
+    """Return prefixes and a parallel bottleneck (He et al. 2022, arXiv:2110.04366, "MAM")."""
     prefix = Prefix(name=name, length=length, hidden=hidden)
     return Union(name=name, members=(prefix, par_bn(name=name, reduction=reduction)))
 
 
 def unipelt(*, name: str = "unipelt", length: int = 10, reduction: float = 16.0) -> Union:
-    """Prefixes, a bottleneck and LoRA, each with a gate (Mao et al. 2022, arXiv:2110.07577)."""
+    """Return prefixes, a bottleneck and LoRA with gates (Mao et al. 2022, arXiv:2110.07577)."""
     prefix = Prefix(name=name, length=length, gate="real_tokens")
     bottleneck = seq_bn(name=name, reduction=reduction, gate="real_tokens")
     lora = Lora(name=name, rank=8, alpha=2.0, gate="real_tokens")
@@ -383,16 +384,16 @@ _AMONG = 3, 5003
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt(Adapter):
-    """Rows before the tokens of an encoder.
+    """Trained vectors before the tokens of an encoder.
 
     Attributes:
       sites: "prompt".
-      length: P.
-      init: "uniform", from -0.5 to 0.5; "vocab", rows of the table of tokens, drawn by the seed:
-        the parameters are the differences from them, 0 at first.
-      among: the token ids, from the first to before the second, of which "vocab" draws. The first
-        tokens of a WordPiece vocabulary are none of a language: (1996, 6996) are those of BERT.
-      seed: of that draw.
+      length: number P of vectors.
+      init: "uniform", from -0.5 to 0.5; or "vocab", randomly sampled rows of the token embedding:
+        the parameters are then the differences from them, 0 at first.
+      among: range of token ids for "vocab", from the first to before the second. A WordPiece
+        vocabulary begins with tokens that are not words: use (1996, 6996) for BERT.
+      seed: random seed of "vocab".
     """
 
     name: str = "prompt"
@@ -411,18 +412,19 @@ class Prompt(Adapter):
 
     @property
     def unpackable(self) -> str:
-        """A prompt stands before a row."""
-        return "a prompt stands before rows"
+        """Reason why each row must hold a single text."""
+        return "a prompt comes before rows"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the rows.
+        """Build the vectors.
 
         Raises:
-          InputError: the model has no encoder, or its table is smaller or of other columns.
+          InputError: if the model has no encoder, or its token embedding has a different width or
+            fewer rows than needed.
         """
         if not isinstance(model, TokenHost):
             raise InputError(
-                f"a {type(model).__name__} has no encoder before whose tokens a prompt stands: "
+                f"a prompt needs an encoder, and a {type(model).__name__} has none: "
                 "prefix() is for any attention"
             )
         rows, columns = model.token_table().shape
@@ -431,15 +433,15 @@ class Prompt(Adapter):
         if self.init == "vocab":
             if columns != d_model:
                 raise InputError(
-                    f"init 'vocab' needs a table of tokens of d_model {d_model} columns, and it "
+                    f"init 'vocab' needs a token embedding of d_model {d_model} columns, but it "
                     f"has {columns}: use init='uniform'"
                 )
             first, end = self.among
-            if self.among == _AMONG:  # the first tokens of a smaller table
+            if self.among == _AMONG:  # a smaller vocabulary uses its first tokens
                 end = min(end, rows)
             if end > rows:
                 raise InputError(
-                    f"adapter {self.name!r}: among {self.among} is beyond the table of tokens, "
+                    f"adapter {self.name!r}: among {self.among} is beyond the token embedding, "
                     f"which has {rows} rows: give among=({first}, {rows})"
                 )
             ids = np.random.default_rng(self.seed).integers(first, end, size=self.length)
@@ -451,11 +453,11 @@ class Prompt(Adapter):
 
 
 class PromptRows(nnx.Module):
-    """A `TokenSlot`.
+    """Prompt module for a `TokenSlot`.
 
     Args:
-      start: the parameters at the start [P, D].
-      ids: tokens [P] whose rows are added to them; None is none.
+      start: initial parameters [P, D].
+      ids: token ids [P]; their embeddings are added to the parameters. None adds nothing.
     """
 
     def __init__(self, start: Array, ids: np.ndarray | None):
@@ -464,17 +466,17 @@ class PromptRows(nnx.Module):
 
     @property
     def length(self) -> int:
-        """P."""
+        """Number P of vectors."""
         return self.rows.shape[0]
 
     def __call__(
         self, x: Float[Array, "B S D"], table: Float[Array, "V _"]
     ) -> Float[Array, "B L D"]:
-        """The rows, and behind them those of the tokens: [B, P + S, D].
+        """Return the prompt followed by the tokens: [B, P + S, D].
 
         Args:
           x: embedded tokens.
-          table: of the tokens.
+          table: token embedding.
         """
         rows: Any = self.rows[...]
         if self.ids is not None:

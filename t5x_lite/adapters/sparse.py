@@ -1,36 +1,36 @@
-"""Training some numbers of the base: sparse fine-tuning, how entries are chosen, and BitFit.
+"""Training of some values of the base: sparse fine-tuning, selection of entries, and BitFit.
 
-Sparse fine-tuning: K numbers of the model train, and all others stay as they are, bit for bit.
+Sparse fine-tuning: K values of the model are trained; all others do not change, bit for bit.
 
-    W + scatter(values)         values [k] and their places, int32 [k], for each array
+    W + scatter(values)         values [k] and their indices, int32 [k], for each array
 
-Training in phases chooses the places (`t5x_lite.train.phases`), and `entries` says how many each
-array has. The optimizer's state is of [K] numbers; the dense gradient of an array lives within
-the step.
+Training in phases chooses the indices (`t5x_lite.train.phases`), and `entries` holds the number of
+them in each array. The optimizer state has size [K]; the dense gradient of an array exists only
+within the step.
 
 | select | score of an entry | phases |
 |---|---|---|
 | `lottery`, `change` | abs(theta_T - theta_0) (LT-SFT, arXiv:2110.07560) | full, sparse |
 | `magnitude` | abs(theta_T); without full_steps abs(theta_0) | full, sparse |
 | `fisher` | mean squared gradient of an example (FISH, arXiv:2111.09839) | sparse |
-| `random` | drawn by the seed | sparse |
+| `random` | random, by the seed | sparse |
 
-`Diff` is diff pruning (Guo et al. 2021, arXiv:2012.07463): z w, where z in [0, 1] is drawn of a
-hard concrete distribution (Louizos et al. 2018) whose log alpha trains; the K largest products are
-then the values of a sparse phase.
+`Diff` is diff pruning (Guo et al. 2021, arXiv:2012.07463): z w, where z in [0, 1] is sampled from a
+hard concrete distribution (Louizos et al. 2018) with a trained log alpha. The K largest products
+are then the values of a sparse phase.
 
-Which entries of several arrays a sparse module trains, or a pruned model keeps, by their scores.
+`choose` selects by score the entries of several arrays to train or, in pruning, to keep.
 
     choose(scores, 100)                   path -> sorted flat indices; exactly 100 entries in all
 
-Ties go by path, then by flat index (`t5x_lite.adapters.delta`). Arrays of scores are made one
-after the other, and float32 scores are at least 0.
+Ties are broken by path, then by flat index (`t5x_lite.adapters.delta`). Scores are computed one
+array at a time; they are float32 and not negative.
 
-Parts of the base that train: its biases (BitFit), its norms, or what patterns name.
+The last adapters train existing parameters: biases (BitFit), norms, or paths by pattern.
 
-BitFit (Ben Zaken et al. 2022, arXiv:2106.10199) trains biases, and heads as all adapters do. T5 has
-none: there each dense layer gets one that begins as 0, and the scales of the norms train, as in
-t-few (Liu et al. 2022). Such biases have no place in a T5 and are not merged into it.
+BitFit (Ben Zaken et al. 2022, arXiv:2106.10199) trains biases and, like all adapters, heads. T5 has
+no biases: each dense layer then gets one that starts as 0, and the scales of the norms are trained,
+as in t-few (Liu et al. 2022). A T5 has no arrays for such biases, so they are not merged into it.
 """
 
 import dataclasses
@@ -65,18 +65,18 @@ Entries = tuple[tuple[str, int], ...]
 
 VALUES, INDICES = "values", "indices"
 _DRAWS = 1e-4
-"""u is drawn from U(1e-4, 1 - 1e-4)."""
+"""u is sampled from U(1e-4, 1 - 1e-4)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chosen(ArrayAdapter):
-    """Base of the adapters that end as K values at chosen places.
+    """Base of the adapters that end as K values at selected entries.
 
     Attributes:
       density: K is round(density * entries of the arrays).
-      scope: whether the K highest scores of all arrays are chosen, or a share of each array.
-      entries: how many numbers each array has, by its path in the model; training states it when
-        the places are chosen.
+      scope: "global" selects the K highest scores of all arrays, "per_tensor" a fraction of each.
+      entries: number of selected entries of each array, by its path in the model; training sets it
+        after the selection.
     """
 
     density: Annotated[float, In(0, 1, "(]")] = 0.005
@@ -89,19 +89,19 @@ class Chosen(ArrayAdapter):
             raise InputError("entries has arrays with at least one number each")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """The values; their places stay."""
+        """Return the patterns of the values; the indices are not trained."""
         return self.trains_leaves((VALUES,))
 
     def chosen(self, model: nnx.Module, *, l1: float = 0.0) -> ArrayModules:
-        """The modules of `entries`.
+        """Return the modules of `entries`.
 
         Raises:
-          InputError: there are none yet, or the model has no such arrays.
+          InputError: if no entries are selected yet, or the model has no such arrays.
         """
         if not self.entries:
             raise InputError(
-                f"adapter {self.name!r}: its entries are not chosen yet, which `t5x-lite train` "
-                "does"
+                f"adapter {self.name!r}: its entries are not selected yet; `t5x-lite train` "
+                "selects them"
             )
         numbers, leaves = dict(self.entries), self.leaves(model)
         for path, number in numbers.items():
@@ -119,17 +119,19 @@ class Chosen(ArrayAdapter):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparseTuning(Chosen):
-    """K numbers of the model.
+    """K values of the model.
 
     Attributes:
-      select: by what score they are chosen.
-      full_steps: steps of the phase that trains all arrays and is then undone; 0 is those of the
-        run, where the score needs such a phase, and none where it does not.
-      rounds: times that K / rounds entries are chosen more, of `lottery`.
-      sparse_steps: steps of the sparse phase of each round before the last; 0 is those of the run.
-      l1: times the mean of |theta - theta_0| over all arrays, which is added to the loss.
-      examples: n, of `fisher`.
-      labels: of `fisher`: those of the data, or all classes, each by its probability.
+      select: score for the selection.
+      full_steps: steps of a phase that trains all arrays and is then undone. 0 is the number of
+        steps of the run if the score needs such a phase, and no phase otherwise.
+      rounds: number of times that K / rounds more entries are selected, for `lottery`.
+      sparse_steps: steps of the sparse phase of each round before the last; 0 is the number of
+        steps of the run.
+      l1: loss weight of the mean of |theta - theta_0| over all arrays.
+      examples: number n of examples, for `fisher`.
+      labels: labels for `fisher`: "empirical", from the data; or "expected", all classes, each
+        weighted by its probability.
     """
 
     name: str = "sparse"
@@ -146,25 +148,25 @@ class SparseTuning(Chosen):
         if self.rounds > MOST_ROUNDS:
             raise InputError(f"rounds must be at most {MOST_ROUNDS}: got {self.rounds}")
         if self.rounds > 1 and self.select != "lottery":
-            raise InputError(f"rounds are those of select='lottery': got {self.select!r}")
+            raise InputError(f"rounds are only for select='lottery': got {self.select!r}")
         if self.full_steps and self.select in ("fisher", "random"):
-            raise InputError(f"select={self.select!r} has no full phase: leave out full_steps")
+            raise InputError(f"select={self.select!r} has no full phase: remove full_steps")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the values, which are 0.
+        """Build the values, which start as 0.
 
         Raises:
-          InputError: the entries are not chosen yet.
+          InputError: if the entries are not selected yet.
         """
         return self.chosen(model, l1=self.l1)
 
 
 class Places(ArrayModule):
-    """Values at some places of an array.
+    """Values at some entries of an array.
 
     Args:
       number: k.
-      l1: times the sum of their magnitudes, which is a penalty.
+      l1: loss weight of the sum of the values' magnitudes.
     """
 
     def __init__(self, number: int, *, l1: float = 0.0):
@@ -173,35 +175,35 @@ class Places(ArrayModule):
         self.indices = nnx.Param(jnp.arange(number, dtype=jnp.int32), logical=(None,))
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """The array with the values added."""
+        """Return the array with the values added."""
         del key
         flat = base.reshape(-1).at[self.indices[...]]
         values = self.values[...].astype(jnp.float32)
         return flat.add(values, unique_indices=True, indices_are_sorted=True).reshape(base.shape)
 
     def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
-        """A sparse sum."""
+        """Return the values as a sparse part of a delta."""
         values = np.asarray(self.values[...], np.float32)
         return delta_parts.Sparse(np.asarray(self.indices[...]), values, shape)
 
     def penalty(self) -> Array | None:
-        """The penalty of l1; None where that is 0."""
+        """Return the penalty of l1; None if l1 is 0."""
         return self.l1 * jnp.sum(jnp.abs(self.values[...])) if self.l1 else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Diff(Chosen):
-    """Diff pruning: a relaxed phase, and then K numbers of the model.
+    """Diff pruning: a relaxed phase, followed by K values of the model.
 
     Attributes:
-      relaxed_steps: steps of the relaxed phase; 0 is those of the run.
+      relaxed_steps: steps of the relaxed phase; 0 is the number of steps of the run.
       l: lower end of the stretched interval, below 0.
-      r: its upper end, above 1.
-      alpha0: log alpha at first.
-      penalty: times the expected number of entries that are not 0.
-      alpha_rate: how many times faster than the run's rate log alpha moves: 1000 is a rate of 0.1
-        where AdamW's is 1e-4.
-      structured: whether each layer of an array has a z of its own besides, and is 0 with it.
+      r: upper end of the stretched interval, above 1.
+      alpha0: initial log alpha.
+      penalty: loss weight of the expected number of nonzero entries.
+      alpha_rate: learning rate of log alpha, as a multiple of the run's: with 1000, AdamW's 1e-4
+        becomes 0.1.
+      structured: True to multiply each layer of an array by another z, which can prune it.
     """
 
     name: str = "diff"
@@ -219,24 +221,24 @@ class Diff(Chosen):
             raise InputError(f"l must be below 0 and r above 1: got {self.l} and {self.r}")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """All of the relaxed phase, and then the values."""
+        """Return the patterns of the relaxed phase, or of the values after it."""
         if self.entries:
             return super().trains(paths)
         return (f"adapters/{self.name}",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the relaxed differences, or the chosen ones, which are 0."""
+        """Build the relaxed differences, or the selected values, which start as 0."""
         if self.entries:
             return self.chosen(model)
         return ArrayModules(self.leaves(model), lambda path, leaf: Relaxed(leaf, self))
 
 
 class Relaxed(ArrayModule):
-    """A difference z w from an array.
+    """A difference z w of an array.
 
     Args:
       leaf: the array.
-      diff: the method's numbers.
+      diff: config of the method.
     """
 
     def __init__(self, leaf: Leaf, diff: Diff):
@@ -251,7 +253,7 @@ class Relaxed(ArrayModule):
             self.group = nnx.Param(jnp.zeros(group, jnp.float32), logical=(None,) * len(group))
 
     def _alphas(self) -> tuple[Array, ...]:
-        """log alpha of each entry, and of each layer."""
+        """Return log alpha of each entry and, if structured, of each layer."""
         own = (self.alpha[...], *((self.group[...],) if self.has_group else ()))
         raised = (self.diff.alpha_rate * jnp.asarray(x, jnp.float32) for x in own)
         return tuple(self.diff.alpha0 + x for x in raised)
@@ -264,16 +266,16 @@ class Relaxed(ArrayModule):
         return product
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """The array with z w; without a key z is that of evaluation."""
+        """Return the array plus z w; without a key, z has its value in evaluation."""
         return base + self._product(key)
 
     def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
-        """The difference as in evaluation."""
+        """Return the difference in evaluation, as a part of a delta."""
         del shape
         return delta_parts.Dense(np.asarray(self._product(None)))
 
     def penalty(self) -> Array | None:
-        """The expected number of entries, and of layers, that are not 0, times `penalty`."""
+        """Return `penalty` times the expected number of nonzero entries and layers, or None."""
         shift = math.log(-self.diff.l / self.diff.r)
         total = sum((jnp.sum(jax.nn.sigmoid(a - shift)) for a in self._alphas()), jnp.float32(0))
         return self.diff.penalty * total if self.diff.penalty else None
@@ -286,13 +288,13 @@ def gate(
     r: float,
     key: Key | None,
 ) -> Float[Array, "*axes"]:
-    """z in [0, 1] of a hard concrete distribution (Louizos et al. 2018, arXiv:1712.01312).
+    """Return z in [0, 1] of a hard concrete distribution (Louizos et al. 2018, arXiv:1712.01312).
 
     Args:
-      alpha: its log alpha.
+      alpha: log alpha of the distribution.
       l: lower end of the stretched interval.
-      r: upper end.
-      key: of the draw; None is the middle, as in evaluation.
+      r: upper end of the stretched interval.
+      key: random key of the sample; None gives the middle, as in evaluation.
     """
     logits = alpha
     if key is not None:
@@ -302,30 +304,30 @@ def gate(
 
 
 Numbers = int | Mapping[str, int]
-"""Of all arrays together, or of each."""
+"""Number of entries of all arrays together, or of each array by path."""
 ChosenEntries = dict[str, np.ndarray]
-"""Path -> sorted flat indices; paths of which there are none are left out."""
+"""Path -> sorted flat indices; paths without entries are absent."""
 
 
 def numbers_of(
     sizes: Mapping[str, int], density: float, *, scope: Literal["global", "per_tensor"]
 ) -> Numbers:
-    """How many entries are chosen: round(density * entries), of all arrays or of each.
+    """Return the number of entries to select: round(density * entries), of all arrays or of each.
 
     Raises:
-      InputError: none would be chosen.
+      InputError: if the number is 0.
     """
     total = round(density * sum(sizes.values()))
     each = {path: round(density * size) for path, size in sizes.items()}
     if not (total if scope == "global" else sum(each.values())):
         raise InputError(
-            f"density {density:g} of {sum(sizes.values())} entries chooses none: make it higher"
+            f"density {density:g} of {sum(sizes.values())} entries selects none: make it higher"
         )
     return total if scope == "global" else each
 
 
 def share(numbers: Numbers, part: int, of: int) -> Numbers:
-    """The entries that are chosen after some of several rounds: round(number * part / of)."""
+    """Return the number of entries selected after part of several rounds."""
     if isinstance(numbers, int):
         return round(numbers * part / of)
     return {path: round(number * part / of) for path, number in numbers.items()}
@@ -334,12 +336,12 @@ def share(numbers: Numbers, part: int, of: int) -> Numbers:
 def choose(
     scores: Lazy, numbers: Numbers, *, taken: Mapping[str, np.ndarray] | None = None
 ) -> ChosenEntries:
-    """The entries of highest score, besides those that are taken already.
+    """Select the entries of highest score, in addition to entries that are selected already.
 
     Args:
-      scores: path -> what makes its scores.
-      numbers: how many are chosen when those that are taken are counted, too.
-      taken: path -> sorted flat indices; all of them are among the result.
+      scores: path -> function that makes the scores.
+      numbers: number of entries to return, the ones in `taken` included.
+      taken: path -> sorted flat indices of selected entries; the result contains all of them.
     """
     had = dict(taken or {})
     if isinstance(numbers, int):
@@ -365,12 +367,12 @@ def _chosen(scores: Lazy, number: int, had: Mapping[str, np.ndarray]) -> ChosenE
 
 
 def _without(make: Callable[[], np.ndarray], had: np.ndarray | None) -> Callable[[], np.ndarray]:
-    """What makes the scores that are left."""
+    """Return a function that makes the scores of the remaining entries."""
     return make if had is None else lambda: np.delete(make().reshape(-1), had)
 
 
 def _among(size: int, had: np.ndarray) -> np.ndarray:
-    """The flat indices that are not taken."""
+    """Return the flat indices of the remaining entries."""
     free = np.ones(size, bool)
     free[had] = False
     return np.flatnonzero(free)
@@ -384,14 +386,14 @@ def kept(
     before: Mapping[str, np.ndarray] | None = None,
     structure: Literal["entries", "rows", "columns"] = "entries",
 ) -> dict[str, np.ndarray]:
-    """The masks of the entries, or rows or columns, of highest score among those that are left.
+    """Return masks of the highest-scoring entries, rows or columns among the remaining ones.
 
     Args:
-      scores: path -> what makes its scores.
-      density: share of all entries that is left.
-      scope: of all arrays together, or of each.
-      before: booleans by path of what was left; None is all.
-      structure: of rows and columns the norm of their scores counts.
+      scores: path -> function that makes the scores.
+      density: fraction of all entries that remains.
+      scope: "global" for all arrays together, or "per_tensor" for each.
+      before: path -> booleans of the entries that remained before; None is all.
+      structure: unit to keep; rows and columns are scored by the norm of their entries' scores.
     """
     groups = {path: _grouped(make, structure) for path, make in scores.items()}
     shapes = {path: make().shape for path, make in groups.items()}
@@ -401,7 +403,7 @@ def kept(
     }
     sizes = {path: math.prod(shape) for path, shape in shapes.items()}
     numbers = numbers_of(sizes, density, scope=scope)
-    # What is dropped has no score, and one that is left has one above 0.
+    # Dropped entries have score 0, and remaining ones a score above 0.
     alive = {
         path: (lambda path=path, make=make: np.where(left[path], make() + _TINY, np.float32(0)))
         for path, make in groups.items()
@@ -440,7 +442,7 @@ _NORM = re.compile(r"model/(.*/)?(\w*_)?norm/(scale|bias)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BitFit(Adapter):
-    """The biases of the base; where it has none, new ones.
+    """Biases of the base; layers without a bias get a new one.
 
     Attributes:
       sites: dense layers that get a bias if they have none.
@@ -450,7 +452,7 @@ class BitFit(Adapter):
     sites: tuple[str, ...] = ("(cross_)?attention/.*", "mlp/(in|gate|out)")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """The adapter's biases, the model's, and the scales of norms that have no bias."""
+        """Return the adapter's biases, the model's, and the scales of norms without a bias."""
         paths = set(paths)
         found = [path for path in paths if path.startswith(_MODEL) and path.endswith("/bias")]
         for path in paths:
@@ -460,7 +462,7 @@ class BitFit(Adapter):
         return (*super().trains(paths), *sorted(found))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the biases of layers that have none."""
+        """Build the biases of layers without a bias."""
 
         def bias(site: Site, rngs: nnx.Rngs) -> AddedBias:
             return AddedBias(site.dense.kernel.shape[-1], site.dense.axes[1])
@@ -471,11 +473,11 @@ class BitFit(Adapter):
 
 
 class AddedBias(nnx.Module):
-    """A `DenseSlot`: the bias of a layer that has none.
+    """Bias module for a `DenseSlot` of a layer without a bias.
 
     Args:
       size: size of the layer's output.
-      axis: its logical name.
+      axis: logical name of the output's axis.
     """
 
     def __init__(self, size: int, axis: str | None):
@@ -487,29 +489,29 @@ class AddedBias(nnx.Module):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """y as it is."""
+        """Return y unchanged: the layer adds the bias."""
         return y
 
     def kind(self) -> Hashable:
-        """Equal for biases of one size."""
+        """Return a key that is equal for biases of one size."""
         return (type(self), self.bias.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """The kernel as it is."""
+        """Return the kernel unchanged."""
         return kernel
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"]:
-        """The slot's bias, and the layer's."""
+        """Return the sum of the slot's bias and the layer's."""
         own = self.bias[...]
         return own if bias is None else bias + own
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Params(Adapter):
-    """Parameters of the base by their paths; no new ones.
+    """Existing parameters of the base, by their paths.
 
     Attributes:
-      train: paths, or regular expressions that match them, as "model/encoder/.*/kernel".
+      train: paths, or regular expressions that match them, such as "model/encoder/.*/kernel".
     """
 
     name: str = "params"
@@ -521,10 +523,10 @@ class Params(Adapter):
         check_patterns("train", self.train)
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """The paths of the base that the patterns mean.
+        """Return the paths of the base that the patterns match.
 
         Raises:
-          InputError: there is no pattern, or one means no parameter of the base.
+          InputError: if there is no pattern, or one matches no parameter of the base.
         """
         if not self.train:
             raise InputError(
@@ -539,26 +541,26 @@ class Params(Adapter):
         return tuple(p for p in base if any(covers(pattern, p) for pattern in self.train))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes nothing."""
+        """Build no modules."""
         return Modules()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Norms(Adapter):
-    """Scales and biases of the base's norms; no new ones."""
+    """Scales and biases of the base's existing norms."""
 
     name: str = "norms"
     sites: tuple[str, ...] = (".*",)
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """All norms."""
+        """Return the paths of all norms."""
         return norms_of(paths)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes nothing."""
+        """Build no modules."""
         return Modules()
 
 
 def norms_of(paths: Iterable[str]) -> tuple[str, ...]:
-    """The paths of the model's norms."""
+    """Return the paths of the model's norms."""
     return tuple(path for path in paths if _NORM.fullmatch(path))

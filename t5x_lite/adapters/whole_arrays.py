@@ -1,21 +1,18 @@
-"""Modules of whole arrays of the model, and copies that train in their place.
+"""Adapters of whole arrays of the model, and copies of arrays that are trained instead of them.
 
-Modules of whole arrays of the model: masks, sparse differences, differences in a subspace.
+Masks, sparse differences and differences in a subspace change whole arrays. They use no slots:
+`Learner.bind` applies them to the model's arrays in float32, before the cast to the compute dtype.
+Their parameters are at adapters/NAME/PATH, where PATH is the path of the array.
 
-They stand in no slot. `Learner.bind` reads the model's arrays through them, in float32 and before
-the cast; their parameters are at adapters/NAME/PATH, where PATH is the array's own.
-
-The arrays of a model, as adapters that change whole arrays see them.
-
-Copies of the base's arrays that train in their place, while the base stays frozen.
+Copies of the base's arrays are trained while the base is frozen.
 
     layers(last=2)                     the two highest layers of each stack
-    layers(only=(0, 5))                layers 0 and 5; a decoder's come after the encoder's
+    layers(only=(0, 5))                layers 0 and 5; decoder layers come after encoder layers
     copy("model/embedding", ".*/norm") arrays by their paths
 
-A copy W' is stored as its difference from the base, W' - W, which begins as 0: so it fits whatever
-base `--init` brings, it is a sum in the algebra of deltas, and a decay of weights draws it to the
-base and not to 0. The sum is made in float32, before the cast to the compute dtype.
+A copy W' is stored as its difference from the base, W' - W, which starts as 0. So it fits the base
+of any `--init`, it is additive in the algebra of deltas, and weight decay pulls it to the base
+instead of to 0. The sum is computed in float32, before the cast to the compute dtype.
 """
 
 import dataclasses
@@ -42,7 +39,7 @@ from t5x_lite.nn.bind import split
 _LAYERS = "layers"
 
 Rows = tuple[int, ...] | None
-"""Numbers of the layers within their stack; None of an array that is no stack."""
+"""Layer numbers within their stack; None for an array that is not stacked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +47,8 @@ class Leaf:
     """An array of the model.
 
     Attributes:
-      shape: its shape.
-      axes: its logical axes.
+      shape: shape of the array.
+      axes: logical axes of the array.
     """
 
     shape: tuple[int, ...]
@@ -59,31 +56,27 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """Its number of entries."""
+        """Number of entries."""
         return math.prod(self.shape)
 
     @property
     def rows(self) -> tuple[int, tuple[int, ...]]:
-        """Its number of layers, 1 of an array that is not stacked, and the shape of one."""
+        """Number of layers, 1 if the array is not stacked, and the shape of one layer."""
         return (self.shape[0], self.shape[1:]) if self.is_stacked else (1, self.shape)
 
     @property
     def is_stacked(self) -> bool:
-        """Whether its first axis is that of layers."""
+        """True if the first axis is the layer axis."""
         return self.axes[:1] == (_LAYERS,)
 
     @property
     def all_rows(self) -> Rows:
-        """All of its layers."""
+        """Numbers of all layers; None if the array is not stacked."""
         return tuple(range(self.shape[0])) if self.is_stacked else None
 
 
 def arrays_of(model: nnx.Module) -> dict[str, Leaf]:
-    """The model's arrays by path.
-
-    Args:
-      model: shapes are enough.
-    """
+    """Return the arrays of a model, or their shapes, by path."""
     _, params, axes = split(model)
     names = trees.flatten(axes)
     return {
@@ -92,7 +85,7 @@ def arrays_of(model: nnx.Module) -> dict[str, Leaf]:
 
 
 def table_of(model: nnx.Module) -> tuple[str, Leaf] | None:
-    """Path and array of the table of token embeddings; None of a model that has none."""
+    """Return path and array of the token embedding; None if the model has none."""
     tables = {p: leaf for p, leaf in arrays_of(model).items() if leaf.axes == ("vocab", "embed")}
     return next(iter(tables.items()), None)
 
@@ -100,10 +93,10 @@ def table_of(model: nnx.Module) -> tuple[str, Leaf] | None:
 MODEL = "model/"
 EVERYWHERE = (".*",)
 _MOST = 1 << 31
-"""Entries of an array: places are int32 numbers."""
+"""Limit of an array's entries, because indices are int32."""
 
 MOST_ROUNDS = 1000
-"""Maximum rounds of a method: each is a training of its own."""
+"""Maximum rounds of a method; each round is a separate training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,8 +104,8 @@ class ArrayAdapter(Adapter):
     """Base of the adapters that change whole arrays.
 
     Attributes:
-      sites: not to be set: `targets` says which arrays.
-      targets: their paths, or regular expressions that match them, as "model/encoder/.*/kernel".
+      sites: not to be set, because `targets` selects the arrays.
+      targets: paths, or regular expressions that match them, such as "model/encoder/.*/kernel".
     """
 
     sites: tuple[str, ...] = EVERYWHERE
@@ -121,16 +114,16 @@ class ArrayAdapter(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != EVERYWHERE:
-            raise InputError("it has no sites: targets says which arrays it changes")
+            raise InputError("sites cannot be set here: targets selects the arrays to change")
         if not self.targets:
             raise InputError("targets names no array: give it paths, targets=('model/...',)")
         check_patterns("targets", self.targets)
 
     def leaves(self, model: nnx.Module) -> dict[str, Leaf]:
-        """The arrays that `targets` means, by path in the model.
+        """Return the arrays that `targets` selects, by path in the model.
 
         Raises:
-          InputError: a pattern means none, or an array has more entries than int32 counts.
+          InputError: if a pattern matches no array, or an array is too large for int32 indices.
         """
         arrays = arrays_of(model)
         for pattern in self.targets:
@@ -146,34 +139,34 @@ class ArrayAdapter(Adapter):
         for path, leaf in meant.items():
             if leaf.size >= _MOST:
                 raise InputError(
-                    f"adapter {self.name!r}: {MODEL}{path} has {leaf.size} entries, and {_MOST} "
-                    "are counted at most: leave it out by targets"
+                    f"adapter {self.name!r}: {MODEL}{path} has {leaf.size} entries, but the limit "
+                    f"is {_MOST}: exclude it by targets"
                 )
         return meant
 
     def trains_leaves(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Patterns of the parameters of these names, of all arrays."""
+        """Return patterns of the parameters of these names, for all arrays."""
         return tuple(rf"{ADAPTERS}{self.name}/(?:.*/)?{name}" for name in names)
 
 
 class ArrayModule(nnx.Module):
-    """What a module has for one array of the model."""
+    """Module of an adapter for one array of the model."""
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """The array in its place.
+        """Return the array that replaces the model's.
 
         Args:
-          base: the model's, in float32.
-          key: of what is drawn in training; None of what is not trained.
+          base: array of the model, in float32.
+          key: random key of a training step; None outside of training.
         """
         raise NotImplementedError
 
     def part(self, shape: tuple[int, ...]) -> Part:
-        """The same as a part of a delta."""
+        """Return the change as a part of a delta."""
         raise NotImplementedError
 
     def penalty(self) -> Array | None:
-        """What is added to the loss in training; None adds nothing."""
+        """Return the term to add to the loss in training, or None."""
         return None
 
 
@@ -182,8 +175,8 @@ class ArrayModules(Modules):
 
     Args:
       leaves: path in the model -> array.
-      make: (path, array) -> its module; None leaves the array out.
-      exclusive: whether they are masks, of which an array has one; others are sums.
+      make: (path, array) -> module of the array; None skips the array.
+      exclusive: True for masks, which an array has only one of; False for sums.
     """
 
     def __init__(
@@ -207,20 +200,20 @@ class ArrayModules(Modules):
             setattr(node, last, module)
 
     def claims(self) -> tuple[str, ...]:
-        """The arrays; none of modules that are sums, of which an array may have several."""
+        """Return the arrays; () for sums, because an array may have several of them."""
         return tuple(MODEL + path for path in self.arrays) if self.exclusive else ()
 
     @property
     def masks_arrays(self) -> bool:
-        """Whether it masks what other modules have made of an array."""
+        """True if it masks an array after other adapters have changed it."""
         return self.exclusive
 
     def copied(self) -> tuple[str, ...]:
-        """Paths in the model of the arrays that it changes."""
+        """Return the paths in the model of the arrays that it changes."""
         return self.arrays
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """The changed arrays in float32."""
+        """Return the changed arrays in float32."""
         changed = {}
         for path in self.arrays:
             own = None if key is None else jax.random.fold_in(key, zlib.crc32(path.encode()))
@@ -228,16 +221,16 @@ class ArrayModules(Modules):
         return changed
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """The changes as parts of a delta, by path in the model."""
+        """Return the changes as parts of a delta, by path in the model."""
         return {path: self.of(path).part(shapes[path]) for path in self.arrays}
 
     def penalty(self) -> Array | None:
-        """The sum of the arrays' penalties."""
+        """Return the sum of the arrays' penalties, or None."""
         each = [found for path in self.arrays if (found := self.of(path).penalty()) is not None]
         return sum(each[1:], start=each[0]) if each else None
 
     def of(self, path: str) -> ArrayModule:
-        """The module of an array."""
+        """Return the module of an array."""
         node: Any = self
         for part in path.split("/"):
             node = getattr(node, part)
@@ -253,9 +246,9 @@ class Copy(Adapter):
     """Copies of arrays of the base.
 
     Attributes:
-      sites: not to be set: `of` says which arrays.
-      of: their paths, or regular expressions that match them, as "model/encoder/.*/kernel".
-      l1: times the mean of |copy - base|, which is added to the loss in training.
+      sites: not to be set, because `of` selects the arrays.
+      of: paths, or regular expressions that match them, such as "model/encoder/.*/kernel".
+      l1: loss weight of the mean of |copy - base| in training.
     """
 
     name: str = "copy"
@@ -269,10 +262,10 @@ class Copy(Adapter):
         check_patterns("of", self.of)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
-        """Makes the differences, which are 0.
+        """Build the differences, which start as 0.
 
         Raises:
-          InputError: there is no pattern, or one means no array of the model.
+          InputError: if there is no pattern, or one matches no array of the model.
         """
         if not self.of:
             raise InputError(
@@ -290,12 +283,12 @@ class Copy(Adapter):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layers(Adapter):
-    """Copies of layers of the base, with all that is in them.
+    """Copies of layers of the base, with all arrays in them.
 
     Attributes:
-      sites: not to be set: `last` or `only` says which layers.
-      last: how many of the highest layers, in each stack.
-      only: their numbers; layers count from 0, a decoder's after the encoder's.
+      sites: not to be set, because `last` or `only` selects the layers.
+      last: number of highest layers, in each stack.
+      only: layer numbers; they count from 0, decoder layers after encoder layers.
     """
 
     name: str = "layers"
@@ -307,13 +300,13 @@ class Layers(Adapter):
         super().__post_init__()
         _check_sites(self, "last or only")
         if self.last is not None and self.only:
-            raise InputError("layers are named by last or by only, and not by both")
+            raise InputError("give either last or only to name layers, not both")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
-        """Makes the differences, which are 0.
+        """Build the differences, which start as 0.
 
         Raises:
-          InputError: there are no such layers, or none are named.
+          InputError: if a layer does not exist, or no layers are named.
         """
         if self.last is None and not self.only:
             raise InputError(f"adapter {self.name!r} names no layer: give it last=2 or only=(0, 1)")
@@ -330,7 +323,7 @@ class Layers(Adapter):
             first, highest = first + num, max(highest, num)
         if self.last is not None and self.last > highest:
             raise InputError(
-                f"adapter {self.name!r}: the stacks have {highest} layers at most: got last "
+                f"adapter {self.name!r}: the stacks have at most {highest} layers: got last "
                 f"{self.last}"
             )
         wrong = [layer for layer in self.only if not 0 <= layer < first]
@@ -341,7 +334,7 @@ class Layers(Adapter):
         return Copies(found)
 
     def _rows(self, num: int, *, first: int) -> tuple[int, ...]:
-        """Which layers of a stack."""
+        """Return the layer numbers to copy within a stack."""
         if self.last is not None:
             return tuple(range(max(0, num - self.last), num))
         return tuple(row for row in range(num) if first + row in self.only)
@@ -349,7 +342,7 @@ class Layers(Adapter):
 
 def _check_sites(adapter: Adapter, named_by: str) -> None:
     if adapter.sites != _EVERYWHERE:
-        raise InputError(f"it has no sites: {named_by} says what is copied")
+        raise InputError(f"sites cannot be set here: {named_by} selects what is copied")
 
 
 def _places(model: nnx.Module) -> dict[int, str]:
@@ -357,11 +350,11 @@ def _places(model: nnx.Module) -> dict[int, str]:
 
 
 class Copies(Modules):
-    """Differences from arrays of the model, at the arrays' own paths.
+    """Differences of arrays of the model, at the paths of the arrays.
 
     Args:
-      arrays: path in the model -> the array, and which of its layers.
-      l1: times the mean of the differences' magnitudes, which is a penalty.
+      arrays: path in the model -> the array, and the numbers of its layers.
+      l1: loss weight of the mean of the differences' magnitudes.
     """
 
     def __init__(self, arrays: "Mapping[str, tuple[Leaf, Rows]]", *, l1: float = 0.0):
@@ -379,7 +372,7 @@ class Copies(Modules):
             setattr(node, last, nnx.Param(jnp.zeros(shape, jnp.float32), logical=leaf.axes))
 
     def claims(self) -> tuple[str, ...]:
-        """The arrays, or each of the layers of one."""
+        """Return the arrays, or the selected layers of each."""
         return tuple(
             f"{_MODEL}{path}" + ("" if row is None else f", layer {row}")
             for path, rows in self.rows
@@ -387,16 +380,11 @@ class Copies(Modules):
         )
 
     def copied(self) -> tuple[str, ...]:
-        """Paths in the model of the arrays that it has copies of."""
+        """Return the paths in the model of the arrays that it copies."""
         return tuple(path for path, _ in self.rows)
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """The copies in float32; of an array with some layers, the others are the model's.
-
-        Args:
-          model: its arrays by path.
-          key: not used.
-        """
+        """Return the copies in float32; layers without a copy are the model's."""
         copies = {}
         for path, rows in self.rows:
             base = model[path].astype(jnp.float32)
@@ -404,7 +392,7 @@ class Copies(Modules):
         return copies
 
     def penalty(self) -> Array | None:
-        """The penalty of l1; None where that is 0."""
+        """Return the penalty of l1; None if l1 is 0."""
         if not self.l1:
             return None
         each = [self._difference(path) for path, _ in self.rows]
@@ -412,11 +400,7 @@ class Copies(Modules):
         return self.l1 * total / sum(x.size for x in each)
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """The differences as parts of a delta, by path in the model.
-
-        Args:
-          shapes: path -> the shape of the model's array.
-        """
+        """Return the differences as parts of a delta, by path in the model."""
         return {
             path: _part(np.asarray(self._difference(path), np.float32), shapes[path], rows)
             for path, rows in self.rows
@@ -432,14 +416,14 @@ class Copies(Modules):
 def _added(
     base: Float[Array, "*axes"], difference: Float[Array, "*rows"], rows: Rows
 ) -> Float[Array, "*axes"]:
-    """The sum, of some layers alone where these are named."""
+    """Return the sum; `rows` selects the layers of the difference."""
     if rows is None or len(rows) == base.shape[0]:
         return base + difference
     return base.at[np.asarray(rows)].add(difference, unique_indices=True, indices_are_sorted=True)
 
 
 def _part(difference: np.ndarray, shape: tuple[int, ...], rows: Rows) -> Part:
-    """The difference as what is added to the whole array."""
+    """Return the difference as an addition to the whole array."""
     if rows is None or len(rows) == shape[0]:
         return Dense(difference)
     whole = np.zeros(shape, np.float32)

@@ -1,17 +1,17 @@
-"""The base of a checkpoint that holds the trained part alone.
+"""The base of a checkpoint that holds only the trained parameters.
 
-A run that freezes what `init` gave it saves the rest, and names the frozen arrays in
-files/base.json, each with a digest of its numbers:
+If a run freezes parameters that `init` loaded, it saves only the others. The frozen arrays are
+listed in files/base.json, each with a digest of its values:
 
     {"version": 1,
-     "checkpoint": "/runs/t5/checkpoints/2000",         # where the base was
-     "relative": "../../../t5/checkpoints/2000",        # the same, from the step that says it
-     "digest": "5d41402a...",                           # of all arrays below
+     "checkpoint": "/runs/t5/checkpoints/2000",         # absolute path of the base at that time
+     "relative": "../../../t5/checkpoints/2000",        # path relative to this checkpoint directory
+     "digest": "5d41402a...",                           # digest of all arrays below
      "arrays": {"model/encoder/...": {"path": "model/encoder/...", "digest": "9f86d0818c5e2a11"}}}
 
-The base may be of another dtype or imported anew, and be on other devices: digests are of the
-float32 numbers. Whoever reads the step finds the base where it was, or by a link `base` in the work
-directory or beside the step. A base may have a base itself.
+Digests are computed from the float32 values. So the base may have another dtype or device layout,
+and it may be imported again. A reader looks for the base at the recorded path, or at a link `base`
+in the work directory or next to the checkpoint directory. A base may itself have a base.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from t5x_lite.core.trees import Array
 
 BASE_FILE = "base.json"
 LINK = "base"
-"""What stands in a work directory, or beside a step, for a base that has moved."""
+"""Name of a link to a base that has moved, in a work directory or next to a checkpoint."""
 
 _VERSION = 1
 
@@ -44,7 +44,7 @@ _elsewhere: contextvars.ContextVar[str | None] = contextvars.ContextVar("base", 
 
 @contextlib.contextmanager
 def base_at(directory: str | None) -> Iterator[None]:
-    """Looks for bases in a directory alone: `--base DIR`; None looks where they were."""
+    """Look for bases only in a directory (`--base DIR`); None looks at the recorded paths."""
     if directory is not None and not remote.open_path(directory).is_dir():
         raise InputError(f"base {directory}: no such directory")
     token = _elsewhere.set(directory)
@@ -59,8 +59,8 @@ class Leaf:
     """An array of the base.
 
     Attributes:
-      path: its name there.
-      digest: of its float32 numbers, 16 hexadecimal digits; see `digests`.
+      path: path in the base.
+      digest: digest of the float32 values, 16 hexadecimal digits; see `digests`.
     """
 
     path: str
@@ -69,12 +69,12 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """Which arrays a step directory leaves to another checkpoint.
+    """The arrays that a checkpoint directory takes from another checkpoint.
 
     Attributes:
-      checkpoint: the step directory of the base when the run began.
-      relative: the same from a step directory of the run; "" where there is no such way.
-      arrays: our path -> the array there.
+      checkpoint: checkpoint directory of the base when the run started.
+      relative: the same, relative to a checkpoint directory of the run; "" if impossible.
+      arrays: our path -> array of the base.
     """
 
     checkpoint: str
@@ -85,7 +85,7 @@ class Base:
     def of(
         cls, params: Mapping[str, Any], sources: Mapping[str, str], *, base: AnyPath, steps: AnyPath
     ) -> "Base":
-        """A base, with the digests of what was read from it."""
+        """Return a base with the digests of the arrays that were read from it."""
         flat = trees.flatten(params)
         found = digests({path: flat[path] for path in sources})
         where = os.fspath(base) if remote.is_remote(base) else os.path.abspath(base)
@@ -97,7 +97,7 @@ class Base:
 
     @classmethod
     def read(cls, files: Mapping[str, bytes], *, where: object) -> "Base | None":
-        """The base that a step's files name; None of a step that holds everything."""
+        """Return the base in a checkpoint's files, or None if the checkpoint holds all arrays."""
         if BASE_FILE not in files:
             return None
         try:
@@ -118,7 +118,7 @@ class Base:
             ) from error
 
     def content(self) -> bytes:
-        """The file."""
+        """Return the content of base.json."""
         leaves = {path: dataclasses.asdict(leaf) for path, leaf in sorted(self.arrays.items())}
         return json.dumps(
             {
@@ -133,19 +133,19 @@ class Base:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the arrays' paths and digests: equal for equal bases."""
+        """SHA-256 of the arrays' paths and digests; equal bases have equal digests."""
         lines = (f"{path} {leaf.digest}\n" for path, leaf in sorted(self.arrays.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def rest(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """A nested dict without what is left to the base."""
+        """Return a nested dict without the arrays of the base."""
         return trees.partition(tree, lambda path, _: path not in self.arrays)[0]
 
     def candidates(self, step_directory: AnyPath) -> Iterator[AnyPath]:
-        """The directories in which the base may be, one after the other.
+        """Yield the directories where the base may be, in order of priority.
 
-        In a work directory it is the step of the recorded number, or else the newest. A directory
-        that `base_at` gives is the only one, but for the steps that are in it.
+        In a work directory it is the step with the recorded number, or else the newest. If
+        `base_at` sets a directory, it is the only candidate, except for checkpoints inside it.
         """
         elsewhere = _elsewhere.get()
         if elsewhere is not None and not _is_inside(step_directory, elsewhere):
@@ -162,23 +162,23 @@ class Base:
             yield remote.open_path(os.path.normpath(step / self.relative))
 
     def missing(self, step_directory: AnyPath) -> InputError:
-        """The error that says where the base should be."""
+        """Return the error for a base that was not found."""
         elsewhere = _elsewhere.get()
         if elsewhere is not None and not _is_inside(step_directory, elsewhere):
             return InputError(
-                f"checkpoint {step_directory} holds the trained part alone, and {elsewhere} holds "
-                f"no checkpoint: its base was {self.checkpoint}"
+                f"checkpoint {step_directory} holds only the trained parameters, and {elsewhere} "
+                f"holds no checkpoint; its base was {self.checkpoint}"
             )
         work = step_directory.parent
         work = work.parent if work.name == "checkpoints" else work
         return InputError(
-            f"checkpoint {step_directory} holds the trained part alone, and its base "
-            f"{self.checkpoint} is not there: put it back, or put it or a link to it at "
+            f"checkpoint {step_directory} holds only the trained parameters, and its base "
+            f"{self.checkpoint} is missing: restore it, or put it or a link to it at "
             f"{work / LINK}"
         )
 
     def other(self, found: Mapping[str, Any]) -> str | None:
-        """The first array, by its path in the base, that is another one; None where none is."""
+        """Return the path in the base of the first array that differs, or None if all are equal."""
         for path, digest in digests(found).items():
             if digest != self.arrays[path].digest:
                 return self.arrays[path].path
@@ -186,7 +186,7 @@ class Base:
 
 
 def _is_inside(step_directory: AnyPath, directory: str) -> bool:
-    """Whether a step is a directory or one in it."""
+    """Return whether a checkpoint directory is a directory or inside it."""
     step, above = os.fspath(step_directory), directory
     if remote.is_remote(step_directory) != remote.is_remote(remote.open_path(directory)):
         return False
@@ -197,10 +197,10 @@ def _is_inside(step_directory: AnyPath, directory: str) -> bool:
 
 
 def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Digests of arrays: 64 bits of the float32 numbers and their places, and of the shape.
+    """Return digests of arrays: 64 bits computed from float32 values, their indices and the shape.
 
-    They are sums of hashes, so they are the same however an array is divided among devices. They
-    tell a mistake, and not an attack.
+    Digests are sums of hashes, so they do not depend on the sharding. They detect mistakes, not
+    attacks.
     """
     lanes = jax.device_get(_all_lanes(list(arrays.values())))
     found = {}
@@ -216,7 +216,7 @@ def _all_lanes(arrays: list[Array]) -> list[Array]:
 
 
 def _lanes(array: Float[Array, "*axes"]) -> UInt32[Array, " 2"]:
-    """Two sums, modulo 2^32, of hashes of a number's bits and its place."""
+    """Return two sums, modulo 2^32, of hashes of each value's bits and index."""
     bits = jax.lax.bitcast_convert_type(array, jnp.uint32)
     place, stride = jnp.zeros((), jnp.uint32), 1
     for axis in reversed(range(array.ndim)):
@@ -229,7 +229,7 @@ def _lanes(array: Float[Array, "*axes"]) -> UInt32[Array, " 2"]:
 
 
 def _mixed(x: UInt32[Array, "*axes"]) -> UInt32[Array, "*axes"]:
-    """The last step of MurmurHash3, 32 bits (Appleby 2011)."""
+    """Apply the last step of MurmurHash3, 32 bits (Appleby 2011)."""
     x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
     return x ^ (x >> 16)

@@ -1,20 +1,24 @@
-r"""Which weights of a checkpoint become ours, for fine-tuning from them.
+r"""Rules that select which weights of a checkpoint initialize a run.
 
     Init(checkpoint="work/bert")                                  # the usual case
-    Init(checkpoint="work/bert", take=("model", "heads/mlm"))     # these parts alone
-    Init(checkpoint="work/bert", fresh=("heads/classifier",))     # this one begins anew
+    Init(checkpoint="work/bert", take=("model", "heads/mlm"))     # only these parts
+    Init(checkpoint="work/bert", fresh=("heads/classifier",))     # this part is newly initialized
     Init(checkpoint="work/t5", rename=(r"model/encoder/(.*) -> model/\1", "model/decoder/.* ->"))
 
-A part is what stands at the beginning of a path: model, heads/mlm, objective. Parts come by their
-names. The model must be the same. A head comes along where the checkpoint has it, and begins anew
-where it has not; a tower (towers/passage) that the checkpoint lacks begins as its model, and its
-adapters (adapters/NAME/towers/passage) begin as those of the model; what the
-objective needs besides comes from a run with the same objective. Whatever else is missing or
-unexpected is an error that lists it, and the log says what was left out and what begins anew.
+A part is named by the beginning of its paths: model, heads/mlm, objective. Parts are matched by
+name. The model must be the same. If the checkpoint lacks a part, the default is:
 
-A rename rule is "their path -> our path": a regular expression that must match a whole path, and
-what it becomes, with \1 for its groups; the first rule that matches is used, and a path that none
-matches keeps its name. Nothing behind the arrow leaves the weights out.
+    a head                                               newly initialized
+    a tower (towers/passage)                             the model
+    its adapters (adapters/NAME/towers/passage)          the adapters of the model
+
+Parameters of the objective are loaded only from a run with the same objective. Anything else that
+is missing or unexpected raises an error that lists it. The log lists skipped and newly initialized
+parts.
+
+A rename rule is "their path -> our path". Their path is a regular expression that must match the
+complete path; our path may use its groups as \1. The first matching rule is applied, and paths
+without a match keep their name. An empty right side skips the weights.
 """
 
 import dataclasses
@@ -34,17 +38,17 @@ _OBJECTIVE = "objective"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Init:
-    """The weights that a run begins with.
+    """The weights that a run starts from.
 
     Attributes:
-      checkpoint: a work directory, a step directory or what `t5x-lite import` wrote; "" is a fresh
-        start. `--init DIR` is short for it.
-      step: of a work directory: the number of a step, "best", the one that its run's evaluations
-        found best, or None for the newest.
-      take: parts of the checkpoint that are used, such as model or heads/mlm; none given means all.
-      rename: rules "their path -> our path", where the names differ: see `checkpoints.init`.
-      fresh: parts of ours, or regular expressions that match whole paths, that begin as the seed
-        makes them.
+      checkpoint: a work directory, a checkpoint directory or the output of `t5x-lite import`; ""
+        uses random weights. `--init DIR` is short for it.
+      step: a step of a work directory: a number, "best" for the best of the run's evaluations, or
+        None for the newest.
+      take: parts of the checkpoint to use, such as model or heads/mlm; () means all.
+      rename: rules "their path -> our path" for names that differ; see `checkpoints.init`.
+      fresh: parts of ours, or regular expressions that match complete paths, to initialize randomly
+        from the seed.
     """
 
     checkpoint: str = ""
@@ -59,18 +63,18 @@ class Init:
             for name in ("step", "take", "rename", "fresh"):
                 if (value := getattr(self, name)) not in (None, ()):
                     raise InputError(
-                        f"init.{name} {value} is of the checkpoint that --init names, which is "
-                        "not set"
+                        f"init.{name} {value} needs a checkpoint, but init.checkpoint is not set; "
+                        "pass --init DIR"
                     )
         self.rules()
 
     def rules(self, bare: Collection[str] = ()) -> "InitRules":
-        """Return the rules by which weights are taken, renamed or begun anew."""
+        """Return the rules that select, rename or reinitialize weights."""
         rules = InitRules.of(take=self.take, rename=self.rename, fresh=self.fresh, by_part=True)
         return dataclasses.replace(rules, bare=tuple(bare))
 
     def keeps(self, part: str, paths: Collection[str]) -> bool:
-        """Whether a part of the checkpoint comes along under its own name."""
+        """Return whether a part of the checkpoint is loaded under its own name."""
         if any(trees.covers(entry, part) for entry in self.fresh):
             return False
         taken = not self.take or any(trees.covers(entry, part) for entry in self.take)
@@ -79,13 +83,14 @@ class Init:
 
 @dataclasses.dataclass(frozen=True)
 class InitRules:
-    """Which saved weights initialise which of ours.
+    """A mapping from saved weights to the weights that they initialize.
 
     Attributes:
-      rename: (pattern, replacement) pairs; "" as the replacement leaves a path out.
-      fresh: parts and patterns of our paths that begin anew.
-      take: parts of the checkpoint that are used; none given means all.
-      by_part: whether heads and objectives that one side alone has are left out or begin anew.
+      rename: (pattern, replacement) pairs; the replacement "" skips a path.
+      fresh: parts and patterns of our paths that are newly initialized.
+      take: parts of the checkpoint to use; () means all.
+      by_part: True if heads and objectives may exist on one side only; then they are skipped or
+        newly initialized.
       bare: parts without parameters, which `take` and `fresh` may name.
     """
 
@@ -104,14 +109,14 @@ class InitRules:
         take: Sequence[str] = (),
         by_part: bool = False,
     ) -> "InitRules":
-        """Reads the fields of an `Init`."""
+        """Parse the fields of an `Init`."""
         pairs = []
         for rule in rename:
             pattern, arrow, replacement = (part.strip() for part in rule.partition(_ARROW))
             if not arrow or not pattern:
                 raise InputError(
                     f'init.rename {rule!r} must be "their path -> our path", or "their path ->" '
-                    "to leave weights out"
+                    "to skip weights"
                 )
             _check(pattern, replacement, where=f"init.rename {rule!r}")
             pairs.append((pattern, replacement))
@@ -123,7 +128,7 @@ class InitRules:
     def sources(
         self, saved: Iterable[str], wanted: Iterable[str], *, optional: Collection[str] = ()
     ) -> dict[str, str]:
-        """Which saved path initialises each path of ours."""
+        """Return {our path: saved path that initializes it}."""
         wanted = list(wanted)
         renamed = self._all_renamed(list(saved))
         renamed |= _of_towers(wanted, renamed)
@@ -150,7 +155,7 @@ class InitRules:
         return {path: renamed[path] for path in needed}
 
     def _all_renamed(self, saved: Sequence[str]) -> dict[str, str]:
-        """Our name -> their path, of the paths that are used."""
+        """Return {our path: their path} for all paths that are used."""
         for entry in self.take:
             if not any(trees.covers(entry, path) for path in (*saved, *self.bare)):
                 raise InputError(
@@ -175,11 +180,11 @@ class InitRules:
         return renamed
 
     def _not_taken(self, path: str) -> bool:
-        """Whether a path of ours is of a part that is not taken."""
+        """Return whether a path of ours belongs to a part that is not taken."""
         return bool(self.take) and not any(trees.covers(entry, path) for entry in self.take)
 
     def renamed(self, path: str) -> str | None:
-        """Our name of a saved path; None where it is left out."""
+        """Return our name of a saved path, or None if it is skipped."""
         for pattern, replacement in self.rename:
             match = patterns.groups(pattern, path)
             if match:
@@ -188,21 +193,21 @@ class InitRules:
 
 
 def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]) -> str:
-    """Name the parts that were left out of a checkpoint or begin anew; "" if there are none."""
+    """Return a text that lists skipped and newly initialized parts, or ""."""
     used = set(sources.values())
     left = _parts(path for path in saved if path not in used)
     anew = _parts(path for path in wanted if path not in sources)
     phrases = []
     if anew:
-        phrases.append(f"{', '.join(anew)} {'begins' if len(anew) == 1 else 'begin'} anew")
+        phrases.append(f"{', '.join(anew)} {'is' if len(anew) == 1 else 'are'} newly initialized")
     if left:
-        stays = "stays" if len(left) == 1 else "stay"
-        phrases.append(f"{', '.join(left)} of the checkpoint {stays} behind")
+        stays = "is" if len(left) == 1 else "are"
+        phrases.append(f"{', '.join(left)} of the checkpoint {stays} not used")
     return "; ".join(phrases)
 
 
 def part_of(path: str) -> str:
-    """The part that a path is of: model, objective, heads/mlm, or adapters/NAME/towers/passage."""
+    """Return the part of a path: model, objective, heads/mlm, or adapters/NAME/towers/passage."""
     first, _, rest = path.partition("/")
     if (own := tower_of(path)) is not None and first != "towers":
         return f"{part_of(own[1])}/towers/{own[0]}"
@@ -210,7 +215,7 @@ def part_of(path: str) -> str:
 
 
 def _of_towers(wanted: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Our paths of towers that a checkpoint lacks -> their paths of the model."""
+    """Return {our path in a tower that the checkpoint lacks: their path in the model}."""
     there = {part_of(path) for path in renamed}
     found = {}
     for path in wanted:
@@ -225,7 +230,7 @@ def _parts(paths: Iterable[str]) -> list[str]:
 
 
 def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
-    """Parts but the model that one side alone has, and objectives that have nothing in common."""
+    """Return parts that exist on one side only, and objectives without a shared path."""
     ours, theirs = set(needed), set(renamed)
     alone = {*map(part_of, ours)} ^ {*map(part_of, theirs)}
     if not any(part_of(path) == _OBJECTIVE for path in ours & theirs):
@@ -234,13 +239,13 @@ def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
 
 
 def _check(pattern: str, replacement: str | None = None, *, where: str) -> None:
-    """Refuses what is not a regular expression, and a replacement that names groups it has not."""
+    """Raise InputError for an invalid regular expression, or a replacement with unknown groups."""
     try:
         if replacement is None:
             patterns.check(where, pattern)
             return
         patterns.check_groups(where, pattern)
-        # Behind "|" an empty text matches every pattern, with all of its groups.
+        # With "|" at its end a pattern matches the empty text, and all its groups exist.
         match = re.compile(f"(?:{pattern})|").fullmatch("")
         assert match is not None
         match.expand(replacement)

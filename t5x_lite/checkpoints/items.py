@@ -1,14 +1,11 @@
-"""What Orbax writes into a step directory and reads from it.
+"""Writer and reader of the items of a checkpoint directory: Orbax arrays and plain files.
 
-What Orbax writes into a step directory and reads from it: arrays, and small files as they are.
+Each item has its own Orbax handler, so params/ can be read separately. Arrays are restored onto the
+reader's devices, independent of the number of processes that wrote them.
 
-Orbax's handlers are used one by one, so that a directory params/ can be read where it stands, and
-each array is placed on the devices of who reads it, whatever the number of processes that wrote it.
-
-Parameters in Orbax's format, written and read one array at a time.
-
-`t5x_lite.checkpoints.reading` saves what is in memory anyway. Import and export do not need the
-whole model there: a LazyArray is made, written and forgotten before the next one.
+`write_params` and `lazy_params` handle one array at a time, so import and export need not hold a
+complete model in memory: a LazyArray is computed, written and freed before the next one.
+`checkpoints.saving` saves arrays that are in memory anyway.
 """
 
 import contextlib
@@ -36,14 +33,14 @@ from t5x_lite.core.remote import AnyPath, absolute, files_below
 from t5x_lite.core.trees import LazyArray
 
 _CHUNK_BYTES = 1 << 27
-"""What is compressed at a time, and decompressed by who reads a part of an array."""
+"""Size of a chunk, the unit of compression; reading a slice decompresses whole chunks."""
 
 
 class _OneAtATime(ocp.type_handlers.NumpyHandler):
-    """Writes lazy arrays, each made after the one before it is on disk."""
+    """Writer of lazy arrays; each is computed after the previous one is on disk."""
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
-        """Writes all and returns nothing to wait for."""
+        """Write all arrays; return no pending commits."""
         for value, info, arg in zip(values, infos, args, strict=True):
             for commit in await super().serialize([value.read()], [info], [arg]):
                 commit.result()
@@ -51,8 +48,8 @@ class _OneAtATime(ocp.type_handlers.NumpyHandler):
 
 
 def write_params(directory: Path, arrays: Mapping[str, LazyArray]) -> None:
-    """Writes parameters as `checkpoints.restore_params` reads them."""
-    # jax.Array is registered as well because Orbax warns of a registry without it.
+    """Write parameters in the format that `checkpoints.restore_params` reads."""
+    # jax.Array is registered because Orbax warns about a registry without it.
     registry = ocp.type_handlers.create_type_handler_registry(
         (LazyArray, _OneAtATime(deepcopy_host_arrays=False)),
         (jax.Array, ocp.type_handlers.ArrayHandler()),
@@ -72,7 +69,7 @@ def write_params(directory: Path, arrays: Mapping[str, LazyArray]) -> None:
 def write_step(
     directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
 ) -> None:
-    """Write a step directory: files/, params/ and the manifest."""
+    """Write a checkpoint directory: files/, params/ and the manifest."""
     for name, content in files.items():
         path = directory / "files" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +79,7 @@ def write_step(
 
 
 def lazy_params(directory: Path) -> dict[str, LazyArray]:
-    """The parameters in a directory by today's paths, each read when it is asked for."""
+    """Return the parameters in a directory by current path, each read when it is needed."""
     handler = ocp.PyTreeCheckpointHandler()
     where = absolute(directory)
 
@@ -117,11 +114,11 @@ def lazy_params(directory: Path) -> dict[str, LazyArray]:
 
 
 def check_chunks(path: str, leaf: Any) -> None:
-    """Refuses an array whose chunks are larger than itself: one is allocated before it is read."""
+    """Raise ValueError if chunks are larger than their array, before a chunk is allocated."""
     chunk = getattr(getattr(leaf, "storage", None), "chunk_shape", None) or ()
     shape = getattr(leaf, "shape", None) or ()
     if math.prod(chunk) > max(1, math.prod(shape)):
-        raise ValueError(f"{path} has shape {tuple(shape)}, and chunks of {tuple(chunk)}")
+        raise ValueError(f"{path} has shape {tuple(shape)}, but chunks of {tuple(chunk)}")
 
 
 def _unreadable(directory: Path, error: Exception) -> InputError:
@@ -129,7 +126,7 @@ def _unreadable(directory: Path, error: Exception) -> InputError:
 
 
 TIMEOUT_SECONDS = 1200
-"""How long the processes wait for each other in a save; Orbax's default as well."""
+"""Timeout for processes that wait for each other in a save, in seconds; Orbax's default."""
 
 _ORBAX_MARK = "commit_success.txt"
 
@@ -139,8 +136,8 @@ class FilesSave(ocp.args.CheckpointArgs):
     """Files to save: relative path -> content.
 
     Attributes:
-      item: written by the first process.
-      own: written by this process; no other process has these names.
+      item: files that the first process writes.
+      own: files that this process writes; no other process has these names.
     """
 
     item: Mapping[str, bytes]
@@ -148,10 +145,10 @@ class FilesSave(ocp.args.CheckpointArgs):
 
 
 class FilesHandler(ocp.CheckpointHandler):
-    """Saves small files as they are, so that a person can read a step directory."""
+    """Orbax handler that saves small files unchanged, so that people can read them."""
 
     def save(self, directory: epath.Path, args: FilesSave) -> None:
-        """Writes the files; parents are made."""
+        """Write the files and create their parent directories."""
         first = jax.process_index() == 0
         for name, content in {**(args.item if first else {}), **args.own}.items():
             path = directory / name
@@ -159,7 +156,7 @@ class FilesHandler(ocp.CheckpointHandler):
             path.write_bytes(content)
 
     def restore(self, directory: epath.Path, args: Any = None) -> dict[str, bytes]:
-        """Reads all files below the directory."""
+        """Read all files below the directory."""
         del args
         return read_files(directory)
 
@@ -168,9 +165,9 @@ ocp.args.register_with_handler(FilesHandler, for_save=True, for_restore=True)(Fi
 
 
 def checkpointer(timeout: int = TIMEOUT_SECONDS) -> ocp.AsyncCheckpointer:
-    """Writes a step directory's params, optimizer and files in the background.
+    """Return a checkpointer that writes params, optimizer and files in the background.
 
-    A step directory has its name when it is whole, and all processes know of it then.
+    A checkpoint directory gets its final name when it is complete on all processes.
     """
     return ocp.AsyncCheckpointer(
         ocp.CompositeCheckpointHandler(
@@ -183,7 +180,7 @@ def checkpointer(timeout: int = TIMEOUT_SECONDS) -> ocp.AsyncCheckpointer:
 
 
 def read_files(directory: AnyPath) -> dict[str, bytes]:
-    """All files below a directory but Orbax's own, by relative path; none where it is missing."""
+    """Read all files below a directory except Orbax's, by relative path; {} if it is missing."""
     if not directory.is_dir():
         return {}
     files = {}
@@ -195,7 +192,7 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
 
 
 def saved_leaves(directory: AnyPath) -> dict[str, Any]:
-    """The arrays of an item: today's path -> Orbax's metadata, with shape and dtype."""
+    """Return the arrays of an item: current path -> Orbax's metadata, with shape and dtype."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         metadata: Any = handler.metadata(absolute(directory))
@@ -209,8 +206,8 @@ def saved_leaves(directory: AnyPath) -> dict[str, Any]:
 
 
 def restore_item(directory: AnyPath, abstract: Any) -> Any:
-    """An item, such as params/, onto shapes, dtypes and shardings."""
-    # Not a Checkpointer, which warns that params/ by itself has no metadata of a whole step.
+    """Restore an item, such as params/, onto shapes, dtypes and shardings."""
+    # A Checkpointer would warn that params/ lacks the metadata of a complete step.
     handler = ocp.StandardCheckpointHandler()
     try:
         with _ignoring_late_reads():
@@ -227,13 +224,13 @@ def restore_item(directory: AnyPath, abstract: Any) -> Any:
 
 
 def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
-    """Today's path of each array of an item -> the path that it was saved with."""
+    """Return {current path: path at saving time} for each array of an item."""
     paths = trees.flatten(handler.metadata(absolute(directory)).tree)
     return {today: path for path, today in renames.current_paths(paths).items()}
 
 
 def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Some arrays of an item by path; the others are not read."""
+    """Restore selected arrays of an item by path; others are not read."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         with _ignoring_late_reads():
@@ -260,7 +257,7 @@ def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, A
 def _replaced(
     tree: Mapping[str, Any], leaves: Mapping[str, Any], other: Any, prefix: str = ""
 ) -> dict[str, Any]:
-    """A tree with other leaves, by path; empty dicts stay, because Orbax compares structures."""
+    """Return a tree with replaced leaves; empty dicts are kept, as Orbax compares structures."""
     return {
         key: _replaced(value, leaves, other, f"{prefix}{key}/")
         if isinstance(value, Mapping)
@@ -284,10 +281,10 @@ def _on_device(leaf: Any) -> Any:
 
 @contextlib.contextmanager
 def quiet_saving() -> Iterator[None]:
-    """Keeps off standard error what Orbax's threads tell of a save that fails, each by itself.
+    """Suppress the errors that Orbax's threads print to standard error about a failed save.
 
-    Whoever waits for the save is given the error. What other writes find after the first has failed
-    may come as late as the end of the process, so that is held back for good.
+    The caller who waits for the save gets the error. Later writes may fail as late as the end of
+    the process, so the filter for their errors is never removed.
     """
     logger = logging.getLogger("absl")
     logger.addFilter(_is_not_orbax)
@@ -305,15 +302,15 @@ def _is_not_orbax(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _ignoring_late_reads() -> Iterator[None]:
-    """After one read has failed, keeps off standard error that the others find no event loop."""
+    """Suppress "Event loop is closed" errors of parallel reads after one read has failed."""
     report = sys.unraisablehook
     sys.unraisablehook = _Unraisable(report)
     yield
-    sys.unraisablehook = report  # not after an error: the other reads may still end
+    sys.unraisablehook = report  # kept after an error, because other reads may still be running
 
 
 class _Unraisable:
-    """Reports errors that nobody can catch, but not that a closed event loop was called."""
+    """Hook for uncatchable errors that ignores calls of a closed event loop."""
 
     def __init__(self, report: Callable[[Any], object]):
         self._report = report

@@ -1,26 +1,26 @@
-"""The manifest of a step directory: the size and the SHA-256 of each of its files.
+"""The manifest of a checkpoint directory: size and SHA-256 of each of its files.
 
     work/run/checkpoints/200/manifest.json
 
     {"version": 1, "process": 0, "processes": 1, "step": 200,
      "files": {"params/_METADATA": {"size": 1423, "sha256": "9f86d0..."}, ...},
-     "sha256": "60303a..."}        # of the manifest itself, without this field
+     "sha256": "60303a..."}        # digest of the manifest itself, without this field
 
-It is written when everything else is there and on the disk, and appears whole: a step directory
-without one is no checkpoint. Of several processes, each writes a manifest of the files that it
-wrote itself (manifest.process_1.json, ...), and all of them must be there. A file that the
-manifests do not name is not looked at. A directory named checkpoints/30 whose manifest says step 20
-is damaged: it was copied or renamed. Elsewhere, and under a name that is no number, a step may be
-called what its owner likes. Imported weights have no step, nor have manifests of before.
+It is written atomically after all other files are on disk. A directory without a manifest is not a
+checkpoint. If there are several processes, each writes a manifest of the files it wrote
+(manifest.process_1.json, ...), and all manifests must exist. Files in no manifest are ignored. A
+directory named checkpoints/30 with step 20 in its manifest counts as damaged, because it was copied
+or renamed. Elsewhere, and with a name that is not a number, a checkpoint may have any name. The
+manifests of imported weights, and older manifests, have no step.
 
-Where a signal ends the run, files that are not hashed yet have their sizes alone, and the manifest
-says "hurried". In a bucket nothing is hashed and no byte is read: what the store says of all the
-objects goes into one manifest, which the first process writes, and is compared later on.
+If a signal ends the run, files that are not hashed yet have only their sizes, and the manifest has
+"hurried". In a bucket no file is hashed or read: the first process writes one manifest of all
+objects with the store's metadata, which later checks compare.
 
     "hurried": true, "files": {"params/d/9ec6": {"size": 4096}}
     "files": {"params/d/9ec6": {"size": 4096, "crc32c": "yZRlqg=="}}      # Google Cloud Storage
 
-`write` also makes a checkpoint of a directory that was saved before there were manifests:
+`write` also upgrades a directory that was saved without a manifest:
 
     python -c "from t5x_lite.checkpoints import manifest as m; m.write('work/run/checkpoints/200')"
 """
@@ -42,14 +42,14 @@ from t5x_lite.core.remote import AnyPath
 
 MANIFEST_FILE = "manifest.json"
 DIRECTORY = "checkpoints"
-"""Where a work directory has its steps; there, a name of digits is the step's number."""
+"""Folder of a work directory's checkpoints; a name of digits in it is the step number."""
 
 _VERSION = 1
 _BLOCK_BYTES = 1 << 20
 _THREADS = 4
 _OF_A_PROCESS = re.compile(r"(?:.*\.)?process_(\d+)")
 _MANIFESTS = re.compile(r"manifest(\.process_\d+)?\.json|\.manifest\..*")
-"""Manifests, and those that another process is about to give their names."""
+"""Manifests, and temporary files that another process will rename to manifests."""
 
 
 def _never() -> bool:
@@ -64,12 +64,12 @@ def write(
     processes: int = 1,
     hurried: Callable[[], bool] = _never,
 ) -> None:
-    """Writes the manifest of the files that one process wrote; all of them must be complete.
+    """Write the manifest of the files that one process wrote, which must be complete.
 
-    In a bucket the first process writes that of all files, and the others write none. On a disk,
-    hashing takes one core, about 1.5 GB/s where the processor has SHA instructions, and leaves the
-    interpreter to other threads. The files, their directories and the manifest are on the disk when
-    this returns: a machine that loses its power afterwards keeps the checkpoint.
+    In a bucket the first process writes the manifest of all files, and the others write none. On a
+    disk, hashing uses one core, at about 1.5 GB/s with SHA instructions, and releases the GIL. When
+    this returns, the files, their directories and the manifest are flushed to disk, so they survive
+    a loss of power.
     """
     directory = remote.open_path(step_directory)
     number = {} if step is None else {"step": step}
@@ -101,7 +101,7 @@ def write(
 
 
 def add(step_directory: str | os.PathLike[str], name: str) -> None:
-    """Adds a file of the first process to a manifest, which has appeared since or was replaced."""
+    """Add a new or replaced file of the first process to a manifest."""
     directory = remote.open_path(step_directory)
     content = _read(directory, 0)
     del content["sha256"]
@@ -115,16 +115,16 @@ def add(step_directory: str | os.PathLike[str], name: str) -> None:
 
 
 def _put(directory: AnyPath, content: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Writes a manifest once some of its files are on the disk, and waits until it is as well."""
+    """Write a manifest after flushing the named files to disk, and flush it too."""
     _sync(directory, names)
-    # No line break at the end: what is cut there is not JSON any more.
+    # No newline at the end, so any truncation makes the JSON invalid.
     text = json.dumps({**content, "sha256": _own_digest(content)}, indent=1)
     remote.write_whole(directory / _file_name(content["process"]), text.encode())
     _sync(directory, [])
 
 
 def _sync(directory: AnyPath, names: Iterable[str]) -> None:
-    """Waits until files and the directories that name them are on the disk; a no-op in a bucket."""
+    """Flush files and their directories to disk; do nothing in a bucket."""
     if remote.is_remote(directory):
         return
     top = os.path.abspath(directory)
@@ -139,7 +139,7 @@ def _sync(directory: AnyPath, names: Iterable[str]) -> None:
 
 
 def saved_step(step_directory: AnyPath) -> int | None:
-    """The step that a manifest says; None where it says none, or cannot be read."""
+    """Return the step in a manifest, or None if it is missing or unreadable."""
     try:
         return _read(step_directory, 0).get("step")
     except (OSError, ValueError):
@@ -147,7 +147,7 @@ def saved_step(step_directory: AnyPath) -> int | None:
 
 
 def is_hurried(step_directory: AnyPath) -> bool:
-    """Whether a signal came before all files of a step were hashed; False of a damaged manifest."""
+    """Return whether a signal came before all files were hashed; False for a damaged manifest."""
     try:
         first = _read(step_directory, 0)
         others = (_read(step_directory, process) for process in range(1, first["processes"]))
@@ -157,18 +157,18 @@ def is_hurried(step_directory: AnyPath) -> bool:
 
 
 def is_complete(step_directory: AnyPath) -> bool:
-    """Whether the manifests of all processes are there; what they say is not looked at."""
+    """Return whether the manifests of all processes exist; their contents are not checked."""
     try:
         processes = _read(step_directory, 0)["processes"]
     except FileNotFoundError:
         return False
     except ValueError:
-        return True  # one was written; `find_damage` says what is wrong with it
+        return True  # a manifest exists; `find_damage` returns what is wrong with it
     return all(is_written(step_directory, process) for process in range(1, processes))
 
 
 def is_written(step_directory: AnyPath, process: int) -> bool:
-    """Whether the manifest of one process is there."""
+    """Return whether the manifest of one process exists."""
     path = step_directory / _file_name(process)
     return ask_if_remote(path, path.exists)
 
@@ -180,10 +180,10 @@ def find_damage(
     process: int = 0,
     processes: int = 1,
 ) -> str | None:
-    """Compares the files of a step with its manifests.
+    """Compare a checkpoint's files with its manifests; return the first damage, or None.
 
-    In a bucket the first process compares what the store says of its objects, and no byte is read.
-    Files of which the manifest has a SHA-256, because the step was copied from a disk, are read.
+    In a bucket the first process compares the store's metadata without reading any object. Only
+    files with a SHA-256 in the manifest, because they were copied from a disk, are read.
     """
     directory = remote.open_path(step_directory)
     try:
@@ -206,7 +206,7 @@ def find_damage(
             if damage is not None:
                 return damage
         names = [name for name in names if "sha256" in files[name]]
-    # The large files go around, so that every process reads about as much.
+    # Files are assigned in order of size, so that every process reads about as much.
     share = sorted(names, key=lambda name: (-files[name]["size"], name))[process::processes]
 
     def check(name: str) -> str | None:
@@ -218,7 +218,7 @@ def find_damage(
 
 
 def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
-    """Refuses a damaged step."""
+    """Raise InputError if a checkpoint is damaged."""
     directory = remote.open_path(step_directory)
     if not is_complete(directory):
         raise InputError(
@@ -231,7 +231,7 @@ def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
 
 
 def digest(step_directory: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 (hex) of a checkpoint's first manifest, which has one of each file."""
+    """Return the SHA-256 (hex) of a checkpoint's first manifest, which covers all its files."""
     directory = remote.open_path(step_directory)
     try:
         return _own_digest(_read(directory, 0))
@@ -246,7 +246,7 @@ def _file_name(process: int) -> str:
 
 
 def _writer(name: str, processes: int) -> int:
-    """Which process wrote a file: Orbax and data positions say so in a part of the path."""
+    """Return the process that wrote a file, from its path (Orbax's and data positions' names)."""
     for part in name.split("/"):
         match = _OF_A_PROCESS.fullmatch(part)
         if match and int(match.group(1)) < processes:
@@ -255,12 +255,12 @@ def _writer(name: str, processes: int) -> int:
 
 
 def _own_digest(content: Mapping[str, Any]) -> str:
-    """Of a manifest's content, however it is spaced."""
+    """Return the digest of a manifest's content, independent of whitespace."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _describe(path: AnyPath, hurried: Callable[[], bool] = _never) -> dict[str, Any]:
-    """Size and SHA-256 of a file; its size alone where there comes to be no time."""
+    """Return size and SHA-256 of a file, or only its size if `hurried` becomes true."""
     size, digest = 0, hashlib.sha256()
     if hurried():
         return {"size": remote.size_of(path)}
@@ -280,7 +280,7 @@ def _entry(stored: remote.StoredObject) -> dict[str, Any]:
 def _damage_by_metadata(
     directory: AnyPath, parts: set[str] | None, files: Mapping[str, Any]
 ) -> str | None:
-    """The first difference between the objects of a bucket and a manifest, by the store's word."""
+    """Return the first difference between objects and a manifest, from the store's metadata."""
 
     def below(path: AnyPath) -> dict[str, remote.StoredObject]:
         return ask_if_remote(path, lambda: remote.objects_below(path))
@@ -318,7 +318,7 @@ def _difference(path: AnyPath, name: str, saved: Mapping[str, Any]) -> str | Non
         found = ask_if_remote(path, lambda: _describe(path))
     except FileNotFoundError:
         return f"{name} is missing"
-    except PermissionError:  # nothing is wrong with the file
+    except PermissionError:  # this is not damage
         raise
     except OSError as error:
         return f"{name} cannot be read: {error.strerror or error}"
@@ -328,7 +328,7 @@ def _difference(path: AnyPath, name: str, saved: Mapping[str, Any]) -> str | Non
 
 
 def _all_files(directory: AnyPath) -> dict[str, Any]:
-    """Return the files that the manifests of a step name together."""
+    """Return the files in all manifests of a checkpoint."""
     first = _read(directory, 0)
     files = dict(first["files"])
     for process in range(1, first["processes"]):
@@ -337,7 +337,7 @@ def _all_files(directory: AnyPath) -> dict[str, Any]:
 
 
 def _another_step(directory: AnyPath) -> str | None:
-    """The damage of a step directory whose name is another step than its manifest says, or None."""
+    """Return the damage if a directory's name differs from the step in its manifest, or None."""
     path = directory if remote.is_remote(directory) else Path(os.path.abspath(directory))
     if path.parent.name != DIRECTORY or not path.name.isdecimal():
         return None
@@ -359,7 +359,7 @@ def _read(directory: AnyPath, process: int) -> dict[str, Any]:
 
 
 def _check_form(manifest: Any, process: int) -> None:
-    """Raises whatever a manifest of another form leads to."""
+    """Raise an exception if a manifest does not have the required form."""
     _require(manifest["version"] == _VERSION, "another version")
     _require(manifest["process"] == process, "of another process")
     _require(type(manifest["processes"]) is int and manifest["processes"] > process, "processes")

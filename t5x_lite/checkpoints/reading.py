@@ -5,16 +5,17 @@
       optimizer/     the step and the optimizer's state; Orbax
       files/         config.json, vocabulary/, metrics.json, base.json (`checkpoints.base`), and the
                      position in the data: data/position, or data/process_0, data/process_1, ...
-      manifest.json  the step; size and SHA-256 of every file above; see `checkpoint_manifest`
+      manifest.json  the step; size and SHA-256 of every file above; see `checkpoints.manifest`
 
-A step directory is self-contained and may be moved or copied, but that one of a run that freezes
-what `init` gave it leaves this to its base. It is written in the background while
-training goes on: Orbax gives the directory its name when it is whole, then the files are hashed.
-Until the manifest is there it is no checkpoint, and 200.incomplete beside it says that it is being
-written. Imported weights are a step directory without optimizer/, their dtype that of the source.
+A checkpoint directory is self-contained and may be moved or copied. The exception is a run that
+freezes parameters from `init`, which stay in its base. A checkpoint is written in the background
+while training continues. Orbax gives the directory its name when it is complete, and then the files
+are hashed. Without its manifest a directory is not a checkpoint; a file 200.incomplete marks a
+directory that is being written. Imported weights are a checkpoint directory without optimizer/, in
+the dtype of the source.
 
-Here is how a step is found and read; what is read is first compared with the manifest. How training
-saves and resumes is in `checkpoint_saving`.
+This module finds and reads checkpoints; files are compared with the manifest before they are used.
+`checkpoints.saving` saves and resumes.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ from t5x_lite.core.trees import LazyArray
 DIRECTORY = manifest.DIRECTORY
 CONFIG_FILE = "config.json"
 DELTA_FILE = "delta.json"
-"""The file of a step directory that holds a delta; see `inference.delta_files`."""
+"""Name of a checkpoint's file that marks it as a delta; see `inference.delta_files`."""
 METRICS_FILE = "metrics.json"
 VOCABULARY_DIRECTORY = "vocabulary"
 
@@ -53,7 +54,7 @@ _logger = logging.getLogger(__name__)
 
 
 def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -> AnyPath:
-    """The step directory that `--checkpoint DIR` means; what is in it is not yet looked at."""
+    """Return the checkpoint directory for `--checkpoint DIR`; its contents are not checked."""
     directory = remote.open_path(checkpoint)
     if not directory.is_dir():
         remedy = _hub_remedy(str(checkpoint))
@@ -65,7 +66,7 @@ def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -
     parent = directory / DIRECTORY if (directory / DIRECTORY).is_dir() else directory
     steps = saved_steps(parent)
     if not steps and step_directories(parent):
-        manifest.verify(parent / str(step_directories(parent)[-1]))  # says why it is none
+        manifest.verify(parent / str(step_directories(parent)[-1]))  # raises the reason
     if not steps:
         raise InputError(f"checkpoint {checkpoint}: {_remedy(directory, checkpoint)}")
     if step is not None and step not in steps:
@@ -73,7 +74,7 @@ def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -
     newest = step_directories(parent)[-1]
     if step is None and newest != steps[-1]:
         _logger.warning(
-            "checkpoint %s has no manifest, and step %d is used in its place",
+            "checkpoint %s has no manifest; using step %d instead",
             parent / str(newest),
             steps[-1],
         )
@@ -84,7 +85,7 @@ _HUB_NAME = re.compile(r"(?!\.)[\w.-]+(/[\w.-]+)?")
 
 
 def _hub_remedy(name: str) -> str:
-    """Return the rest of an error for a name that a model of the Hugging Face Hub may have."""
+    """Return a hint for an error if a name may be a model of the Hugging Face Hub, else ""."""
     owner, _, model = name.partition("/")
     if not _HUB_NAME.fullmatch(name) or (model and os.path.exists(owner)):
         return ""
@@ -94,7 +95,7 @@ def _hub_remedy(name: str) -> str:
 
 
 def _remedy(directory: AnyPath, name: object) -> str:
-    """What to do about a directory that holds no checkpoint: perhaps it is another library's."""
+    """Return the remedy for a directory without a checkpoint, such as one of another library."""
     try:
         config = json.loads((directory / CONFIG_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -114,14 +115,14 @@ def _remedy(directory: AnyPath, name: object) -> str:
 
 
 def saved_steps(directory: AnyPath) -> list[int]:
-    """The steps that a directory checkpoints/ holds, sorted: those that have a manifest."""
+    """Return the steps with a manifest in a directory checkpoints/, sorted."""
     return [
         step for step in step_directories(directory) if manifest.is_complete(directory / str(step))
     ]
 
 
 def step_directories(directory: AnyPath) -> list[int]:
-    """The numbers of all step directories, sorted, whether or not they are checkpoints."""
+    """Return the numbers of all step directories, sorted, including incomplete ones."""
     if not directory.is_dir():
         return []
     numbered = (path for path in directory.iterdir() if re.fullmatch(r"[0-9]+", path.name))
@@ -129,13 +130,13 @@ def step_directories(directory: AnyPath) -> list[int]:
 
 
 def step_files(step_directory: AnyPath) -> dict[str, bytes]:
-    """The files of a step directory: config, vocabulary, data position; they are verified."""
+    """Read the verified files of a checkpoint: config, vocabulary, data position."""
     manifest.verify(step_directory, "files")
     files = items.read_files(step_directory / "files")
     if CONFIG_FILE not in files and DELTA_FILE in files:
         raise InputError(
-            f"checkpoint {step_directory} is a delta, a change of a base: make a checkpoint of "
-            f"both by `t5x-lite merge {step_directory} DST`, and give DST"
+            f"checkpoint {step_directory} is a delta, a change of a base: merge both with "
+            f"`t5x-lite merge {step_directory} DST`, and give DST"
         )
     if CONFIG_FILE not in files:
         raise InputError(f"checkpoint {step_directory}: files/{CONFIG_FILE} is missing")
@@ -145,9 +146,9 @@ def step_files(step_directory: AnyPath) -> dict[str, bytes]:
 def restore_params(
     step_directory: AnyPath, abstract: Any, *, rules: InitRules | None = None
 ) -> dict[str, Any]:
-    """The parameters of a step directory, onto given shapes, dtypes and shardings.
+    """Restore the parameters of a checkpoint onto given shapes, dtypes and shardings.
 
-    They are verified first; a damaged optimizer/ does not matter here.
+    params/ is verified first; a damaged optimizer/ does not matter here.
     """
     manifest.verify(step_directory, "params")
     wanted = trees.flatten(abstract)
@@ -155,21 +156,21 @@ def restore_params(
     sources = sources_of(step_directory, saved.leaves, wanted, rules or InitRules())
     found = saved.restore({theirs: wanted[ours] for ours, theirs in sources.items()})
     own, taken = {}, set()
-    for ours, theirs in sources.items():  # no two paths share one array: a step donates them
+    for ours, theirs in sources.items():  # copy shared arrays, because a step donates them
         own[ours] = jnp.copy(found[theirs]) if theirs in taken else found[theirs]
         taken.add(theirs)
     return _in_place(own, abstract)
 
 
 def saved_arrays(step_directory: AnyPath) -> dict[str, Any]:
-    """The arrays that a step itself holds: path -> shape and dtype; no array is read."""
+    """Return {path: shape and dtype} of the arrays in a checkpoint itself; no array is read."""
     manifest.verify(step_directory, "params")
     with _readable(step_directory):
         return items.saved_leaves(step_directory / "params")
 
 
 def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Some arrays that a step itself holds, such as those of a module; its base is not needed."""
+    """Restore selected arrays of a checkpoint itself, such as an adapter, without its base."""
     saved = saved_arrays(step_directory)
     sources_of(step_directory, {p: saved[p] for p in wanted if p in saved}, wanted, InitRules())
     with _readable(step_directory):
@@ -177,12 +178,12 @@ def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[s
 
 
 def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays that a step leaves to its base, which is verified and compared."""
+    """Restore arrays of a checkpoint from its base, which is verified and compared."""
     there = _found(base, step_directory)
-    with base_at(None):  # a base of the base is where that was
+    with base_at(None):  # a base of the base is at its recorded path
         theirs = there.restore({base.arrays[path].path: leaf for path, leaf in wanted.items()})
     found, taken = {}, set()
-    for path in wanted:  # no two paths share one array: a step donates them
+    for path in wanted:  # copy shared arrays, because a step donates them
         source = base.arrays[path].path
         found[path] = jnp.copy(theirs[source]) if source in taken else theirs[source]
         taken.add(source)
@@ -191,16 +192,16 @@ def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any])
 
 
 def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
-    """The parameters of a verified step and of its base by path, each read when it is asked for.
+    """Return a checkpoint's parameters and its base's by path, each read when it is needed.
 
-    Those of a base are float32, which they were trained with.
+    Arrays of the base are float32, the dtype in training.
     """
     found = items.lazy_params(step_directory / "params")
     base = base_of(step_directory)
     if base is None:
         return found
     where = Path(_found(base, step_directory).directory)
-    with base_at(None):  # a base of the base is where that was
+    with base_at(None):  # a base of the base is at its recorded path
         theirs = lazy_params(where)
 
     def read(path: str, leaf: LazyArray) -> np.ndarray:
@@ -216,13 +217,13 @@ def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
 
 
 def base_directory(step_directory: AnyPath) -> AnyPath | None:
-    """Where the base of a step is, verified; None of a step that holds everything."""
+    """Return the verified directory of a checkpoint's base, or None if it has no base."""
     base = base_of(step_directory)
     return None if base is None else _found(base, step_directory).directory
 
 
 def base_of(step_directory: AnyPath) -> Base | None:
-    """The base that a step names; None of a step that holds everything."""
+    """Return the base of a checkpoint, or None if it holds all arrays."""
     path = step_directory / "files" / BASE_FILE
     if not path.exists():
         return None
@@ -231,15 +232,15 @@ def base_of(step_directory: AnyPath) -> Base | None:
 
 
 class _Saved:
-    """The arrays of a step, and those that it leaves to its base.
+    """The arrays of a checkpoint, including arrays of its base.
 
     Attributes:
-      directory: of the step.
-      leaves: path -> something with a shape.
+      directory: checkpoint directory.
+      leaves: path -> object with a shape.
     """
 
     def __init__(self, step_directory: AnyPath):
-        """Reads what there is, and no array."""
+        """Read the metadata, but no arrays."""
         self.directory = step_directory
         with _readable(step_directory):
             self.leaves = items.saved_leaves(step_directory / "params")
@@ -251,7 +252,7 @@ class _Saved:
             }
 
     def restore(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Some arrays by path; see `restore_params`."""
+        """Restore selected arrays by path; see `restore_params`."""
         base, below = self._base, {}
         if base is not None:
             below = {path: leaf for path, leaf in wanted.items() if path in base.arrays}
@@ -266,9 +267,9 @@ class _Saved:
 
 
 def _found(base: Base, step_directory: AnyPath) -> _Saved:
-    """The base, the first of the candidates that has its arrays, verified.
+    """Return the base: the first candidate that has all its arrays, verified.
 
-    Of all its arrays the smallest is compared here.
+    Only the smallest array is compared here.
     """
     wrong = None
     for candidate in base.candidates(step_directory):
@@ -289,7 +290,7 @@ def _found(base: Base, step_directory: AnyPath) -> _Saved:
 
 
 def _check_first(base: Base, there: _Saved, step_directory: AnyPath) -> None:
-    """Refuses what lacks an array of a base, or has another one for the smallest."""
+    """Raise InputError if a candidate lacks an array of the base, or its smallest array differs."""
     for leaf in base.arrays.values():
         if leaf.path not in there.leaves:
             raise InputError(
@@ -305,18 +306,18 @@ def _check_first(base: Base, there: _Saved, step_directory: AnyPath) -> None:
 
 
 def _check(base: Base, found: Mapping[str, Any], where: AnyPath, step_directory: AnyPath) -> None:
-    """Refuses arrays that are not those of a base."""
+    """Raise InputError if arrays differ from the base."""
     other = base.other(found)
     if other is not None:
         raise InputError(
-            f"checkpoint {where} is not the base of {step_directory}: {other} has other numbers "
+            f"checkpoint {where} is not the base of {step_directory}: {other} has other values "
             f"there; the base was {base.checkpoint}"
         )
 
 
 @contextlib.contextmanager
 def _readable(step_directory: AnyPath) -> Iterator[None]:
-    """Says of what Orbax finds wrong which checkpoint it is."""
+    """Convert Orbax's exceptions into InputErrors that name the checkpoint."""
     try:
         yield
     except InputError:
@@ -327,7 +328,7 @@ def _readable(step_directory: AnyPath) -> Iterator[None]:
 
 
 def _in_place(flat: Mapping[str, Any], like: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Leaves by path in the structure of a tree, with its empty dicts; others are left out."""
+    """Return leaves in the structure of a tree, with its empty dicts; skip missing leaves."""
     tree: dict[str, Any] = {}
     for key, value in like.items():
         if isinstance(value, Mapping):
@@ -345,7 +346,7 @@ def sources_of(
     *,
     optional: Collection[str] = (),
 ) -> dict[str, str]:
-    """our path -> their path, of the same shape."""
+    """Return {our path: their path}, after a check that the shapes are equal."""
     try:
         sources = rules.sources(saved, wanted, optional=optional)
     except InputError as error:
@@ -353,7 +354,7 @@ def sources_of(
     for ours, theirs in sorted(sources.items(), key=lambda pair: part_of(pair[0]) != "model"):
         if tuple(saved[theirs].shape) != tuple(wanted[ours].shape):
             part = part_of(ours)
-            remedy = f"; --init.fresh {part} begins it anew" if rules.by_part else ""
+            remedy = f"; --init.fresh {part} initializes it randomly" if rules.by_part else ""
             if rules.by_part and part == "model":
                 remedy = "; --model init takes family and sizes from the checkpoint"
             raise InputError(

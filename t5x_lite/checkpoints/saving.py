@@ -1,4 +1,4 @@
-"""Checkpoints while a run goes on: saving in the background, resuming, and which ones stay.
+"""Checkpoints of a running training: saving in the background, resuming, and retention.
 
     with Checkpoints("work/run", keep=3) as checkpoints:
         step, rejected = checkpoints.resume_point()
@@ -7,19 +7,20 @@
         checkpoints.set_aside(rejected)
         checkpoints.save(200, params=params, optimizer=optimizer, files={"config.json": b"..."})
 
-A save goes through these states, and a process may be killed in any of them:
+A save has these states, and a process may be killed in any of them:
 
-    200.incomplete               a mark: what follows is not whole
+    200.incomplete               a mark: the checkpoint is not complete
     200.orbax-checkpoint-tmp/    Orbax writes
-    200/                         Orbax is done, the files are hashed
-    200/manifest.json            it is a checkpoint; then the mark goes
+    200/                         Orbax has finished, the files are hashed
+    200/manifest.json            it is a checkpoint; then the mark is removed
 
-`resume_point` finds the newest step that is whole. A newer one without a manifest, but with its
-mark, was never finished: it is deleted. One that is damaged, or has lost its manifest, stays under
-the name 200.damaged, so that step 200 can be saved again.
+`resume_point` finds the newest complete checkpoint. A newer directory with a mark and without a
+manifest was never finished, and is deleted. A damaged directory, or one that lost its manifest, is
+renamed to 200.damaged, so that step 200 can be saved again.
 
-In a bucket nothing is renamed: Orbax writes into 200/ from the start, and the manifest alone says
-that it is whole. Where a signal ends the run there is no time to hash: the manifest then has sizes.
+In a bucket nothing is renamed: Orbax writes into 200/ from the start, and only the manifest shows
+that it is complete. If a signal ends the run, there is no time to hash: the manifest has only
+sizes.
 """
 
 import contextlib
@@ -57,12 +58,12 @@ _AGAIN_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class Rejected:
-    """A step directory that training does not go on from.
+    """A checkpoint directory that training does not resume from.
 
     Attributes:
-      step: its number.
-      reason: what is wrong with it.
-      unfinished: whether its saving was interrupted, so that it never was a checkpoint.
+      step: step number.
+      reason: description of the damage.
+      unfinished: True if its saving was interrupted, so that it never was a checkpoint.
     """
 
     step: int
@@ -73,7 +74,7 @@ class Rejected:
 class Checkpoints:
     """The checkpoints of one work directory; a context manager that waits for the last save.
 
-    All processes of a run make the same calls; they share the directory.
+    All processes of a run share the directory and make the same calls.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Checkpoints:
         timeout: int = items.TIMEOUT_SECONDS,
         hurried: Callable[[], bool] = lambda: False,
     ):
-        """Nothing is read or written yet."""
+        """Set up the checkpointer; nothing is read or written yet."""
         self._timeout = timeout
         self._hurried = hurried
         self._ending = threading.Event()
@@ -110,12 +111,12 @@ class Checkpoints:
         self.close()
 
     def latest(self) -> int | None:
-        """The newest step that has a manifest; None where there is none."""
+        """Return the newest step that has a manifest, or None."""
         steps = saved_steps(self._directory)
         return steps[-1] if steps else None
 
     def directory(self, step: int) -> epath.Path:
-        """The directory of a step."""
+        """Return the directory of a step."""
         return self._directory / str(step)
 
     def save(
@@ -129,13 +130,13 @@ class Checkpoints:
         metrics: Mapping[str, float] | None = None,
         hurried: bool = False,
     ) -> None:
-        """Starts to save a step; returns as soon as the arrays are copied.
+        """Start to save a step; return as soon as the arrays are copied.
 
-        The save before it is waited for, its manifest included.
+        This first waits until the previous save and its manifest are complete.
         """
         if metrics is not None and self._best is not None and not matching(self._best, metrics):
             raise InputError(
-                f"checkpoints.best {self._best!r} is not a metric of the evaluation: it gives "
+                f"checkpoints.best {self._best!r} is not a metric of the evaluation, which has "
                 f"{sorted(metrics)}"
             )
         if hurried:
@@ -159,9 +160,9 @@ class Checkpoints:
         self._saving = self._thread.submit(self._finish, step)
 
     def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Adds its evaluation to a step that was saved before that was made, and chooses anew.
+        """Add the evaluation to a step that was saved before it, and choose the best step again.
 
-        A process that is killed meanwhile leaves the step as it was.
+        If the process is killed meanwhile, the step remains as it was.
         """
         if jax.process_index():
             return
@@ -172,7 +173,7 @@ class Checkpoints:
         self._prune()
 
     def _finish(self, step: int) -> None:
-        """In the background: waits for Orbax, writes the manifest, removes what is not kept."""
+        """In the background, wait for Orbax, write the manifest and delete old checkpoints."""
         self._checkpointer.wait_until_finished()
         directory = self._directory / str(step)
         process, processes = jax.process_index(), jax.process_count()
@@ -191,7 +192,7 @@ class Checkpoints:
         self._prune()
 
     def _wait_for_others(self, directory: epath.Path, others: list[int]) -> None:
-        """Waits for the manifests of other processes."""
+        """Wait for the manifests of other processes."""
         until = time.monotonic() + self._timeout
         while others := [other for other in others if not manifest.is_written(directory, other)]:
             if time.monotonic() > until:
@@ -203,11 +204,11 @@ class Checkpoints:
             time.sleep(_AGAIN_SECONDS)
 
     def _mark(self, step: int) -> epath.Path:
-        """The file that is there while a step is written or deleted."""
+        """Return the file that exists while a step is written or deleted."""
         return self._directory / f"{step}.incomplete"
 
     def _prune(self) -> None:
-        """Deletes what is neither among the newest nor the best; the manifest goes first."""
+        """Delete checkpoints that are neither among the newest nor the best, manifest first."""
         steps = saved_steps(self._directory)
         stay = set(steps[-self._keep :])
         names = {name for step in steps for name in self._best_names(step)}
@@ -219,17 +220,17 @@ class Checkpoints:
             if step not in stay:
                 path = self._directory / str(step)
                 self._mark(step).write_bytes(b"")
-                if not os.path.islink(path):  # what a link leads to is not ours to change
+                if not os.path.islink(path):  # the target of a link is not ours to change
                     (path / manifest.MANIFEST_FILE).unlink()
                 remote.remove_tree(path)
                 self._mark(step).unlink()
 
     def _best_names(self, step: int) -> list[str]:
-        """The metrics of a step for each of which the best step is kept."""
+        """Return the metrics of a step for which the best step is kept."""
         return [] if self._best is None else matching(self._best, self._measured(step))
 
     def _measured(self, step: int) -> Mapping[str, float]:
-        """The evaluation of a step; empty where there was none."""
+        """Return the evaluation of a step, or {} if there was none."""
         if step not in self._metrics:
             path = self._directory / str(step) / "files" / METRICS_FILE
             try:
@@ -239,11 +240,11 @@ class Checkpoints:
         return self._metrics[step]
 
     def _clean(self) -> None:
-        """Removes what an interrupted process left of steps that were never finished."""
+        """Delete what an interrupted process left of unfinished steps."""
         if self._cleaned:
             return
         self._cleaned = True
-        # A bucket has no directory before there is something in it.
+        # A directory in a bucket exists only if it contains something.
         for path in list(self._directory.iterdir()) if self._directory.is_dir() else []:
             marked = _INCOMPLETE.fullmatch(path.name)
             if marked:
@@ -257,9 +258,9 @@ class Checkpoints:
     def resume_point(
         self, *, foreign: Callable[[Mapping[str, bytes]], str] | None = None
     ) -> tuple[int | None, list[Rejected]]:
-        """Finds the newest step that is whole; nothing is changed."""
+        """Return the newest complete step, and the newer ones rejected; nothing is changed."""
         rejected = []
-        # A save that was killed early has left no directory of this name, but its mark.
+        # A save that was killed early has left only its mark, and no directory.
         for step in sorted({*step_directories(self._directory), *self._marked()}, reverse=True):
             reason = self._damage(step)
             if not reason and foreign is not None:
@@ -271,16 +272,16 @@ class Checkpoints:
         if damaged:
             more = f" and {len(damaged) - 3} more" if len(damaged) > 3 else ""
             raise InputError(
-                f"no checkpoint in {self._directory} is whole: {', '.join(damaged[:3])}{more}; put "
-                "a copy back, or use another --workdir"
+                f"no checkpoint in {self._directory} is complete: {', '.join(damaged[:3])}{more}; "
+                "restore a copy, or use another --workdir"
             )
         return None, rejected
 
     def set_aside(self, rejected: Sequence[Rejected]) -> list[str]:
-        """Makes room for steps that will be saved again, as `resume_point` listed them.
+        """Make room for steps that will be saved again, in the order of `resume_point`.
 
-        A damaged step directory 200 is kept under the name 200.damaged, or 200.damaged-2 and so on;
-        one that was never finished is deleted.
+        A damaged checkpoint directory 200 is renamed to 200.damaged, or 200.damaged-2 and so on. An
+        unfinished one is deleted. Return a message for each.
         """
         told, moves = [], []
         for found in rejected:
@@ -295,35 +296,35 @@ class Checkpoints:
             told.append(f"checkpoint {path} is damaged ({found.reason}) and is now {kept}")
             moves.append((path, self._directory / kept))
         if rejected:
-            first_told("")  # all processes have looked, before the first changes anything
+            first_told("")  # all processes have read the directory before the first one changes it
             if jax.process_index() == 0:
                 for path, kept in moves:
                     remote.remove_tree(path) if kept is None else path.rename(kept)
-            first_told("")  # the first has done it, before another one saves
+            first_told("")  # the first process has finished before another one saves
         return told
 
     def restore(self, step: int, *, params: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Restores arrays onto the shapes, dtypes and shardings of the given abstract trees."""
+        """Restore arrays onto the shapes, dtypes and shardings of the given abstract trees."""
         self._check(step)
         try:
             return (
                 items.restore_item(self._directory / str(step) / "params", params),
                 items.restore_item(self._directory / str(step) / "optimizer", optimizer),
             )
-        except Exception as error:  # whatever Orbax and its array store find
+        except Exception as error:  # Orbax and its array store can raise any exception
             raise self.damaged(step, _reason(error)) from error
 
     def files(self, step: int) -> dict[str, bytes]:
-        """The files of a step."""
+        """Return the files of a step."""
         self._check(step)
         return items.read_files(self._directory / str(step) / "files")
 
     def is_hurried(self, step: int) -> bool:
-        """Whether a signal came while a step was saved, so that files of it have no checksum."""
+        """Return whether a signal interrupted a save, so that some files have no checksum."""
         return manifest.is_hurried(self._directory / str(step))
 
     def damaged(self, step: int, reason: str) -> InputError:
-        """The error that says which directory cannot be restored."""
+        """Return the error for a directory that cannot be restored."""
         return InputError(
             f"checkpoint {self._directory / str(step)} cannot be restored "
             f"({textwrap.shorten(reason, 200)}); move it away to resume from an earlier one"
@@ -335,7 +336,7 @@ class Checkpoints:
             raise self.damaged(step, reason)
 
     def _damage(self, step: int) -> str:
-        """What is wrong with a step, found by all processes together; "" where nothing is."""
+        """Return the damage of a step, which all processes find together, or ""."""
         if step in self._good:
             return ""
         directory = self._directory / str(step)
@@ -354,16 +355,16 @@ class Checkpoints:
         return damage
 
     def _another_step(self, step: int) -> str:
-        """As `_damage`, by the optimizer's count: a manifest of before does not say its step."""
+        """Return the damage if the optimizer has another step; for manifests without a step."""
         number = {"step": jax.ShapeDtypeStruct((), np.int32)}
         try:
             saved = items.restore_leaves(self._directory / str(step) / "optimizer", number)["step"]
-        except Exception:  # whatever Orbax finds: `restore` says it
+        except Exception:  # Orbax can raise any exception; `restore` will report it
             return ""
         return "" if int(saved) == step else f"it holds step {int(saved)}: it was copied or renamed"
 
     def _marked(self) -> list[int]:
-        """The steps that have the mark of being written or deleted."""
+        """Return the steps with a mark of being written or deleted."""
         if not self._directory.is_dir():
             return []
         found = (_INCOMPLETE.fullmatch(path.name) for path in self._directory.iterdir())
@@ -373,13 +374,13 @@ class Checkpoints:
         return self._mark(step).exists() and not manifest.is_complete(self._directory / str(step))
 
     def wait(self) -> None:
-        """Waits until the save in progress is whole, its manifest included."""
+        """Wait until the save in progress and its manifest are complete."""
         saving, self._saving = self._saving, None
         if saving is None:
             return
         try:
             saving.result()
-        except Exception as error:  # whatever Orbax, its array store and the disk find
+        except Exception as error:  # Orbax, its array store and the disk can raise any exception
             reason = _reason(error)
             if isinstance(error, TimeoutError) and system_reason(error) is None:
                 reason = (
@@ -388,12 +389,12 @@ class Checkpoints:
                     "for a slow store"
                 )
             raise RuntimeError(
-                f"the last checkpoint in {self._directory} could not be saved ({reason}); those "
-                "before it are whole"
+                f"the last checkpoint in {self._directory} could not be saved ({reason}); earlier "
+                "ones are complete"
             ) from error
 
     def close(self) -> None:
-        """Waits and closes."""
+        """Wait for the last save and close the checkpointer."""
         try:
             self.wait()
         finally:
@@ -407,7 +408,7 @@ def _metrics_file(metrics: Mapping[str, float]) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """An error's text in at most 300 characters, the system's own words first."""
+    """Return an error's text in at most 300 characters, the system's message first."""
     text, system = str(error), system_reason(error)
     if system is None or system in text[:80]:
         return textwrap.shorten(text, 300)

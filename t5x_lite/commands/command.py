@@ -45,8 +45,8 @@ Result = TypeVar("Result")
 GROUPS = {
     "checkpoint": "step base adapters.use head compute-dtype trust-project",
     "encoding": (
-        "pooling normalize role prefix prompt query-prefix passage-prefix document-prefix heads "
-        "weights mcls bag-top vector-numbers"
+        "pooling normalize dimensions precision role prefix prompt query-prefix passage-prefix "
+        "document-prefix heads weights mcls bag-top vector-numbers"
     ),
     "batches and lengths": (
         "batch-size lengths wait-ms inputs-length targets-length query-length passage-length "

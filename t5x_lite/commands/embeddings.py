@@ -73,6 +73,8 @@ def embed(
     format: Literal["auto", "text", "jsonl", "tsv"] = "auto",
     pooling: OptionalPooling = None,
     normalize: bool | None = None,
+    dimensions: OptionalPositive = None,
+    precision: Literal["float32", "float16", "binary"] = "float32",
     prefix: OptionalText = None,
     prompt: OptionalText = None,
     role: Literal["query", "passage"] = "query",
@@ -114,6 +116,10 @@ def embed(
       pooling: the state of [CLS], or the mean of all; if not given, the checkpoint's, or else mean,
         with a warning.
       normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
+      dimensions: number of leading dimensions that a dense vector keeps, such as one that objective
+        Matryoshka trained; default: all.
+      precision: numbers of a dense vector in a .npy file: float32, float16, or binary, the signs
+        (uint8 [N, D / 8]), which search reads, too, and --rescore makes up for.
       prefix: text put before every text, such as "query: "; if not given, the checkpoint's prompt.
       prompt: the name of the checkpoint's prompt, such as query or document; if not given, its
         default one, if it has one.
@@ -158,6 +164,8 @@ def embed(
 
     share = None if shard is None else Share.of_text(shard)
     several = tuple(heads) != ("dense",)
+    if several and precision != "float32":
+        raise InputError("--precision is for dense vectors only, not for several --heads")
     _check_heads(heads, bag_top=bag_top, mcls=mcls, role=role)
     _check_files(input, output, is_directory=several)
     with trusting_checkpoints(trust_project), base_at(base):
@@ -195,6 +203,8 @@ def embed(
             "vector_numbers": vector_numbers,
             "compute_dtype": compute_dtype,
             "batch_size": batch_size,
+            **({} if dimensions is None else {"dimensions": dimensions}),
+            **({} if precision == "float32" else {"precision": precision}),
         }
         known = None if input == "-" or Path(input).is_fifo() else identity
         with contextlib.ExitStack() as stack:
@@ -210,7 +220,9 @@ def embed(
                 )
                 total = _num_lines(input)
             else:
-                file = stack.enter_context(vector_writer(output, identity=known, chunk=size))
+                file = stack.enter_context(
+                    vector_writer(output, identity=known, chunk=size, precision=precision)
+                )
             records = itertools.islice(records, file.done, None)
             first = next(records, None)  # a wrong input is seen before a large model is loaded
             if first is None and not file.done:
@@ -221,7 +233,7 @@ def embed(
                 mesh=make_mesh(MeshConfig()),
                 inputs_length=inputs_length,
                 compute_dtype=compute_dtype,
-            ).encoder(pooling=pooling, normalize=normalize)
+            ).encoder(pooling=pooling, normalize=normalize, dimensions=dimensions)
             cut, numbers = Cutter(encoder, long_inputs, mcls=mcls), ""
             left = records if first is None else itertools.chain([first], records)
             chunks = _chunks(left, cut, prefix=encoder.begins_with(prefix, prompt), size=size)

@@ -78,6 +78,8 @@ def search(
     output: File,
     encoder: Encoder = _VECTORS,
     depth: Positive = 1000,
+    rescore: Files = (),
+    rescore_factor: Positive = 4,
     same_ids: SameIds = "keep",
     format: RunFormat = None,
     tag: Text = "t5x_lite",
@@ -101,6 +103,9 @@ def search(
       output: the run.
       encoder: encoder of text queries.
       depth: maximum documents per query.
+      rescore: full vectors of the same corpus, in order, where --vectors are binary: the documents
+        found get the scores of these.
+      rescore_factor: documents found for each one that --rescore keeps.
       same_ids: keeps a document with the query's own id in its ranking; BEIR excludes it.
       format: trec, marco (MS MARCO's three columns) or jsonl; if not given, what the name says:
         .tsv is marco, .jsonl jsonl, and others trec.
@@ -116,19 +121,21 @@ def search(
     from t5x_lite.data.formats.passages import Share
     from t5x_lite.data.formats.rankings import check_tag, write_run
     from t5x_lite.data.formats.vectors import VectorShards, identity_of
-    from t5x_lite.retrieval.exact import rankings_of, search_shards
+    from t5x_lite.retrieval.exact import rankings_of, rescored, search_shards
 
     share = None if shard is None else Share.of_text(shard)
     check_tag(tag)
     shards = VectorShards.open(vectors, ids=ids)
+    full = VectorShards.open(rescore) if rescore else None
     asked = encoder.read(queries, ids=query_ids)
     _logger.info("%d queries, %d documents", len(asked.ids), len(shards))
+    searched = depth if full is None else depth * rescore_factor
     names = asked.ids if same_ids == "drop" else None
     state = f"{output}.partial.npz" if is_resumable(output) else None
     best = search_shards(
         shards,
         asked.vectors,
-        depth=min(depth, len(shards)),
+        depth=min(searched, len(shards)),
         names=names,
         mesh=make_mesh(MeshConfig()),
         part=share,
@@ -136,13 +143,15 @@ def search(
         identity={
             **identity_of(vectors),
             "queries": hashlib.sha256(asked.vectors.tobytes()).hexdigest(),
-            "depth": depth,
+            "depth": searched,
             "same_ids": same_ids,
             **({"part": share} if share else {}),
             # Names decide what is in a ranking only where equal ones are dropped.
             **({"names": [asked.ids, [*map(os.path.abspath, ids)]]} if names else {}),
         },
     )
+    if full is not None:
+        best = rescored(best, asked.vectors, full, depth=min(depth, len(shards)))
     write_run(output, rankings_of(best, asked.ids, shards.name), format=format, tag=tag)
     if state is not None:
         Path(state).unlink(missing_ok=True)
@@ -165,7 +174,7 @@ def index_build(
     The directory appears when it is complete.
 
     Example:
-        t5x-lite index build --vectors corpus.npy --output corpus.hnsw --kind hnsw
+        t5x-lite index build --vectors corpus.npy --output corpus.hnsw --kind HNSW32,Flat
 
     Args:
       vectors: corpus vectors: .npy or .parquet files of embed, in order.
@@ -204,6 +213,8 @@ def index_search(
     output: File,
     encoder: Encoder = _VECTORS,
     depth: Positive = 1000,
+    rescore: Files = (),
+    rescore_factor: Positive = 4,
     nprobe: OptionalPositive = None,
     ef_search: OptionalPositive = None,
     threads: Positive = 1,
@@ -223,6 +234,9 @@ def index_search(
       output: the run.
       encoder: encoder of text queries.
       depth: maximum documents per query.
+      rescore: full vectors of the same corpus, in order, where the index has codes (SQ8, PQ): the
+        documents found get the scores of these.
+      rescore_factor: documents found for each one that --rescore keeps.
       nprobe: lists of IVF that are searched; 1 in 64 if not given.
       ef_search: candidates of HNSW; 128 if not given.
       threads: faiss threads.
@@ -234,16 +248,24 @@ def index_search(
       InputError: a file is wrong, or faiss is missing.
     """
     from t5x_lite.data.formats.rankings import check_tag, write_run
-    from t5x_lite.retrieval.exact import rankings_of
+    from t5x_lite.data.formats.vectors import VectorShards
+    from t5x_lite.retrieval.exact import rankings_of, rescored
     from t5x_lite.retrieval.faiss_index import FaissIndex
 
     check_tag(tag)
+    full = VectorShards.open(rescore) if rescore else None
     opened = FaissIndex.open(index)
     asked = encoder.read(queries, ids=query_ids)
     drops = same_ids == "drop"
     best = opened.search(
-        asked.vectors, depth=depth + drops, nprobe=nprobe, ef_search=ef_search, threads=threads
+        asked.vectors,
+        depth=(depth if full is None else depth * rescore_factor) + drops,
+        nprobe=nprobe,
+        ef_search=ef_search,
+        threads=threads,
     )
+    if full is not None:
+        best = rescored(best, asked.vectors, full, depth=depth + drops)
     if drops:
         best = _without_own(best, asked.ids, opened, depth=depth)
     write_run(output, rankings_of(best, asked.ids, opened.name), format=format, tag=tag)

@@ -84,6 +84,7 @@ def evaluate_suite(
     adapters: Modules = ALL_MODULES,
     pooling: OptionalPooling = None,
     normalize: bool | None = None,
+    dimensions: OptionalPositive = None,
     query_prefix: OptionalText = None,
     document_prefix: OptionalText = None,
     batch_size: Positive = 32,
@@ -114,6 +115,7 @@ def evaluate_suite(
       adapters: the modules in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
       normalize: scales vectors to length 1; default: the checkpoint's choice.
+      dimensions: number of leading dimensions that a vector keeps; default: all.
       query_prefix: beginning of every query; default: the checkpoint's prompt.
       document_prefix: beginning of every document; default: the checkpoint's prompt.
       batch_size: texts encoded at once.
@@ -146,6 +148,7 @@ def evaluate_suite(
             adapters=adapters,
             pooling=pooling,
             normalize=normalize,
+            dimensions=dimensions,
             prefix=query_prefix,
             batch_size=batch_size,
             inputs_length=query_length,
@@ -244,6 +247,8 @@ def _recorded(encoder: QueryEncoder) -> dict[str, Any]:
 
     names = ("step", "pooling", "normalize", "prefix", "prompt", "batch_size", "inputs_length")
     own = {name: getattr(encoder, name) for name in names}
+    if encoder.dimensions is not None:
+        own["dimensions"] = encoder.dimensions
     checkpoint = str(find_step(encoder.named(), step=encoder.step))
     return {"checkpoint": checkpoint, "use": encoder.adapters.use, **own}
 
@@ -259,7 +264,7 @@ class _Dense:
         model = Checkpoint.load([how.named()], step=how.step, use=how.adapters.use, mesh=self._mesh)
         self._encoders = [
             dataclasses.replace(model, asked_length=longest).encoder(
-                pooling=how.pooling, normalize=how.normalize
+                pooling=how.pooling, normalize=how.normalize, dimensions=how.dimensions
             )
             for longest in (how.inputs_length, length)
         ]
@@ -344,6 +349,7 @@ def evaluate_sts(
     base: OptionalDirectory = None,
     adapters: Modules = ALL_MODULES,
     pooling: OptionalPooling = None,
+    dimensions: OptionalPositive = None,
     prefix: OptionalText = None,
     prompt: OptionalText = None,
     batch_size: Positive = 32,
@@ -366,6 +372,7 @@ def evaluate_sts(
         base.
       adapters: the modules in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
+      dimensions: number of leading dimensions that a vector keeps; default: all.
       prefix: beginning of every sentence; default: the checkpoint's prompt.
       prompt: the name of that.
       batch_size: sentences encoded at once.
@@ -393,7 +400,7 @@ def evaluate_sts(
             use=adapters.use,
             mesh=make_mesh(MeshConfig()),
             inputs_length=inputs_length,
-        ).encoder(pooling=pooling, normalize=True)
+        ).encoder(pooling=pooling, normalize=True, dimensions=dimensions)
         begins = encoder.begins_with(prefix, prompt)
         embedder = encoder.embedder(batch_size=batch_size)
         for path, examples in sets.items():

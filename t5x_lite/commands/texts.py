@@ -21,6 +21,7 @@ from t5x_lite.core.option_types import (
     Directory,
     Files,
     Natural,
+    OptionalDirectory,
     OptionalNumber,
     Overrides,
     Positive,
@@ -261,10 +262,11 @@ def _with_weights(error: InputError, sources: "Sequence[Source] | None") -> Inpu
 
 @command
 def cache(
-    config: Config,
+    config: Config = "",
     overrides: Overrides = (),
     *,
     output: Directory,
+    convert: OptionalDirectory = None,
     splits: Texts = (),
     num_workers: Positive = 1,
     bake: bool = False,
@@ -279,11 +281,13 @@ def cache(
         t5x-lite cache configs/tiny_pretrain.py --output work/cache
         t5x-lite cache configs/tiny_pretrain.py --output /shared/cache --runner FlinkRunner \
             -- --flink_master=HOST:8081
+        t5x-lite cache --convert OLD --output NEW
 
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       overrides: options that are fields of the config, and after "--" the options of Beam.
       output: the directory to write; it must not exist yet.
+      convert: a cache of version 0.1 to write in the format of this version, without CONFIG.
       splits: the splits to write; all that have an example if not given.
       num_workers: processes that run the task. For the runner local.
       bake: writes whole examples, corrupted once and for all. For the runner local.
@@ -296,6 +300,20 @@ def cache(
     Raises:
       InputError: if the task, its files, the vocabulary or the output is wrong.
     """
+    if convert:
+        if config or overrides or splits or bake or num_workers != 1 or runner != "local":
+            raise OptionError("--convert takes --output, and no CONFIG and no other option")
+        from t5x_lite.data.cache.files import Cache
+        from t5x_lite.data.cache.making import convert_cache
+
+        convert_cache(convert, output)
+        found = Cache(output).summary()
+        _print_cache(found)
+        return [found]
+    if not config:
+        raise OptionError(
+            "CONFIG comes first: t5x-lite cache CONFIG [--FIELD VALUE ...], or --convert DIR"
+        )
     if runner != "local" and num_workers != 1:
         raise OptionError("--num-workers is for --runner local; other runners have their own")
     if runner != "local" and bake:

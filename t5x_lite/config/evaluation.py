@@ -6,8 +6,16 @@ from typing import Annotated, Any, Literal
 
 from t5x_lite.config.checks import OF_DATA, Line, check_given, parse_line
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import AtLeast, Count, OptionalCount, Whole, check_bounds
+from t5x_lite.core.options import (
+    AtLeast,
+    Count,
+    OptionalCount,
+    Whole,
+    check_bounds,
+    did_you_mean,
+)
 from t5x_lite.data.few_shot import FewShot
+from t5x_lite.metrics.classification import CLASS_METRICS
 from t5x_lite.models.towers import Pooling
 
 NAMES = ("dense", "lexical", "multi_vector", "dense_lexical", "all")
@@ -114,6 +122,8 @@ class Evaluation:
       loss_of_each_cache: True to also measure the held-out loss of each single cache of data.cache,
         under the name of its directory, such as "validation/en/loss" for languages.
       task_metrics: True if to decode and to compute the task's own metrics.
+      class_metrics: macro_f1, weighted_f1 or both, next to the own metrics of each task with
+        classes; they do not count in its score.
       max_examples: examples of the task metrics; None is the whole split.
       batch_size: examples decoded at once; None is the data's batch size.
       max_decode_length: maximum decoded tokens.
@@ -148,6 +158,7 @@ class Evaluation:
     max_batches: OptionalCount = 64
     loss_of_each_cache: bool = False
     task_metrics: bool = True
+    class_metrics: tuple[str, ...] = ()
     max_examples: OptionalCount = None
     batch_size: OptionalCount = None
     max_decode_length: Count = 32
@@ -171,6 +182,12 @@ class Evaluation:
                 "evaluation.loss_of_each_cache needs the held-out loss, which evaluation.loss "
                 "disables: set --evaluation.loss True"
             )
+        for name in self.class_metrics:
+            if name not in CLASS_METRICS:
+                raise InputError(
+                    f"evaluation.class_metrics are some of {', '.join(CLASS_METRICS)}: got "
+                    f"{name!r}{did_you_mean(name, CLASS_METRICS)}"
+                )
         for line in self.lines:
             try:
                 self.changed(line.values)

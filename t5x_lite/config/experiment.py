@@ -191,6 +191,8 @@ class Experiment:
       tokens_per_part: maximum tokens per device and microbatch, padding included, instead of a
         number: as few microbatches as possible, for each static shape of the batches. None uses
         `microbatches`.
+      find_batch_size: True to double `microbatches` when a run begins until the compiled step fits
+        in a device's memory; the batch and its gradient stay, and dropout samples other masks.
       microbatch_mode: mode of losses that compare each row with the whole batch: "cached"
         keeps their vectors and runs each part twice (gradient caching), "recompute" differentiates
         through the loop over the parts; the gradient is the same.
@@ -224,6 +226,7 @@ class Experiment:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     microbatches: Count = 1
     tokens_per_part: OptionalCount = None
+    find_batch_size: bool = False
     microbatch_mode: Mode = "cached"
     hosts: Hosts = dataclasses.field(default_factory=Hosts)
     profile: Profile = dataclasses.field(default_factory=Profile)

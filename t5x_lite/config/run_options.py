@@ -103,6 +103,11 @@ class Patience:
         """True if training is to end."""
         return self._waited >= self._config.patience
 
+    @property
+    def reason(self) -> str:
+        """The reason to end training, or "" if it is to continue."""
+        return str(self) if self.exhausted else ""
+
     def __str__(self) -> str:
         """Why training ends, as a message says it."""
         name, best = self._config.metric, self._sign * self._best

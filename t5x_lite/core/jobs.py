@@ -421,7 +421,9 @@ def resumable_directory(
 
 
 def _files_in(directory: Path) -> list[str]:
-    return [path.name for path in directory.iterdir() if path.name != IDENTITY]
+    """Names in it, except of the identity, also where a kill interrupted its writing."""
+    names = (path.name for path in directory.iterdir())
+    return [name for name in names if name != IDENTITY and not name.startswith(f".{IDENTITY}.")]
 
 
 class AppendedFiles:

@@ -71,17 +71,19 @@ def evaluations(workdir: str | os.PathLike, *, until: int) -> list[dict[str, flo
     return list(evaluated_steps(workdir, until=until).values())
 
 
-def evaluated_steps(workdir: str | os.PathLike, *, until: int) -> dict[int, dict[str, float]]:
+def evaluated_steps(
+    workdir: str | os.PathLike, *, until: int, training: bool = False
+) -> dict[int, dict[str, float]]:
     """Return the evaluations that a run's record holds, by step and in their order.
 
-    A partial last line is omitted.
+    A partial last line is omitted. With `training` the metrics of training are among them.
     """
     found: dict[int, dict[str, float]] = {}
     for line in recorded(workdir):
         metrics = {
             name: math.nan if value is None else value
             for name, value in line.items()
-            if "/" in name
+            if "/" in name or (training and name not in ("step", "time"))
         }
         if metrics and line["step"] <= until:
             found.setdefault(line["step"], {}).update(metrics)

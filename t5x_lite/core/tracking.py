@@ -16,6 +16,11 @@ every record of metrics. A custom tracker:
 All calls come from one thread of the first process, in order. Training does not wait for them. A
 tracker that raises is warned about once and omitted from then on: it never stops a run. Its `id`
 is kept in trackers.json of the work directory, and is `TrackedRun.id` when the run resumes.
+
+A callback is a tracker with the class attribute `synchronous = True`. Training waits for its calls.
+It may end the run: if its `stop` is not empty after `log`, training saves and finishes. `saved`
+gets each checkpoint when it is complete. A callback that is the same function of its records ends a
+resumed run at the same step, because `TrackedRun.history` has all records of earlier starts.
 """
 
 import dataclasses
@@ -86,6 +91,7 @@ class TrackedRun:
       config: the experiment, as config.json has it.
       total_steps: the step at which it ends.
       first_step: first step with metrics; earlier records were sent before.
+      history: metrics of the steps before, by step, for callbacks.
       id: by which an earlier start of this run was known; None in a new run.
     """
 
@@ -95,6 +101,7 @@ class TrackedRun:
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     total_steps: int = 0
     first_step: int = 1
+    history: Mapping[int, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     id: str | None = None
 
 
@@ -117,7 +124,29 @@ class RunTracker(Protocol):
         ...
 
 
+@runtime_checkable
+class RunCallback(RunTracker, Protocol):
+    """A tracker that training waits for, and that may end the run.
+
+    Attributes:
+      synchronous: True, an attribute of the class.
+      stop: reason to end the run, or None.
+    """
+
+    synchronous: bool
+    stop: str | None
+
+    def saved(self, step: int, directory: str) -> None:
+        """Take the directory of a complete checkpoint."""
+        ...
+
+
 MakeTracker = Callable[[TrackedRun], RunTracker]
+
+
+def is_callback(make: MakeTracker) -> bool:
+    """Return True if a class, or a partial of it, makes callbacks."""
+    return bool(getattr(getattr(make, "func", make), "synchronous", False))
 
 
 def find_trackers(tracking: Tracking) -> dict[str, MakeTracker]:

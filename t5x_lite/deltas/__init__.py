@@ -1,4 +1,4 @@
-"""One algebra of what trainings change: LoRA, task vectors, sparse differences, scales.
+"""Algebra of deltas, the changes that training makes: LoRA, task vectors, sparse differences.
 
     from t5x_lite import deltas
 
@@ -6,9 +6,10 @@
     c = deltas.merge([a, b], deltas.Ties(density=0.2)) - 0.5 * a
     deltas.save(c, "work/c")
 
-`parts` has the kinds of change, `delta` their algebra, `merging` and `ties` the ways to make one of
-several, and `expression` the grammar of `t5x-lite compose`. `load` and `save` know checkpoints and
-adapters: they are in `t5x_lite.inference.delta_files`, and come from there when they are asked for.
+The kinds of change are in `adapters.delta_parts`, their algebra in `adapters.delta`, the merge
+methods in `adapters.delta_merging`, and the grammar of `t5x-lite compose` in `adapters.expression`.
+`load` and `save` read and write checkpoints and adapters; they are imported on first use from
+`t5x_lite.inference.delta_files`.
 """
 
 from typing import TYPE_CHECKING, Any

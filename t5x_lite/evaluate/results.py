@@ -4,6 +4,8 @@ metrics.json                    the metrics; of a mixture also each task's row, 
                                 of few-shot prompts each trial, and the spread
 predictions.jsonl               {"inputs", "targets", "prediction"} a line; of a mixture
 predictions/glue_rte.jsonl      one file a task
+classes.jsonl                   of each task with classes: precision, recall and F1 of each class,
+                                their averages, and the confusions (rows are targets)
 submission/glue/RTE.tsv         the files for a benchmark's server
 submission/squad_v2.0/          predictions.json and null_odds.json, of the split that was measured
 rankings.trec                   of retrieval, what was found for each query, for trec_eval; of
@@ -29,7 +31,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,7 @@ from t5x_lite.metrics.benchmarks import (
 _logger = logging.getLogger(__name__)
 
 BEST_FILE = "best.json"
+CLASSES_FILE = "classes.jsonl"
 
 
 class SameParams:
@@ -285,6 +288,9 @@ class Outcome:
                 )
         for line in self.suite.trials.lines():
             _logger.info("%s", line)
+        # Tables of many tasks would hide the mixture's; their files and the report have them.
+        for name, classes in ({} if self.suite.is_mixture else self.suite.class_tables()).items():
+            _logger.info("%s: classes\n%s", name, classes)
         if self.suite.is_mixture:
             own = {
                 name: {m: v for m, v in row.items() if m not in _NOT_METRICS}
@@ -309,6 +315,8 @@ class Outcome:
             ):
                 file.write({**summary, **self._more()})
             self._write_predictions(directory)
+            if self.suite is not None and (rows := class_lines(self.suite, self.chosen.step)):
+                write_atomically(directory / CLASSES_FILE, rows)
             self._write_squad(directory / "submission")
             for way, rankings in self.rankings.items():
                 path = directory / (f"rankings/{way}.trec" if way else "rankings.trec")
@@ -357,6 +365,17 @@ class Outcome:
                 folder = directory / submission.FOLDERS[name]
                 for path in submission.write_squad(evaluator.answers(), folder):
                     _logger.info("wrote %s", path)
+
+
+def class_lines(suite: TaskSuite, step: Callable[[str], int]) -> bytes:
+    """Return the lines of classes.jsonl, one for each task with classes.
+
+    Args:
+      suite: tasks after their run.
+      step: step of the checkpoint that answered a task.
+    """
+    rows = ({"step": step(n), "task": n, **t.to_json()} for n, t in suite.class_tables().items())
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 _NOT_METRICS = ("step", "invalid_predictions", SCORE)

@@ -433,7 +433,9 @@ def retrieval_evaluator(
     return RetrievalEvaluator(
         learner.bind_model,
         rows_of(experiment, vocabulary),
-        dataclasses.replace(settings, **dataclasses.asdict(vectors), **lengths, **begins),
+        dataclasses.replace(
+            settings, pooling=vectors.pooling, normalize=vectors.normalize, **lengths, **begins
+        ),
         split=split,
         batch_size=batch_size,
         max_length=max(lengths.values()) if most is None else most,

@@ -56,6 +56,7 @@ from t5x_lite.inference.generate import (
 from t5x_lite.inference.head_answers import check_head, head_answers, is_in_order
 from t5x_lite.inference.loading import position_bytes
 from t5x_lite.metrics.benchmarks import scored, with_score
+from t5x_lite.metrics.classification import CLASS_METRICS, ClassTable, values
 from t5x_lite.models.heads import Head, with_labels
 from t5x_lite.objectives.learner import heads_of
 
@@ -379,6 +380,13 @@ class TaskSuite:
         from t5x_lite.data import loading
 
         postprocess, metrics = loading.task_metrics(self.sources[name].task)
+        if self._class_labels(name, [example.target for example in examples]) is not None:
+            metrics += [CLASS_METRICS[each] for each in self._settings.class_metrics]
+        elif self._settings.class_metrics and not self.is_mixture:
+            raise InputError(
+                "evaluation.class_metrics are of tasks with classes: data.task "
+                f"{self._data.task!r} has none; unset it"
+            )
         generator = self._generator(name)
         if not self._shown.is_on:
             return TaskEvaluator(generator, examples, postprocess=postprocess, metrics=metrics)
@@ -497,6 +505,27 @@ class TaskSuite:
             if None not in found:
                 counts[name] = found.count(False)
         return counts
+
+    def class_tables(self) -> dict[str, ClassTable]:
+        """Return the table of each task with classes, by the predictions of the last run.
+
+        Tied answers count as the first of them, and few-shot trials as the first trial.
+        """
+        tables = {}
+        for name, evaluator in self.evaluators.items():
+            targets = [example.target for example in evaluator.examples]
+            labels = self._class_labels(name, targets)
+            predictions = values(answer for _, answer in evaluator.answers())
+            if labels is not None and predictions:
+                tables[name] = ClassTable.of(labels, values(targets), predictions)
+        return tables
+
+    def _class_labels(self, name: str, targets: Sequence[Any]) -> tuple[str, ...] | None:
+        """Return the texts of a task's classes, or None if its targets are not class numbers."""
+        from t5x_lite.data import loading
+
+        are_numbers = all(isinstance(target, int | np.integer) for target in values(targets))
+        return loading.task_labels(self.sources[name].task) if are_numbers else None
 
     @property
     def trials(self) -> Trials:

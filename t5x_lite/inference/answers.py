@@ -1,19 +1,19 @@
-"""Answers of a head on an encoder to new texts: a class, a number, a choice, tags or a span.
+"""Predictions of a head on an encoder for new texts: a class, a number, a choice, tags or a span.
 
 | head | a record has | its answer |
 |---|---|---|
 | classifier | "inputs", and "second" for a pair | {"prediction": label}, with "probabilities" on request |
 | classifier of one class | the same | {"prediction": number} |
-| classifier whose classes do not exclude each other | the same | {"prediction": [labels]} |
+| classifier of several labels per text | the same | {"prediction": [labels]} |
 | choice | "inputs" and "choices" | {"prediction": choice, "index": its number from 0} |
 | token | "inputs" | {"prediction": [{"label", "start", "end", "text", "score"}]} |
 | span | "question" and "context" | {"prediction": text, "start", "end", "score"} |
 
-The numbers are those of transformers' pipelines text-classification, token-classification with
+The results equal transformers' pipelines text-classification, token-classification with
 aggregation_strategy "simple", and question-answering (4.57), with the same defaults: windows of 384
-tokens that share 128, and answers of 15 tokens. Places count characters. A text that spells out
-[SEP] or another special token has that token there, as in the pipelines. In training and evaluation
-of our tasks it has an unknown token instead.
+tokens with an overlap of 128, and answers of at most 15 tokens. "start" and "end" are character
+offsets. If a text contains [SEP] or another special token, it is encoded as that token, as in the
+pipelines. In training and evaluation of our tasks it is encoded as the unknown token.
 """  # noqa: E501
 
 import dataclasses
@@ -110,13 +110,13 @@ class Encoded:
 
     Attributes:
       rows: int32 tokens of each row, [CLS] and [SEP] included.
-      seconds: the place in each row where its second text begins; the row's length if it has none.
+      seconds: position in each row where its second text begins; the row's length without one.
       cut: True if a text was truncated.
-      text: the text that places count in; "" where there are none.
-      begins: the number of tokens before that text in each row.
-      offsets: first character and the one after the last of each of its tokens, by row.
-      words: word number of each of these tokens, by row; None of a token that is of no word.
-      choices: the texts to choose from.
+      text: text that character offsets refer to, or "".
+      begins: number of tokens before that text in each row.
+      offsets: first character, and the one after the last, of each of its tokens, by row.
+      words: word number of each of these tokens, by row; None for a token outside of words.
+      choices: texts to choose from.
     """
 
     rows: Sequence[np.ndarray]
@@ -161,7 +161,7 @@ def head_for(experiment: Experiment, name: str | None, *, where: object) -> Head
       where: the checkpoint, for messages.
 
     Raises:
-      InputError: if there is no such head, or several.
+      InputError: if the checkpoint has no such head, or several heads.
     """
     heads = answering_heads(experiment)
     if name is not None:
@@ -239,7 +239,7 @@ def _check_text(value: Any, where: str) -> None:
 
 
 class HeadLogits(HeadAnswers):
-    """The logits of a head; options are those of `HeadAnswers`."""
+    """The logits of a head; options are as in `HeadAnswers`."""
 
     def of(
         self,
@@ -326,9 +326,9 @@ class Answerer:
         )
         if self.kind in ("span", "token") and not isinstance(vocabulary, Tokenizer):
             raise InputError(
-                f"checkpoint {where}: head {head.name!r} gives places in a text, and its "
-                f"{type(vocabulary).__name__} vocabulary does not have them; a tokenizer.json, a "
-                "vocab.txt or an spm.model has"
+                f"checkpoint {where}: head {head.name!r} returns offsets in a text, which its "
+                f"{type(vocabulary).__name__} vocabulary does not provide; a tokenizer.json, a "
+                "vocab.txt or an spm.model does"
             )
 
     @property
@@ -621,13 +621,14 @@ def _without_overlaps(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def best_span(
     encoded: Encoded, logits: Sequence[np.ndarray], *, longest: int, may_be_none: bool = False
 ) -> dict[str, Any]:
-    """Return the likeliest answer in a context, as the pipeline question-answering finds it.
+    """Return the likeliest answer in a context, as the pipeline question-answering does.
 
-    In each window the probability of a span is that of its first token times that of its last one.
-    A span is extended to whole words. Equal texts add up, those of several windows too.
+    In each window, the probability of a span is the product of the probabilities of its first and
+    last token. A span is extended to whole words. Probabilities of equal texts are added, also
+    across windows.
 
     Args:
-      encoded: the context with the characters and words of its tokens.
+      encoded: context with the characters and words of its tokens.
       logits: logits of each window, float32 [2, tokens].
       longest: maximum tokens of a span.
       may_be_none: True if "" is an answer, with the probability of [CLS].

@@ -9,9 +9,9 @@
     Checkpoint.load(["work/retriever"]).encoder()       # vectors: inference.text_encoder
 
 An ensemble averages its models' logits (Raffel et al. 2020, section 3.6); they share a vocabulary.
-Inputs and targets end with EOS, so that an empty text is EOS alone. The inputs of a language model
-that learned plain text (data.layout LM()) have no end: they are what it continues with. Those of
-one whose layout has a separator end in its words, which are added here.
+Inputs and targets end with EOS, so an empty text is encoded as a single EOS. There are two
+exceptions: inputs of a language model of plain text (data.layout LM()) have no end, because it
+continues them; if the layout has a separator, its tokens end the inputs, and they are added here.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ def find_steps(checkpoints: Sequence[AnyPath | str], *, step: Step = None) -> li
     """Return the step directories of `--checkpoint DIR [DIR ...]`.
 
     Raises:
-      InputError: there is none, or one of them does not exist.
+      InputError: if no checkpoint is given, or one of them does not exist.
     """
     if not checkpoints:
         raise InputError("a model needs at least one checkpoint directory")
@@ -62,15 +62,15 @@ def find_steps(checkpoints: Sequence[AnyPath | str], *, step: Step = None) -> li
 
 
 def check_finite(where: str, what: str, *values: float) -> None:
-    """Reject numbers that are none: JSON has no NaN, and it says that the weights are broken.
+    """Raise InputError for NaN or infinity, which JSON lacks and broken weights cause.
 
     Args:
-      where: the line or the text that they belong to.
-      what: they are, such as "the score".
-      *values: the numbers.
+      where: line or text that the values belong to.
+      what: name of the values, such as "the score".
+      *values: the values.
 
     Raises:
-      InputError: one is NaN or infinite.
+      InputError: if one is NaN or infinite.
     """
     if not all(math.isfinite(value) for value in values):
         raise InputError(
@@ -198,7 +198,7 @@ class Checkpoint:
           asked: options of the answers; None is the defaults.
 
         Raises:
-          InputError: if there is no such head, an option does not fit it, or this is an ensemble.
+          InputError: if the head does not exist, an option does not fit it, or this is an ensemble.
         """
         first = self._only("has no head in common; give one --checkpoint")
         experiment, data = first.experiment, first.experiment.data
@@ -276,7 +276,11 @@ class Checkpoint:
         return first
 
     def encoder(
-        self, *, pooling: Pooling | None = None, normalize: bool | None = None
+        self,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
     ) -> TextEncoder:
         """Return the encoder of texts into vectors.
 
@@ -284,13 +288,20 @@ class Checkpoint:
           pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean", with a
             warning.
           normalize: True if vectors have length 1; if None, the checkpoint's choice, or else True.
+          dimensions: number of leading dimensions that a vector keeps, such as one that
+            `Matryoshka` trained; None keeps all.
 
         Raises:
           InputError: this is an ensemble, or a model without an encoder.
         """
         first = self._only("has no common vectors; load one checkpoint")
         return TextEncoder.of(
-            first, mesh=self.mesh, length=self.asked_length, pooling=pooling, normalize=normalize
+            first,
+            mesh=self.mesh,
+            length=self.asked_length,
+            pooling=pooling,
+            normalize=normalize,
+            dimensions=dimensions,
         )
 
     def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:
@@ -328,15 +339,15 @@ class Checkpoint:
     def prompts(
         self, texts: Sequence[str], *, names: Sequence[str] | None = None
     ) -> list[np.ndarray] | None:
-        """int32 tokens of each text, without EOS; None where all are empty.
+        """Return int32 tokens of each text, without EOS, or None if all are empty.
 
         Args:
           texts: texts that the outputs begin with.
           names: source of each, for the error; if None, a number.
 
         Raises:
-          InputError: one is longer than `inputs_length`: a cut prompt would be another; or one
-            holds padding, which `<pad>` in text may be.
+          InputError: if one is longer than `inputs_length`, as a truncated prompt would change the
+            meaning; or if one holds padding, which `<pad>` in a text may be.
         """
         if not any(texts):
             return None

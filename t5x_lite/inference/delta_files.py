@@ -74,13 +74,13 @@ Stored = Literal["float32", "bfloat16"]
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A directory as a delta.
+    """An opened delta.
 
     Attributes:
-      directory: directory of the step.
+      directory: checkpoint directory.
       delta: changes of the base.
-      files: files of the checkpoint that `merge` makes, by name; none where the base's serve.
-      base: reads the base: its directory, and its arrays by our paths.
+      files: files of the checkpoint that `merge` writes, by name; {} for the base's files.
+      base: function that reads the base; returns its directory, and its arrays by our paths.
     """
 
     directory: Path
@@ -99,14 +99,15 @@ def load(
     """Return a delta from a directory.
 
     Args:
-      directory: what `save` or `t5x-lite compose` wrote; a work directory or step of a run that
-        trained adapters or a part of its model; or, with `base`, of any run.
+      directory: output of `save` or `t5x-lite compose`; a work directory or checkpoint of a run
+        that trained adapters or a part of its model; or, with `base`, of any run.
       step: step of a work directory: its number, "best", or None for the newest.
-      base: the checkpoint that it is a change of; None is the recorded one.
-      allow_other_base: True if that may be another one than was recorded; a warning says so.
+      base: checkpoint that the delta changes; None uses the recorded one.
+      allow_other_base: True to log a warning instead of an error if the base is not the recorded
+        one.
 
     Raises:
-      InputError: the directory is damaged or no delta, or the base is missing or another one.
+      InputError: if the directory is damaged or not a delta, or the base is missing or wrong.
     """
     return open_delta(directory, step=step, base=base, allow_other_base=allow_other_base).delta
 
@@ -117,16 +118,16 @@ def save(
     *,
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write a delta as a new directory, which is there whole or not at all.
+    """Write a delta as a new directory, atomically.
 
     Args:
-      delta: on the host or on devices.
-      directory: must not exist yet.
-      files: files of the checkpoint that `merge` makes: config.json and vocabulary/...; without
-        them it has those of the base.
+      delta: delta with arrays on the host or on devices.
+      directory: new directory.
+      files: files of the checkpoint that `merge` writes: config.json and vocabulary/...; by default
+        the base's files are used.
 
     Raises:
-      InputError: the directory exists or cannot be written.
+      InputError: if the directory exists or cannot be written.
     """
     target = Path(directory)
     with new_directory(target) as made:
@@ -158,7 +159,7 @@ def open_delta(
     other = None if base is None else _base_at(base)
     is_delta = (source / "files" / DELTA_FILE).is_file()
     if is_delta and use is not None:
-        raise InputError(f"{source} is a delta, of which no modules are chosen: give the run")
+        raise InputError(f"{source} is a delta, and adapters cannot be chosen in it: give the run")
     opened = _of_delta(source, other) if is_delta else _of_run(source, other, use)
     if other is not None:
         where, _ = other
@@ -294,7 +295,7 @@ def _delta_of_run(
     for path in trained:
         if path not in base:
             raise InputError(
-                f"checkpoint {source}: its base {where} has no {path} of which it could be a change"
+                f"checkpoint {source}: its base {where} has no {path}, so no change can be computed"
             )
         if (part := difference(path, own[path].read(), base[path].read())) is not None:
             parts[path] = part.then(parts[path]) if path in parts else part
@@ -310,8 +311,8 @@ def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> 
     for path in parts:
         if path not in stored or any(view.mentions(path) for view in learner.views):
             raise InputError(
-                f"checkpoint {source}: {path} is shared with another array, so what an adapter "
-                "changes of it is no delta"
+                f"checkpoint {source}: {path} is shared with another array, so an adapter's "
+                "change of it cannot be a delta"
             )
 
 

@@ -160,7 +160,7 @@ class Generator:
     """
 
     ranks: ClassVar[bool] = False
-    """Whether a prediction is the best of a closed set, so that equal scores are a tie."""
+    """True if a prediction is the best of a closed set, so that equal scores are a tie."""
 
     def __init__(
         self,
@@ -207,17 +207,17 @@ class Generator:
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
-        """Predictions of each input, num_return of them and best first, in the inputs' order.
+        """Return `num_return` predictions of each input, best first, in the inputs' order.
 
         Args:
-          params: the model's own.
+          params: parameters of the model.
           inputs: int32 tokens of each input, EOS included.
           prompts: int32 tokens that each output begins with, without EOS, or None.
-          seeds: seeds of the inputs that have one of their own, in [0, 2**32): what is sampled for
-            such an input depends on it alone, and is what decoding.seed gives the first input. None
-            is decoding.seed and the input's number.
-          offset: the number of the first input. What is sampled for an input depends on its number,
-            and not on its batch: a file that is read in parts gives what it gives as a whole.
+          seeds: seed of each input, in [0, 2**32), or None. With a seed, sampling depends only on
+            it, and equals the sampling of the first input with decoding.seed. With None, it depends
+            on decoding.seed and the input's number.
+          offset: number of the first input. Sampling depends on the number of an input and not on
+            its batch, so reading a file in parts gives the same results.
         """
         weights = params if self._prepare is None else self._prepare(params)
         given = [np.zeros(0, np.int32)] * len(inputs) if prompts is None else prompts
@@ -286,7 +286,7 @@ def pad(sequences: Sequence[np.ndarray], *, rows: int, minimum: int = 16) -> np.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One prediction beside its target."""
+    """A prediction with its target."""
 
     inputs: str
     targets: str
@@ -389,7 +389,7 @@ class TaskEvaluator:
 
 
 def tied(predictions: Sequence[Prediction]) -> Sequence[Prediction]:
-    """Return the predictions whose score equals the first, which is the best."""
+    """Return the predictions that have the same score as the first, which is the best."""
     return [
         one for one in predictions if one is predictions[0] or one.score == predictions[0].score
     ]

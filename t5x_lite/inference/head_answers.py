@@ -1,4 +1,4 @@
-"""Answers of a head on an encoder, as the text that metrics compare.
+"""Predictions of a head on an encoder, as the text that metrics compare.
 
     ClassAnswers(bind, ("negative", "positive"), ...)    # "positive", the labels in their order
     ScoreAnswers(bind, ...)                              # "3.81"
@@ -7,23 +7,22 @@
     TokenAnswers(bind, ("B-PER", "I-PER", "O"), ...)     # "O B-PER I-PER O": of the row's tokens
     CandidateAnswers(bind, ("no", "yes"), yes="yes", ...)    # "7", the likeliest of the candidates
 
-They stand where a text-to-text model has its search: postprocessing, metrics, samples and the files
+They replace the decoding of a text-to-text model; postprocessing, metrics, samples and the files
 for the servers are the same.
 
-The answer to a question whose context stands in windows, from the logits of each window.
-
-Windows of 4, 4 and 3 tokens, 2 apart, and the tokens that count as the first of an answer, each in
-the window in which it has most tokens around it:
+If a context is split into windows, the answer to a question is computed from the logits of each
+window. For windows of 4, 4 and 3 tokens, 2 apart, an answer may begin at these tokens, each in the
+window where it has most context:
 
     0 1 2 3              0 1 2
         2 3 4 5                3 4
             4 5 6                  5 6
 
-Of all spans that begin so, are no longer than allowed and lie in one window, the likeliest is the
-answer. The score of no answer is that of [CLS], the least over the windows. "" is the answer where
-this score, less that of the best span, is above a threshold (Devlin et al. 2019, section 4.3;
-google-research/bert run_squad.py, write_predictions). BERT looks at the 20 likeliest first and
-last tokens of a window alone; here all spans are compared.
+The answer is the likeliest of all spans that begin there, have at most the maximum length and lie
+in one window. The score of "no answer" is the score of [CLS], the minimum over the windows. The
+answer is "" if this score minus the best span's score is above a threshold (Devlin et al. 2019,
+section 4.3; google-research/bert run_squad.py, write_predictions). BERT considers only the 20
+likeliest first and last tokens of a window; here all spans are compared.
 """
 
 import logging
@@ -73,15 +72,12 @@ class Span(NamedTuple):
 
 
 def best_answer(windows: Sequence[Window], *, stride: int, longest: int) -> Span | None:
-    """Return the likeliest span of a context; of equal ones that of the first window.
+    """Return the likeliest span of a context, or None without tokens; ties go to the first window.
 
     Args:
       windows: windows of the context, in order; all but the last have the same number of tokens.
       stride: tokens from one window to the next; the tokens of a window, if these are fewer.
       longest: maximum tokens of a span.
-
-    Returns:
-      None where the context has no tokens.
     """
     sizes = [len(window.first) for window in windows]
     best = None
@@ -117,15 +113,15 @@ def in_most_context(
 
 
 def best_span(first: np.ndarray, last: np.ndarray, *, longest: int) -> Span:
-    """Return the span with the largest sum of the logits of its ends; of equal ones the earliest.
+    """Return the span with the largest sum of the logits of its ends; ties go to the earliest.
 
     Args:
       first: logits of the first token, [n].
-      last: logits of the last one, [n].
+      last: logits of the last token, [n].
       longest: maximum tokens of a span.
 
     Returns:
-      Its first and last place, and the sum; (0, 0, -inf) where there are no tokens.
+      Index of the first and of the last token, and the sum; (0, 0, -inf) without tokens.
     """
     best = Span(0, 0, -np.inf)
     for width in range(min(longest, len(first))):
@@ -160,7 +156,7 @@ _FORMS: dict[str, type[Head]] = {
 """Form of a task -> the kind of head that answers it."""
 
 _TIED_ROWS = 60
-"""Maximum predictions of a row whose tokens have several best labels."""
+"""Maximum predictions of a row in which tokens have several best labels."""
 
 
 _T = TypeVar("_T")
@@ -232,8 +228,8 @@ class HeadAnswers(Generator):
         """Apply a function to each row's logits and the positions of its second text.
 
         Rows are padded to `static_length`, or else to a power of two that holds the longest.
-        `seconds` has the place where the second text of each row begins, or the row's length. None
-        is the place after the first [SEP]: texts then hold no [SEP] of their own.
+        `seconds` has the position where the second text of each row begins, or the row's length. By
+        default, it begins after the first [SEP]; then texts must not contain [SEP].
         """
         found: dict[int, _T] = {}
         order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))
@@ -268,12 +264,12 @@ class HeadAnswers(Generator):
 
 
 class ClassAnswers(HeadAnswers):
-    """One of some labels; the score is the logarithm of its probability.
+    """One of several labels; the score is the log-probability of the label.
 
     Args:
       bind: `bind` of the learner.
-      labels: the texts, in the order of the classes.
-      **options: of `HeadAnswers`.
+      labels: label texts, in the order of the classes.
+      **options: options of `HeadAnswers`.
     """
 
     ranks = True
@@ -292,15 +288,15 @@ class ClassAnswers(HeadAnswers):
 
 
 class CandidateAnswers(ClassAnswers):
-    """The number of one of an input's rows, the one that is likeliest to be right.
+    """The index of the row that is most likely right, among an input's rows.
 
-    The rows are judged one by one; the score is the logarithm of that probability.
+    Each row is classified separately; the score is the log-probability of being right.
 
     Args:
       bind: `bind` of the learner.
-      labels: as of `ClassAnswers`.
-      yes: the label of a row that is right.
-      **options: of `HeadAnswers`.
+      labels: label texts, as in `ClassAnswers`.
+      yes: label of a right row.
+      **options: options of `HeadAnswers`.
     """
 
     def __init__(self, bind: Bind, labels: Sequence[str], *, yes: str, **options: Any):
@@ -331,15 +327,15 @@ class ScoreAnswers(HeadAnswers):
 
 
 class SpanAnswers(HeadAnswers):
-    """The likeliest span of a context: the places of its ends, from the context's first token.
+    """The likeliest span of a context, as indices of its first and last token.
 
     Args:
       bind: `bind` of the learner.
       longest_answer: maximum tokens of a span.
-      doc_stride: tokens from one window of a context to the next, where inputs have several.
-      null_threshold: the answer is "" where the score of no answer, less that of the best span, is
-        above it; None always answers.
-      **options: of `HeadAnswers`.
+      doc_stride: tokens from one window of a context to the next, if inputs have several.
+      null_threshold: threshold for the answer "": the score of no answer minus the best span's
+        score must exceed it; None never answers "".
+      **options: options of `HeadAnswers`.
     """
 
     def __init__(
@@ -388,12 +384,12 @@ def _window(logits: np.ndarray, second: np.ndarray) -> Window:
 
 
 class ChoiceAnswers(HeadAnswers):
-    """One of some labels, one for each text of an input: that of the likeliest text.
+    """The label of the likeliest text, among several texts of an input.
 
     Args:
       bind: `bind` of the learner.
-      labels: the texts of the labels, in the order of the choices.
-      **options: of `HeadAnswers`.
+      labels: label texts, in the order of the choices.
+      **options: options of `HeadAnswers`.
     """
 
     ranks = True
@@ -423,15 +419,15 @@ class ChoiceAnswers(HeadAnswers):
 
 
 class TokenAnswers(HeadAnswers):
-    """One of some labels for each token of a row, with spaces between them.
+    """A label for each token of a row, separated by spaces.
 
     If tokens have several best labels, a row has several predictions, all of score 0: each of the
     labels occurs equally often. Only the first prediction takes the first label of each token.
 
     Args:
       bind: `bind` of the learner.
-      labels: the texts, in the order of the classes.
-      **options: of `HeadAnswers`.
+      labels: label texts, in the order of the classes.
+      **options: options of `HeadAnswers`.
     """
 
     ranks = True
@@ -462,7 +458,7 @@ def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
 
 
 def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:
-    """Return the head that is called as a task is: "mnli" of glue_mnli_matched; None is none."""
+    """Return the head with a task's name, such as "mnli" for glue_mnli_matched, or None."""
     kinds = _FORMS.values() if form is None else (_FORMS[form],)
     found = [
         head
@@ -482,17 +478,17 @@ def check_head(
     where: str,
     task: str = "",
 ) -> str:
-    """Return the name of a task's head: the one of the task's name, or of its form.
+    """Return the name of a task's head: the head with the task's name, or of its form.
 
     Args:
       heads: heads of the checkpoint, by name.
       form: form of the task's head; None if the task does not set one.
       labels: labels of the task; None without a closed set of labels.
       where: the task, for messages.
-      task: its name.
+      task: name of the task.
 
     Raises:
-      InputError: there is no such head, or it has another number of classes.
+      InputError: if the head is missing, or has another number of classes.
     """
     if (named := head_named(heads, form, task)) is not None:
         _check_classes(named, labels, where=where, remedy="name its classes in --objective.tasks")
@@ -548,7 +544,7 @@ def head_answers(
       layout: layout of the task's examples.
       null_threshold: null threshold of a task of spans that may be missing, see `SpanAnswers`.
       candidates: True if an input has a row for each candidate; one candidate is the answer.
-      **options: of `HeadAnswers`.
+      **options: options of `HeadAnswers`.
     """
     options |= {"head": head.name}
     if isinstance(head, heads_Span):

@@ -41,7 +41,7 @@ LongInputs = Literal["cut", "refuse"]
 
 
 class InputReader:
-    """Tokens of the lines' inputs; says which were too long."""
+    """A reader of the lines' inputs as tokens; it warns about truncated inputs."""
 
     def __init__(self, long_inputs: LongInputs):
         self._long_inputs = long_inputs
@@ -70,20 +70,20 @@ class InputReader:
             )
         if cut and not self._num_cut:
             _logger.warning(
-                "%s: the input is cut to %d tokens, as all longer ones are (--inputs-length)",
+                "%s: the input is truncated to %d tokens, as all longer ones are (--inputs-length)",
                 lines[cut[0]].where,
                 length,
             )
         self._num_cut += len(cut)
 
     def report(self) -> None:
-        """Says how many, where it is more than the one that was named."""
+        """Log the number of truncated inputs, if there are more than the one already named."""
         if self._num_cut > 1:
-            _logger.warning("%d inputs were cut", self._num_cut)
+            _logger.warning("%d inputs were truncated", self._num_cut)
 
 
 class TargetReader:
-    """Tokens of targets; says which were too long."""
+    """A reader of targets as tokens; it warns about truncated targets."""
 
     def __init__(self, long_targets: LongInputs, length: int | None):
         self._long_targets = long_targets
@@ -111,8 +111,8 @@ class TargetReader:
                 )
             if not self._num_cut:
                 _logger.warning(
-                    "%s is cut to %d tokens, as all longer ones are (--targets-length): its "
-                    "log-likelihood is that of its beginning",
+                    "%s is truncated to %d tokens, as all longer ones are (--targets-length); its "
+                    "log-likelihood covers only the remaining beginning",
                     name,
                     self._length,
                 )
@@ -120,9 +120,9 @@ class TargetReader:
         return [ids[: self._length] for ids in rows]
 
     def report(self) -> None:
-        """Says how many, where it is more than the one that was named."""
+        """Log the number of truncated targets, if there are more than the one already named."""
         if self._num_cut > 1:
-            _logger.warning("%d targets were cut", self._num_cut)
+            _logger.warning("%d targets were truncated", self._num_cut)
 
 
 CHUNK_BATCHES = 32
@@ -177,11 +177,10 @@ def generating(
     prompt: str,
     batch_size: int,
 ) -> Change:
-    """Load what writes a prediction for each line.
+    """Load the model that writes a prediction for each line.
 
-    What is sampled for a line depends on its number in the file (blank lines do not count), and not
-    on its batch; a line with a "seed" of its own gets what the first line of a file gets by that
-    seed.
+    Sampling for a line depends on its number in the file, without blank lines, and not on its
+    batch. A line with a "seed" is sampled like the first line of a file with that seed.
     """
     model = Checkpoint.load(steps, use=use, inputs_length=inputs_length)
     generator = model.generator(decoding, batch_size=batch_size)
@@ -275,7 +274,7 @@ def read_candidates(path: str, *, input: str, longest: int) -> list[str]:
     """Return the lines of a file that are not blank.
 
     Raises:
-      InputError: there are none, one comes twice, or the file cannot be read.
+      InputError: if all lines are blank, a line occurs twice, or the file cannot be read.
     """
     if path == input == "-":
         raise InputError("--input and --candidates cannot both be standard input")
@@ -349,7 +348,7 @@ def stream(
                 )
             return
         if target != "-" and os.path.isfile(target):
-            _logger.info("%s exists: it is replaced when the new one is whole", target)
+            _logger.info("%s exists: it is replaced when the new one is complete", target)
         with waiting("loading the checkpoint"):
             change = load()
         with counting(

@@ -52,32 +52,32 @@ Step: TypeAlias = int | Literal["best"] | None
 
 
 def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
-    """Return the step directory that `--checkpoint DIR --step STEP` means.
+    """Return the checkpoint directory for `--checkpoint DIR --step STEP`.
 
     Args:
-      checkpoint: a work directory, its checkpoints/ or one step directory.
+      checkpoint: a work directory, its checkpoints/ or one checkpoint directory.
       step: step of a work directory.
 
     Raises:
-      InputError: there is no such directory or step; or, of "best", nothing was measured by which
-        to choose, or the best one, which checkpoints.best keeps, is gone.
+      InputError: if the directory or step does not exist; or, for "best", if training measured
+        nothing that determines it, or the best step was deleted (see checkpoints.best).
     """
     if step != "best":
         return checkpointing.find_step(checkpoint, step=step)
     newest = checkpointing.find_step(checkpoint)
     if newest == remote.open_path(checkpoint):
         raise InputError(
-            f"checkpoint {checkpoint} is one step directory, and the best step is one of a work "
-            "directory: leave out the step"
+            f"checkpoint {checkpoint} is one step directory, but the best step needs a work "
+            "directory: remove the step"
         )
     directory = newest.parent
     measured = Measured.of(directory)
     saved = checkpointing.saved_steps(directory)
     if measured is None:
         raise InputError(
-            f"checkpoint {checkpoint}: nothing says which step is best, since training measured "
-            "neither what checkpoints.best names, nor a score or a loss on a split other than "
-            f"test: give one of the steps {saved}"
+            f"checkpoint {checkpoint}: the best step is unknown, since training measured neither "
+            "the metric of checkpoints.best, nor a score or a loss on a split other than test: "
+            f"give one of the steps {saved}"
         )
     measured.check_mode(checkpoint)
     best, kept = measured.best(), measured.best(saved)
@@ -113,13 +113,13 @@ class Measured:
 
     @classmethod
     def of(cls, directory: AnyPath) -> "Measured | None":
-        """Read what was measured of a run; None where that is nothing by which to choose.
+        """Read the evaluations of a run, or return None if they do not determine a best step.
 
         Args:
           directory: checkpoints/ of a work directory, with at least one checkpoint.
 
         Raises:
-          InputError: metrics.jsonl is damaged.
+          InputError: if metrics.jsonl is damaged.
         """
         saved = checkpointing.saved_steps(directory)
         evaluations: dict[int, Mapping[str, float]] = {}
@@ -254,7 +254,7 @@ def learner_of(experiment: Experiment) -> Learner:
 
 
 def with_float32_base(experiment: Experiment) -> Experiment:
-    """Return the same run, whose base is read as it is: what a checkpoint is used by."""
+    """Return the run with its base in float32, the dtype for using a checkpoint."""
     adapters = dataclasses.replace(experiment.adapters, base_dtype="float32")
     return dataclasses.replace(experiment, adapters=adapters)
 
@@ -298,7 +298,7 @@ def read_experiment(step_directory: AnyPath, files: Mapping[str, bytes]) -> Expe
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A checkpoint that is ready for use: nothing but the step directory was needed."""
+    """A checkpoint that is ready for use; only its directory was needed."""
 
     directory: AnyPath
     experiment: Experiment
@@ -316,8 +316,8 @@ class Loaded:
         most = self.experiment.model.longest_document
         if length is not None and most is not None and length > most:
             raise InputError(
-                f"checkpoint {self.directory}: the model reads {most} tokens at most, and {what} "
-                f"of {length} are asked for (inputs_length)"
+                f"checkpoint {self.directory}: the model reads at most {most} tokens, but "
+                f"inputs_length asks for {what} of {length}"
             )
 
     def computing_in(self, dtype: ComputeDtype | None) -> "Loaded":
@@ -333,15 +333,15 @@ class Loaded:
 
     @classmethod
     def from_checkpoint(cls, checkpoint: str, *, step: Step, mesh: Mesh | None = None) -> "Loaded":
-        """Read config, vocabulary and parameters of a step directory.
+        """Read config, vocabulary and parameters of a checkpoint directory.
 
         Args:
-          checkpoint: a work directory or a step directory.
+          checkpoint: a work directory or a checkpoint directory.
           step: step of a work directory: its number, "best", or None for the newest.
           mesh: mesh of the parameters; if None, the first device.
 
         Raises:
-          InputError: there is no such checkpoint, or it is damaged.
+          InputError: if the checkpoint does not exist or is damaged.
         """
         directory = find_step(checkpoint, step=step)
         experiment = read_experiment(directory, checkpointing.step_files(directory))

@@ -57,14 +57,14 @@ class TrainedModule:
 
     @classmethod
     def find(cls, name: str, directory: str) -> "TrainedModule":
-        """Return the module of a checkpoint: the one of that name, or the only one.
+        """Return the adapter in a checkpoint: the one with that name, or the only one.
 
         Args:
-          name: that it has here.
+          name: name of the adapter in this run.
           directory: a work directory (its newest checkpoint) or a checkpoint directory.
 
         Raises:
-          InputError: there is no checkpoint, or no such module in it.
+          InputError: if the checkpoint does not exist or has no such adapter.
         """
         step = find_step(directory, step=None)
         files = reading.step_files(step)
@@ -186,7 +186,7 @@ class ModulesOf:
 
     @classmethod
     def of(cls, loaded: Loaded) -> "ModulesOf":
-        """Return those of a checkpoint."""
+        """Return the adapters of a checkpoint."""
         adapters = {each.name: each for each in loaded.learner.adapters}
         return cls(loaded, adapters, loaded.params.get("adapters", {}))
 
@@ -213,7 +213,7 @@ class ModulesOf:
         """Return the learner with some adapters in the model's slots; nothing is allocated.
 
         Raises:
-          InputError: one is not there, or two would stand at one site.
+          InputError: if one does not exist, or two have the same site.
         """
         return learner_of(self._experiment(use))
 
@@ -286,17 +286,17 @@ class ModulesOf:
 def load_using(
     checkpoint: str, *, step: Step = None, use: str | None = None, mesh: Mesh | None = None
 ) -> Loaded:
-    """Return a checkpoint whose model has some of its modules, as `--adapters.use` says.
+    """Return a checkpoint with the adapters of `--adapters.use` in its model.
 
     Args:
-      checkpoint: a work directory or a step directory.
+      checkpoint: a work directory or a checkpoint directory.
       step: step of a work directory: its number, "best", or None for the newest.
-      use: names of modules, with commas between, or blocks of them; "" is the base alone, None what
-        its own run used.
+      use: comma-separated names of adapters, or blocks of them; "" uses only the base, None the
+        adapters that the run itself used.
       mesh: mesh of the parameters; if None, the first device.
 
     Raises:
-      InputError: there is no such checkpoint or module; or as for `ModulesOf.using`.
+      InputError: if the checkpoint or adapter does not exist; or as for `ModulesOf.using`.
     """
     if use is None:
         loaded = Loaded.from_checkpoint(checkpoint, step=step, mesh=mesh)
@@ -310,15 +310,15 @@ def load_using(
 
 
 def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
-    """Return the experiment of a checkpoint with some of its modules.
+    """Return the experiment of a checkpoint with some of its adapters.
 
     Args:
       experiment: experiment of the checkpoint.
-      use: names of modules, with commas between, or blocks of them.
+      use: comma-separated names of adapters, or blocks of them.
       where: the checkpoint, for messages.
 
     Raises:
-      InputError: there is no such module.
+      InputError: if an adapter does not exist.
     """
     chosen, added = _chosen(experiment, use, where=where), experiment.adapters.added
     lines = tuple(write_module(added[name]) for name in names_of(chosen))
@@ -436,15 +436,15 @@ def check_children(experiment: Experiment) -> None:
 
 
 def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> Params:
-    """Return parameters with those of the modules that an experiment loads and uses.
+    """Return parameters with the adapters that an experiment loads and uses.
 
     Args:
       params: parameters of the base, in float32.
-      experiment: that `with_loaded` gave.
+      experiment: experiment from `with_loaded`.
       shapes: shapes of the parameters, with shardings.
 
     Raises:
-      InputError: a module is damaged, or was trained with another base.
+      InputError: if an adapter is damaged, or was trained with another base.
     """
     flat: dict[str, Any] = {}
     for name, directory in experiment.adapters.loaded.items():

@@ -3,8 +3,8 @@
     scorer = Checkpoint.load(["work/ranker"]).pair_scorer()
     scorer.scores([("who wrote Emma", "Jane Austen wrote ..."), ...])      # float32, raw logits
 
-The head "classifier" of a cross-encoder has one class: that of objective Ranker, or of an imported
-*ForSequenceClassification with one label. If a pair is too long, its passage is truncated.
+The head "classifier" of a cross-encoder has one class. It comes from objective Ranker, or from an
+imported *ForSequenceClassification with one label. If a pair is too long, its passage is truncated.
 
     model = Checkpoint.load(["work/m3"])
     scorer = model.pair_scorer(heads=("dense", "lexical"), weights=(1, 0.3, 1))
@@ -43,7 +43,7 @@ from t5x_lite.objectives.ranker import Ranker
 
 
 class PairScores(HeadAnswers):
-    """The logit of a head of one class; options are those of `HeadAnswers`."""
+    """The logit of a head of one class; options are as in `HeadAnswers`."""
 
     def of(
         self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None

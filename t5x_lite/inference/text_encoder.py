@@ -4,9 +4,9 @@
     rows, longer = encoder.rows(["dogs bark"])
     encoder.embedder(batch_size=32).run(encoder.params, rows)       # float32 [1, D]
 
-The checkpoint's head "dense" says how, unless the caller does: that of contrastive training, of
-RetroMAE, which trains the state of [CLS], or of an imported sentence-transformers directory. Where
-there is none, the mean of the states at length 1 is a guess, and a warning says so.
+The checkpoint's head "dense" defines the vectors, unless the caller does. It comes from contrastive
+training, from RetroMAE, which trains the state of [CLS], or from an imported sentence-transformers
+directory. Without this head, the mean of the states with length 1 is assumed, with a warning.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from t5x_lite.objectives.learner import Learner, heads_of
 from t5x_lite.objectives.retromae import bag_scores, largest
 
 _BAG_CHUNK = 32
-"""Positions of a text whose logits are made at a time."""
+"""Positions of a text that logits are computed for at a time."""
 
 _logger = logging.getLogger(__name__)
 
@@ -44,10 +44,12 @@ class Vectors:
     Attributes:
       pooling: pooling of the states.
       normalize: True if it has length 1.
+      dimensions: number of leading dimensions that it keeps; None keeps all.
     """
 
     pooling: Pooling
     normalize: bool
+    dimensions: int | None = None
 
     @classmethod
     def of(
@@ -56,23 +58,25 @@ class Vectors:
         *,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
     ) -> "Vectors":
-        """Return the requested settings, completed by those of the head "dense".
+        """Return the requested settings, completed from the head "dense".
 
         Raises:
-          InputError: there is no such pooling, or no [CLS] for it.
+          InputError: if the pooling does not exist, or needs a [CLS] that the model lacks.
         """
         known = dense_head(experiment)
         if known is None and pooling is None and experiment.model.begins_with_cls:
             _logger.warning(
-                "nothing says how this checkpoint makes a vector of a text: the mean of its states "
-                "is a guess; say --pooling cls or --pooling mean"
+                "the checkpoint does not define how a text's vector is computed; assuming the "
+                "mean of its states; otherwise pass --pooling cls"
             )
         head = known or Dense()
         kind = head.pooling if pooling is None else pooling
         check_pooling("pooling", kind)
         check_cls(kind, experiment.model)
-        return cls(pooling=kind, normalize=head.normalize if normalize is None else normalize)
+        unit = head.normalize if normalize is None else normalize
+        return cls(pooling=kind, normalize=unit, dimensions=dimensions)
 
 
 def dense_head(experiment: Experiment) -> Dense | None:
@@ -93,7 +97,7 @@ def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
 
 
 def most_tokens(experiment: Experiment) -> int | None:
-    """Return tokens that a row can have at most; None is no limit."""
+    """Return the maximum tokens of a row, or None for no limit."""
     return experiment.model.longest_document
 
 
@@ -123,7 +127,7 @@ class TextEncoder:
     Attributes:
       loaded: the checkpoint.
       vectors: settings of the vectors.
-      length: maximum tokens of a text, including those that begin and end a row.
+      length: maximum tokens of a text, including the tokens that begin and end a row.
       mesh: mesh with the devices that share the texts; if None, the parameters' devices.
     """
 
@@ -141,6 +145,7 @@ class TextEncoder:
         length: int | None = None,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
     ) -> "TextEncoder":
         """Return the encoder of a checkpoint that has been read.
 
@@ -150,6 +155,7 @@ class TextEncoder:
           length: maximum tokens of a text; if None, the model's training length.
           pooling: "cls" or "mean"; None is what the checkpoint says.
           normalize: None is what the checkpoint says.
+          dimensions: number of leading dimensions that a vector keeps; None keeps all.
 
         Raises:
           InputError: the checkpoint has no encoder, or cannot do what is asked for.
@@ -159,7 +165,9 @@ class TextEncoder:
         loaded.check_length(length, what="texts")
         return cls(
             loaded=loaded,
-            vectors=Vectors.of(experiment, pooling=pooling, normalize=normalize),
+            vectors=Vectors.of(
+                experiment, pooling=pooling, normalize=normalize, dimensions=dimensions
+            ),
             length=trained_length(experiment) if length is None else length,
             mesh=mesh,
         )
@@ -173,11 +181,11 @@ class TextEncoder:
         """Return the prefix of a text.
 
         Args:
-          prefix: the text itself; None is the checkpoint's prompt.
-          prompt: the name of that; None is its default one, if it has one.
+          prefix: the prefix itself; None uses a prompt of the checkpoint.
+          prompt: name of the prompt; None uses the default prompt, if there is one.
 
         Raises:
-          InputError: both are given, or there is no such prompt.
+          InputError: if both are given, or the prompt does not exist.
         """
         if prefix is not None and prompt is not None:
             raise InputError("prefix and prompt are two ways to say one thing: give one of them")
@@ -277,6 +285,7 @@ class TextEncoder:
             mesh=self.mesh,
             whole=whole_of(self.loaded.experiment, self.loaded.learner),
             bag=bag if bag_top else None,
+            dimensions=self.vectors.dimensions,
         )
 
 
@@ -304,7 +313,7 @@ def head_embedder(
       where: name of the caller, for messages.
 
     Raises:
-      InputError: there is no such head, there are two encoders, or no [CLS].
+      InputError: if a head or [CLS] is missing, or the checkpoint has two encoders.
     """
     for way in ways:
         if way not in learner.heads:
@@ -313,7 +322,7 @@ def head_embedder(
                 "train it by objective M3, or import a BGE-M3"
             )
     if experiment.objective.more_towers() or not experiment.model.begins_with_cls:
-        raise InputError(f"{where}: several heads read one encoder whose rows begin with [CLS]")
+        raise InputError(f"{where}: several heads need one encoder with rows that begin with [CLS]")
     return HeadEmbedder(
         learner.bind,
         ways,
@@ -324,4 +333,5 @@ def head_embedder(
         pad_id=vocabulary.pad_id,
         max_length=most_tokens(experiment),
         mesh=mesh,
+        dimensions=vectors.dimensions,
     )

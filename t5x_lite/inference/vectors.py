@@ -1,28 +1,27 @@
-"""Vectors of texts: of an encoder's states, and of BGE-M3's three heads.
+"""Vectors of texts: from an encoder's states, and from BGE-M3's three heads.
 
     embedder = Embedder(bind, batch_size=32, pooling="mean", normalize=True)
     embedder.run(params, [tokens, other_tokens])        # float32 [2, D], each of length 1
 
-Texts of about one length go through the model together, so that there is little padding; lengths
-are rounded up to few sizes, so that few programs are compiled. What is padding is said by the
-lengths of the rows, and not by their tokens: an encoder's padding need not be token 0.
+Texts of similar length are batched together, which reduces padding. Lengths are rounded up to a few
+sizes, so that few programs are compiled. Padding is determined by the lengths of the rows and not
+by their tokens, because an encoder's padding need not be token 0.
 
-What all three heads of BGE-M3 make of texts, in one pass of the encoder.
+BGE-M3's three heads are computed in one pass of the encoder:
 
     embedder = HeadEmbedder(learner.bind, ("dense", "lexical"), batch_size=32, ...)
     found = embedder.several(params, [tokens, other_tokens])
     found.dense                 float32 [2, D]
     found.terms                 [{5: 0.7, 9: 0.4}, ...], token -> weight above 0
 
-Rows that have several [CLS] (`inference.vectors`) are run apart from the others, whose vectors are
-so those of the program without them, to the last bit.
-
-Several [CLS] in a long text, each for the tokens behind it: BGE-M3's MCLS, without training.
+BGE-M3's MCLS, which needs no training, inserts several [CLS] into a long text, each for the tokens
+after it:
 
     window 3     [CLS] a b c d e f g [SEP]   ->   [CLS] a b c [CLS] d e f [CLS] g [SEP]
 
-The text's vector is the mean of the last states of all [CLS]. Positions count all tokens, and so
-does the longest row. A text of no more tokens than the window is the row that it was.
+The text's vector is the mean of the last states of all [CLS]. Positions and maximum lengths count
+all tokens. A text with at most as many tokens as the window is unchanged. Rows with several [CLS]
+run separately, so the vectors of the other rows are bit for bit the same as without them.
 
 Source: Chen et al. 2024, arXiv:2402.03216, section 4; no code was published.
 """
@@ -38,6 +37,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
+from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import jit_rows, rounded_rows
 from t5x_lite.core.trees import Array, Params
 from t5x_lite.inference.generate import Bind, batched, padded_length
@@ -45,7 +45,7 @@ from t5x_lite.models.towers import Pooling, check_pooling, pool
 from t5x_lite.models.vector_heads import Role
 
 _IN_FLIGHT = 4
-"""Batches whose vectors are still on the way from the device: it computes while the host pads."""
+"""Maximum batches in flight, so that the device computes while the host pads."""
 _SHORTEST_NORM = 1e-12
 """Vectors of a smaller length are divided by it, as PyTorch's `normalize` does."""
 
@@ -68,6 +68,7 @@ class Embedder:
         (`Bound.encoder`) and its head "dense" with a projection; `bind` is not used then.
       bag: function of parameters, states and padding mask that returns values to append to the
         pooled state, or None.
+      dimensions: number of leading dimensions that a vector keeps; None keeps all.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Embedder:
         mesh: Mesh | None = None,
         whole: Bind | None = None,
         bag: Callable[[Params, Array, Array], Array] | None = None,
+        dimensions: int | None = None,
     ):
         check_pooling("pooling", pooling)
 
@@ -101,6 +103,7 @@ class Embedder:
                 found = whole(params).heads["dense"].project(found, role=role)
             if bag is not None:
                 found = jnp.concatenate([found, bag(params, states, segment_ids)], axis=1)
+            found = shortened(found, dimensions)
             return unit_length(found) if normalize else found
 
         def states(params: Params, tokens: Array, lengths: Array, role: Role) -> Array:
@@ -120,10 +123,10 @@ class Embedder:
 
         Args:
           params: parameters for `bind`.
-          inputs: int32 tokens of each text, including those that begin and end a row.
-          role: role of the texts, where it matters.
+          inputs: int32 tokens of each text, including the tokens that begin and end a row.
+          role: role of the texts, if the model distinguishes roles.
         """
-        # Of no inputs a row of padding tells D.
+        # Without inputs, a row of padding determines D.
         rows = list(inputs) or [np.zeros(0, np.int32)]
         found: np.ndarray | None = None
         for batch, vectors in self._results(self._vectors[role], params, rows):
@@ -159,7 +162,7 @@ class Embedder:
             yield done, jax.tree.map(np.asarray, jax.device_get(result))
 
     def _pad(self, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return tokens [batch_size, length] and the number of those that are no padding."""
+        """Return tokens [batch_size, length], and the length of each row without padding."""
         longest = max(len(row) for row in rows)
         size = rounded_length(longest)
         if self._lengths is not None:
@@ -172,6 +175,19 @@ class Embedder:
             tokens[place, : len(row)] = row
             lengths[place] = len(row)
         return tokens, lengths
+
+
+def shortened(vectors: Float[Array, "B D"], dimensions: int | None) -> Float[Array, "B E"]:
+    """Return the leading dimensions of vectors, or all of them if None.
+
+    Raises:
+      InputError: the vectors have fewer.
+    """
+    if dimensions is not None and dimensions > vectors.shape[1]:
+        raise InputError(
+            f"dimensions must be at most the {vectors.shape[1]} of a vector: got {dimensions}"
+        )
+    return vectors[:, :dimensions]
 
 
 def unit_length(vectors: Float[Array, "B D"]) -> Float[Array, "B D"]:
@@ -207,16 +223,16 @@ class Several(NamedTuple):
 
 
 class HeadEmbedder(Embedder):
-    """Encodes for several heads; other arguments are those of `Embedder`.
+    """An embedder for several heads; other arguments are as in `Embedder`.
 
     Args:
-      bind: puts together the learner, with its heads.
+      bind: function that binds parameters to the learner, with its heads.
       ways: names of the heads.
       batch_size: rows encoded at once.
       pooling: pooling of the dense vector.
       normalize: True if the dense vector has length 1.
       cls_id: the token [CLS].
-      **options: of `Embedder`.
+      **options: options of `Embedder`.
     """
 
     def __init__(
@@ -249,6 +265,7 @@ class HeadEmbedder(Embedder):
                     states, summaries if mcls else segment_ids, "mean" if mcls else pooling
                 )
                 pooled = bound.heads[DENSE].project(pooled)
+                pooled = shortened(pooled, options.get("dimensions"))
                 found[DENSE] = unit_length(pooled) if normalize else pooled
             if LEXICAL in ways:
                 found[LEXICAL] = bound.heads[LEXICAL].terms(hidden, tokens, segment_ids)
@@ -271,7 +288,7 @@ class HeadEmbedder(Embedder):
 
         Args:
           params: parameters for `bind`.
-          inputs: int32 tokens of each text, including those that begin and end a row.
+          inputs: int32 tokens of each text, including the tokens that begin and end a row.
           mcls: True if rows may have several [CLS]; their states are averaged.
         """
         dense: dict[int, np.ndarray] = {}
@@ -307,11 +324,11 @@ def _above_0(row: np.ndarray, weights: np.ndarray) -> dict[int, float]:
 
 
 def room(length: int, window: int) -> int:
-    """Tokens of a text at most, without [CLS] and [SEP], whose row has no more than `length`.
+    """Return the maximum tokens of a text, without [CLS] and [SEP], for a row of `length`.
 
     Args:
       length: length of a row, at least 3.
-      window: tokens behind a [CLS].
+      window: tokens after a [CLS].
     """
     whole, rest = divmod(length - 1, window + 1)
     return whole * window + max(0, rest - 1)

@@ -1,14 +1,14 @@
-"""`t5x-lite import adapter` and `t5x-lite export adapter`: modules of PEFT and `adapters`.
+"""`t5x-lite import adapter` and `t5x-lite export adapter`: adapters of PEFT and `adapters`.
 
-An imported directory is a step directory that holds the module, or those of a composition, and
-leaves the rest to its base:
+An imported directory is a checkpoint directory that holds the adapter, or the adapters of a
+composition, and takes all other arrays from its base:
 
-    params/                  adapters/NAME/..., and the head that came along
-    files/config.json        the base's Experiment, with the module
-    files/base.json          the base: where it is, and a digest of each of its arrays
+    params/                  adapters/NAME/..., and the head in the source, if any
+    files/config.json        the base's Experiment, with the adapter
+    files/base.json          the base: its path, and a digest of each of its arrays
     files/vocabulary/        the base's; huggingface/ too
-    files/peft/              adapter_config.json of the source; files/adapters/ of that library,
-                             or its adapter_setup.json
+    files/peft/              adapter_config.json of the source; for the library `adapters` in
+                             files/adapters/, or its adapter_setup.json
     manifest.json            checksums of all of these, written last
 
 A retriever with two encoders has one directory for the adapters of each, query/ and passage/.
@@ -94,9 +94,9 @@ _logger = logging.getLogger(__name__)
 
 _HUGGINGFACE = f"huggingface/{hf.CONFIG}"
 _SUM = "sum"
-"""Name of the module that a sum of LoRAs becomes."""
+"""Name of the adapter that a sum of LoRAs becomes."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
-"""Files of a tokenizer beside a module."""
+"""Tokenizer files that may be saved with an adapter."""
 _OF_ADAPTER = (".json", ".safetensors", ".bin")
 """Suffixes of an adapter's own files."""
 
@@ -110,7 +110,7 @@ def import_module(
     name: str,
     revision: str | None,
 ) -> Path:
-    """Imports a module that PEFT or the library `adapters` saved; `commands.weights` says how."""
+    """Import an adapter of PEFT or the library `adapters`; see `commands.weights` for arguments."""
     at_hub = find_source(source, revision=revision)
     sides = _sides_of(at_hub.directory)
     file = _read_file(sides.get("query", at_hub.directory))
@@ -120,8 +120,8 @@ def import_module(
     experiment = read_experiment(where, files)
     if experiment.adapters.modules:
         raise InputError(
-            f"checkpoint {where} has modules itself: merge them by `t5x-lite merge` and give what "
-            "that writes"
+            f"checkpoint {where} has adapters itself: merge them with `t5x-lite merge` and pass "
+            "the result"
         )
     refuse_views(where, views_of(experiment.model, experiment.objective))
     params = lazy_params(where)
@@ -133,7 +133,7 @@ def import_module(
         )
     elif experiment.objective.more_towers():
         raise InputError(
-            f"{source} holds the adapter of one encoder, and checkpoint {where} has two; give a "
+            f"{source} holds the adapter of one encoder, but checkpoint {where} has two; pass a "
             f"directory with {' and '.join(f'{role}/' for role in get_args(Role))}, each the "
             "adapter of one"
         )
@@ -165,14 +165,14 @@ def import_module(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Fitted:
-    """A directory's module on its base.
+    """An adapter combined with its base.
 
     Attributes:
-      experiment: config of the base with the module.
-      module: config and arrays, those of a head and replaced arrays of the base included.
-      left: paths that are left to the base.
-      vocabulary: the directory's own, where it replaces the base's.
-      sources: paths of the base, of the arrays in `left` that it has at other paths.
+      experiment: config of the base with the adapter.
+      module: adapter config and arrays, including arrays of a head and replaced arrays of the base.
+      left: paths of arrays that stay in the base.
+      vocabulary: vocabulary of the directory if it replaces the base's, or None.
+      sources: path in `left` -> path in the base, where they differ.
     """
 
     experiment: Experiment
@@ -183,7 +183,7 @@ class _Fitted:
 
 
 def _sides_of(directory: Path) -> dict[Role, Path]:
-    """Return the directories of a two-tower retriever's adapters, {} if there is one adapter."""
+    """Return the directories of a two-tower retriever's adapters, or {} if there is one adapter."""
     found: dict[Role, Path] = {role: directory / role for role in get_args(Role)}
     if not any(path.is_dir() for path in found.values()):
         return {}
@@ -199,13 +199,13 @@ def _sides_of(directory: Path) -> dict[Role, Path]:
 
 
 def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Return arrays with a tower for passages, which is the model if there is none."""
+    """Return arrays with a tower for passages; by default it has the model's arrays."""
     model = {in_tower(p, "passage"): a for p, a in params.items() if p.startswith(MODEL)}
     return {**model, **params}
 
 
 def _two_towers(experiment: Experiment, *, where: Path) -> Experiment:
-    """Return the config of a retriever with two encoders, on the base's vectors."""
+    """Return the config of a retriever with two encoders and the base's kind of vectors."""
     objective = experiment.objective.with_two_towers()
     if objective.more_towers():
         return dataclasses.replace(experiment, objective=objective)
@@ -213,8 +213,8 @@ def _two_towers(experiment: Experiment, *, where: Path) -> Experiment:
     if head is None:
         head = Dense(pooling="cls", normalize=False)
         _logger.warning(
-            "%s does not say how it makes a vector of a text: [CLS] states and dot products are "
-            "assumed; set objective.pooling and objective.normalize otherwise",
+            "%s does not define how a text's vector is computed; assuming [CLS] states and dot "
+            "products; otherwise set objective.pooling and objective.normalize",
             where,
         )
     temperature = {} if head.normalize else {"temperature": DOT["temperature"]}
@@ -235,7 +235,7 @@ def _fitted_towers(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Fit the adapters of two encoders, which must be of one method, to their base."""
+    """Combine the adapters of two encoders, which must have the same method, with their base."""
     found: dict[Role, _Fitted] = {}
     for role, directory in sides.items():
         alone, own = of_role(experiment, params, role)
@@ -244,7 +244,7 @@ def _fitted_towers(
         head = next((p for p in found[role].module.arrays if p.startswith(HEADS)), None)
         if head is not None:
             raise InputError(
-                f"{directory}: it holds {head}, and a retriever's encoder has no such head; import "
+                f"{directory}: it holds {head}, but a retriever's encoder has no such head; import "
                 "it by itself"
             )
     query, passage = found["query"], found["passage"]
@@ -282,7 +282,7 @@ def _fitted_towers(
 
 
 def _content_of(vocabulary: Vocabulary | None) -> Mapping[str, bytes]:
-    """Return the files of a vocabulary, {} of None."""
+    """Return the files of a vocabulary, or {} for None."""
     return {} if vocabulary is None else vocabulary.files()
 
 
@@ -296,10 +296,10 @@ def _fitted(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Fit a directory's module to its base.
+    """Combine a directory's adapter with its base.
 
-    A head of a transformers class that the library `adapters` saved with a module is skipped with a
-    warning if it cannot become one of ours: the module does not need it.
+    The library `adapters` may save a head of a transformers class with an adapter. If this head has
+    no counterpart here, it is skipped with a warning: the adapter does not need it.
     """
     options: dict[str, Any] = {"files": files, "params": params, "name": name}
     options |= {"source": source, "where": where}
@@ -309,7 +309,7 @@ def _fitted(
         return _fit(file, experiment, **options)
     except InputError as error:
         fitted = _fit(file.without_kept(), experiment, **options)
-        _logger.warning("%s: the head is left out: %s", source, error)
+        _logger.warning("%s: skipping the head: %s", source, error)
         return fitted
 
 
@@ -323,7 +323,7 @@ def _fit(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Fit a directory's module, its head and what it replaces in the base."""
+    """Combine a directory's adapter, head and replaced arrays with the base."""
     kind, kept = model_type_of(files), file.kept()
     options: dict[str, Any] = {"model": experiment.model, "model_type": kind}
     heads = heads_of(experiment.objective, experiment.heads)
@@ -361,7 +361,7 @@ def _fit(
 def _pooler_arrays(
     files: Mapping[str, bytes], params: Mapping[str, LazyArray], hosts: Hosts
 ) -> dict[str, np.ndarray]:
-    """Return the base's pooler, with which the head begins, if the base has no such head itself."""
+    """Return the base's pooler as initial weights of the head, if the base has no such head."""
     name = f"huggingface/{POOLER_FILE}"
     if name not in files:
         return {}
@@ -375,7 +375,7 @@ def _pooler_arrays(
 
 
 def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
-    """Whether transformers multiplies the output of the base's decoder by d_model**-0.5."""
+    """Return whether transformers multiplies the decoder's output by d_model**-0.5."""
     config = _of_json(files.get(_HUGGINGFACE, b"{}"))
     if config.get("model_type") in hf.MODEL_TYPES:
         return hf.output(config).scaled
@@ -391,12 +391,12 @@ def _vocabulary_of(
     if not own:
         if resized:
             raise InputError(
-                f"{source}: its embedding has {rows} rows and the base's "
-                f"{experiment.model.vocab_size}, and it has no tokenizer; copy the files of the "
-                "tokenizer there"
+                f"{source}: its embedding has {rows} rows, but the base has "
+                f"{experiment.model.vocab_size}, and there is no tokenizer; copy the tokenizer's "
+                "files there"
             )
         return None
-    if not resized and not (source / "added_tokens.json").is_file():  # beside its own tokens
+    if not resized and not (source / "added_tokens.json").is_file():  # no tokens were added
         return None
     with tempfile.TemporaryDirectory() as scratch:
         if is_encoder(experiment.model):
@@ -409,7 +409,7 @@ def _vocabulary_of(
 
 
 def _with_vocabulary(made: Experiment, vocabulary: Vocabulary, place: Path) -> Experiment:
-    """The experiment with the vocabulary of the directory."""
+    """Return the experiment with the vocabulary of the directory."""
     is_bytes = isinstance(vocabulary, Bytes)
     data = dataclasses.replace(
         made.data,
@@ -420,14 +420,14 @@ def _with_vocabulary(made: Experiment, vocabulary: Vocabulary, place: Path) -> E
 
 
 def _replaced(files: Mapping[str, bytes], vocabulary: Vocabulary) -> dict[str, bytes]:
-    """The base's files with the files of another vocabulary."""
+    """Return the base's files with the vocabulary files replaced."""
     start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
     kept = {name: content for name, content in files.items() if not name.startswith(start)}
     return kept | {start + name: content for name, content in vocabulary.files().items()}
 
 
 def _read_file(directory: Path) -> Any:
-    """What a directory holds, by the library that saved it."""
+    """Read a directory with the reader for the library that saved it."""
     if is_setup(directory):
         return read_setup(directory)
     if is_library(directory):
@@ -440,7 +440,7 @@ def _read_file(directory: Path) -> Any:
 def _with_head(
     base: Experiment, head: Head | None, *, files: Mapping[str, bytes], resized: bool
 ) -> Experiment:
-    """The base's experiment for a head: with an objective that reads it, and with that head."""
+    """Return the base's experiment with a head and an objective that reads it."""
     if resized and (head is None or head.name != Mlm().name):
         others = tuple(each for each in base.heads if each.name != Mlm().name)
         base = dataclasses.replace(base, heads=others)
@@ -459,7 +459,7 @@ def _with_head(
 
 
 def _mask_id(head: Head, files: Mapping[str, bytes]) -> int:
-    """The [MASK] of the base's vocabulary; 0 if the head does not need it."""
+    """Return the id of [MASK] in the base's vocabulary, or 0 if the head does not need it."""
     if head.name != Mlm().name:
         return 0
     start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
@@ -474,7 +474,7 @@ def _mask_id(head: Head, files: Mapping[str, bytes]) -> int:
 
 
 def _read(experiment: Experiment) -> tuple[Head, ...]:
-    """The heads that the objective reads."""
+    """Return the heads that the objective reads."""
     return tuple(heads_of(experiment.objective, experiment.heads).values())
 
 
@@ -486,41 +486,42 @@ def left_to_base(
     source: Path,
     where: Path,
 ) -> list[str]:
-    """The paths that a module's checkpoint leaves to its base."""
+    """Return the paths that an adapter's checkpoint takes from its base, after checks."""
     wanted = trees.flatten(learner_of(made).shapes)
     for path, array in arrays.items():
         shape = tuple(wanted[path].shape) if path in wanted else None
         if shape != array.shape:
             has = "has no such array" if shape is None else f"has {shape}"
             raise InputError(
-                f"{source}: {path} has shape {array.shape}, and such a module of the base {where} "
-                f"{has}: it is of another base, or its config is not of its tensors"
+                f"{source}: {path} has shape {array.shape}, but such an adapter on the base "
+                f"{where} {has}: it belongs to another base, or its config does not match its "
+                "tensors"
             )
     left = [path for path in wanted if path not in arrays]
     lacking = next((path for path in left if path.startswith(ADAPTERS)), None)
     if lacking is not None:
-        raise InputError(f"{source}: lacks {lacking}, which such a module of the base has")
+        raise InputError(f"{source}: lacks {lacking}, which such an adapter on the base needs")
     for path in left:
         if path not in params:
             raise InputError(
-                f"checkpoint {where} lacks {path}, which the directory leaves to its base: import "
-                "the base with that head, or save the module with it in modules_to_save"
+                f"checkpoint {where} lacks {path}, which the directory takes from its base: import "
+                "the base with that head, or save the adapter with it in modules_to_save"
             )
         if params[path].shape != tuple(wanted[path].shape):
             raise InputError(
-                f"checkpoint {where}: {path} has shape {params[path].shape}, and the directory "
-                f"is for {tuple(wanted[path].shape)}"
+                f"checkpoint {where}: {path} has shape {params[path].shape}, but the directory "
+                f"needs {tuple(wanted[path].shape)}"
             )
     return left
 
 
 def leaf_of(path: str, array: LazyArray) -> Leaf:
-    """An array of a base, by its digest."""
+    """Return the reference to an array of a base: its path and digest."""
     return Leaf(path, digests({path: array.read()})[path])
 
 
 def _norms(hosts: Hosts, params: Mapping[str, LazyArray], site: Site) -> np.ndarray:
-    """Norms of the columns of a base's kernel, in float32: [N, out]."""
+    """Return the column norms of a base's kernel in float32, [N, out]."""
     kernel = params[hosts.paths[site]].read().astype(np.float32)
     return np.sqrt(np.sum(np.square(kernel), axis=-2))
 
@@ -537,7 +538,7 @@ def export_module(
     base_name: str | None,
     rank: int | None,
 ) -> Path:
-    """Export the adapters of the encoder of a role, which is the model if there is one encoder."""
+    """Export the adapters of one role's encoder, or of the model if there is one encoder."""
     experiment = read_experiment(where, files)
     if form == "peft" and (rank is not None or _is_sum(experiment, name)):
         options: dict[str, Any] = {"base_name": base_name, "rank": rank, "role": role}
@@ -596,18 +597,18 @@ def export_module(
 
 
 def _warn_of_projection(experiment: Experiment, form: Format, *, where: Path) -> None:
-    """Warn that a directory of an adapter lacks the projection of a retriever's vectors."""
+    """Warn that an exported adapter lacks the projection of a retriever's vectors."""
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     if head is not None and head.projection is not None:
         _logger.warning(
-            "%s: the projection of its head %s is left out: a directory of %s has none; "
+            "%s: skipping the projection of head %s, which a directory of %s cannot hold; "
             "`t5x-lite export hf --sentence-transformers` writes it",
             *(where, head.name, form),
         )
 
 
 def _is_sum(experiment: Experiment, name: str | None) -> bool:
-    """Whether what is exported is a sum of several LoRAs."""
+    """Return whether the export is a sum of several LoRAs."""
     modules = {module.name: module for module in experiment.adapters.modules}
     if name in modules or (name is None and len(modules) == 1):
         adapter = modules[name] if name in modules else next(iter(modules.values()))
@@ -626,10 +627,10 @@ def export_sum(
     rank: int | None,
     role: Role | None = None,
 ) -> Path:
-    """Export what a delta or a composition adds to the kernels, as one LoRA of PEFT.
+    """Export the change of a delta or a composition to the kernels as one LoRA of PEFT.
 
-    Ranks are concatenated, which is exact, or a singular value decomposition has the asked rank.
-    alpha is the rank, so PEFT's scale is 1.
+    Without `rank`, the factors are concatenated, which is exact; otherwise a singular value
+    decomposition reduces the change to that rank. alpha is the rank, so PEFT's scale is 1.
     """
     opened = open_delta(where, use=use)
     base, params = opened.base()
@@ -655,7 +656,7 @@ def export_sum(
     _warn_of_projection(experiment, "peft", where=where)
     if opened.delta.config:
         names = ", ".join(module.name for module in opened.delta.config)
-        raise InputError(f"{where}: no LoRA of PEFT can hold the module {names}; leave it out")
+        raise InputError(f"{where}: PEFT's LoRA cannot hold the adapter {names}; leave it out")
     extra = dict(opened.delta.extra) if head else {}
     own = head_for_export(experiment, where=where)
     start = "" if own is None else f"{HEADS}{own.name}/"
@@ -666,13 +667,13 @@ def export_sum(
     for path, part in as_model(opened.delta.parts, tower).items():
         if path not in sites or not part.additive:
             raise InputError(
-                f"{where}: {path} changes in a way that no LoRA of PEFT has; `t5x-lite merge` and "
-                "`t5x-lite export hf` write the whole model"
+                f"{where}: PEFT's LoRA cannot express the change of {path}; `t5x-lite merge` and "
+                "`t5x-lite export hf` write the complete model"
             )
         if rank is None and not isinstance(part, LowRank):
             raise InputError(
-                f"{where}: {path} changes by a {type(part).__name__.lower()} array and not by a "
-                "product of low rank; --rank R writes the nearest of rank R"
+                f"{where}: the change of {path} is a {type(part).__name__.lower()} array and not a "
+                "low-rank product; --rank R writes the closest one of rank R"
             )
         parts[sites[path]] = part if rank is None else factored(part, rank)  # pyright: ignore[reportArgumentType]
     if not parts:
@@ -718,7 +719,7 @@ def export_sum(
 def _changed(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None
 ) -> list[str]:
-    """The paths of the model's arrays that the base does not have as they are."""
+    """Return the paths of the model's arrays that differ from the base."""
     learner = learner_of(experiment)
     of_base = params if left is None else left.arrays
     return [
@@ -741,7 +742,7 @@ def _export_library(
     base: str,
     where: Path,
 ) -> Path:
-    """A directory of the library `adapters`, of one module or of a composition."""
+    """Write a directory of the library `adapters` with one adapter or a composition."""
     kind = model_type_of(files)
     hosts = hosts_of(experiment.model, None, model_type=kind, where=where)
     starts = [f"{ADAPTERS}{adapter.name}/" for adapter in adapters]
@@ -749,12 +750,10 @@ def _export_library(
     wanted = tuple(trees.flatten(learner_of(experiment).shapes))
     heads = [] if head is None else [p for p in wanted if p.startswith(f"{HEADS}{head.name}/")]
     of_base = {} if left is None else left.arrays
-    if head is not None and all(path in of_base for path in heads):  # which did not train
+    if head is not None and all(path in of_base for path in heads):  # the head was not trained
         head, heads = None, []
     elif head is not None and not all(path in params for path in heads):
-        _logger.warning(
-            "%s: its head %s is in part the base's, so it is left out", where, head.name
-        )
+        _logger.warning("%s: skipping its head %s, which is partly the base's", where, head.name)
         head, heads = None, []
     paths = [path for path in params if path.startswith(tuple(starts))]
     arrays = {path: params[path].read().astype(np.float32) for path in (*paths, *heads)}
@@ -769,7 +768,7 @@ def _export_library(
         )
     if head is not None and not written:
         _logger.warning(
-            "%s: its head %s is left out: `adapters` has none like it", where, head.name
+            "%s: skipping its head %s, which `adapters` does not have", where, head.name
         )
     names = ", ".join(adapter.name for adapter in adapters)
     _logger.info("%s: exported %s of %s, for %s", destination, names, where, base or "its base")
@@ -777,7 +776,7 @@ def _export_library(
 
 
 def _composition(experiment: Experiment) -> Block | None:
-    """The one tree of blocks in use; None where modules stand by themselves."""
+    """Return the single tree of blocks in use, or None if adapters are not composed."""
     match experiment.adapters.composition:
         case (Block() as tree,):
             return tree
@@ -785,18 +784,20 @@ def _composition(experiment: Experiment) -> Block | None:
 
 
 def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter:
-    """The module that is exported."""
+    """Return the adapter to export."""
     modules = {module.name: module for module in experiment.adapters.modules}
     if not modules:
-        raise InputError(f"checkpoint {where} has no module: `t5x-lite export hf` writes the model")
+        raise InputError(
+            f"checkpoint {where} has no adapter: `t5x-lite export hf` writes the model"
+        )
     if name is None and len(modules) > 1:
         raise InputError(
-            f"checkpoint {where} has the modules {', '.join(modules)}: choose one by --name"
+            f"checkpoint {where} has the adapters {', '.join(modules)}: choose one with --name"
         )
     chosen = next(iter(modules)) if name is None else name
     if chosen not in modules:
         raise InputError(
-            f"checkpoint {where} has no module {chosen!r}{did_you_mean(chosen, modules)}; it has "
+            f"checkpoint {where} has no adapter {chosen!r}{did_you_mean(chosen, modules)}; it has "
             f"{', '.join(modules)}"
         )
     return modules[chosen]
@@ -805,16 +806,16 @@ def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter
 def _refuse_trained(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None, *, where: Path
 ) -> None:
-    """Refuse a module beside which arrays of the base changed."""
+    """Raise InputError if arrays of the base were trained, too."""
     if changed := _changed(experiment, params, left):
         raise InputError(
-            f"checkpoint {where}: {changed[0]} trained beside the module, and a directory of "
-            "`adapters` would leave it out: `t5x-lite export hf` writes the merged model"
+            f"checkpoint {where}: {changed[0]} was trained together with the adapter, and a "
+            "directory of `adapters` cannot hold it: `t5x-lite export hf` writes the merged model"
         )
 
 
 def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
-    """The head with which `export hf` writes the model, by whose class names have a prefix."""
+    """Return the head that `export hf` would write; its class determines the prefix of names."""
     if not is_encoder(experiment.model):
         return None
     _, family = with_family(experiment.model, where=where)
@@ -824,7 +825,7 @@ def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
 def _trained_head(
     experiment: Experiment, params: Mapping[str, LazyArray], base: Base | None, *, where: Path
 ) -> Head | None:
-    """The head that trained with a module; None where none did."""
+    """Return the head that was trained with an adapter, or None."""
     head = head_for_export(experiment, where=where)
     if head is None:
         return None
@@ -833,21 +834,22 @@ def _trained_head(
         return None
     if head.name not in SUFFIXES:
         raise InputError(
-            f"checkpoint {where}: its head {head.name} trained with the module, and PEFT's "
-            f"modules_to_save would hold the base's embedding with it: leave it out by --no-head"
+            f"checkpoint {where}: its head {head.name} was trained with the adapter, but PEFT's "
+            "modules_to_save would also hold the base's embedding: leave the head out with "
+            "--no-head"
         )
     return head
 
 
 def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
-    """The paths of a head that trained: those of modules, of which the base has not all."""
+    """Return the paths of a head's modules that were at least partly trained."""
     left = {} if base is None else base.arrays
     own = head_modules([piece for piece in hosts.pieces if piece.path not in left])
     return [piece.path for piece in hosts.pieces if head_modules([piece])[0] in own]
 
 
 def _base_name(files: Mapping[str, bytes], base: Base | None, experiment: Experiment) -> str:
-    """base_model_name_or_path: what an imported module said, or where the base came from."""
+    """Return base_model_name_or_path: of the imported adapter, or the source of the base."""
     said = _of_json(files.get(f"{PeftFile.library}/{CONFIG}", b"{}")).get("base_model_name_or_path")
     if isinstance(said, str) and said:
         return said
@@ -856,24 +858,24 @@ def _base_name(files: Mapping[str, bytes], base: Base | None, experiment: Experi
 
 
 def _origin(checkpoint: Path) -> str:
-    """The name at the hub or the directory that a base was imported from; "" if unknown."""
+    """Return the hub name or the directory that a base was imported from; "" if unknown."""
     path = checkpoint / "files" / SOURCE_FILE
     try:
         if not path.is_file():
             path = Path(find_step(checkpoint)) / "files" / SOURCE_FILE
         return origin_name({SOURCE_FILE: path.read_bytes()})
-    except (InputError, OSError):  # it has moved, or was trained here
+    except (InputError, OSError):  # it was moved, or trained here
         return ""
 
 
 def model_type_of(files: Mapping[str, bytes]) -> str | None:
-    """The model_type that an imported model had."""
+    """Return the model_type of the imported model, or None."""
     kind = _of_json(files.get(_HUGGINGFACE, b"{}")).get("model_type")
     return kind if isinstance(kind, str) else None
 
 
 def _of_json(content: bytes) -> dict[str, Any]:
-    """The object of a file; an empty one where it is none."""
+    """Return the object in a JSON file, or {} if it does not hold one."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

@@ -1,10 +1,10 @@
-"""Directories of the library `adapters` and of adapter-transformers: what they hold, checked.
+"""Reader and checks of directories of the library `adapters` and of adapter-transformers.
 
     adapter_config.json      {"config": {"mh_adapter": false, "reduction_factor": 16, ...}, ...}
     pytorch_adapter.bin      or adapter.safetensors
-    head_config.json         of a head that was saved with the module, `interop.adapters_heads`
+    head_config.json         a head that was saved with the adapter, see `interop.adapters_heads`
 
-`interop.adapters_library` makes modules of them.
+`interop.adapters_library` converts the contents into our adapters.
 Source: adapter-hub/adapters 1.3, configuration/adapter_config.py, loading.py.
 """
 
@@ -53,7 +53,7 @@ BOTTLENECK = {
     "factorized_phm_rule": False,
     "phm_bias": True,
 }
-"""Field -> its value where a file of an earlier version lacks it; None: it must be there."""
+"""Field -> its default if a file of an earlier version lacks it; None if it is required."""
 LORA = {
     "selfattn_lora": True,
     "intermediate_lora": False,
@@ -70,7 +70,7 @@ _OF_TRAINING = (
     *("architecture", "init_weights", "init_weights_seed", "learn_phm", "phm_c_init", "dtype"),
     *("phm_init_range", "hypercomplex_nonlinearity", "prompt_init", "prompt_init_text"),
 )
-"""Fields that say how a module begins."""
+"""Fields that concern only training and initialization."""
 PREFIX = {
     "encoder_prefix": True,
     "cross_prefix": True,
@@ -92,7 +92,7 @@ _FIELDS: dict[str | None, dict[str, Any]] = {
 }
 """architecture -> its fields."""
 _NONE = ("inv_adapter", "inv_adapter_reduction_factor")
-"""Fields of which None is a value."""
+"""Fields that may be None."""
 _FORMS = {
     **dict.fromkeys(("phm_dim", "phm_rank", "r", "num_labels"), "a whole number"),
     **dict.fromkeys(("prefix_length", "bottleneck_size", "prompt_length"), "a whole number"),
@@ -105,19 +105,19 @@ _FORMS = {
     "attn_matrices": "a list of strings",
     "label2id": "an object of whole numbers",
 }
-"""Field -> what it must be; the others that stand for true and false are just that."""
+"""Field -> its required form; the other fields with defaults True and False are booleans."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryFile:
-    """A directory of the library.
+    """The contents of a directory of the library.
 
     Attributes:
-      where: the file of the tensors.
+      where: file of the tensors.
       config_file: adapter_config.json.
-      config: what its "config" says, with what earlier versions left out; of a union "configs".
-      name: of the module there.
-      tensors: by name; float32.
+      config: its "config" with the defaults of earlier versions; a union has "configs".
+      name: name of the adapter in the file.
+      tensors: name -> float32 array.
     """
 
     where: Path
@@ -127,31 +127,31 @@ class LibraryFile:
     tensors: Mapping[str, np.ndarray]
 
     library: ClassVar[str] = "adapters"
-    """Name of the folder that keeps adapter_config.json."""
+    """Name of the folder that adapter_config.json is kept in."""
 
 
 def is_library(directory: Path) -> bool:
-    """Whether a directory is one of the library, and not of PEFT."""
+    """Return whether a directory was written by this library and not by PEFT."""
     where = directory / CONFIG
     return where.is_file() and "peft_type" not in (found := read_json(where)) and "config" in found
 
 
 def read_module(directory: Path) -> LibraryFile:
-    """What a directory holds of a module."""
+    """Read an adapter from a directory."""
     where = directory / CONFIG
     if not where.is_file():
         raise InputError(f"{directory}: holds no {CONFIG}")
     found = read_json(where)
     name, config = found.get("name"), found.get("config")
     if not isinstance(name, str) or not isinstance(config, dict):
-        raise InputError(f"{where}: must have the module's name, and its config as an object")
+        raise InputError(f"{where}: must have the adapter's name, and its config as an object")
     config = _complete(where, config, is_old=_is_old(found))
     path, tensors = tensors_of(directory, _SAFETENSORS, TORCH)
     return LibraryFile(where=path, config_file=where, config=config, name=name, tensors=tensors)
 
 
 def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dict[str, np.ndarray]]:
-    """The file of a directory's tensors, and these by name, in float32."""
+    """Return the file of a directory's tensors, and the tensors by name, in float32."""
     path = directory / safetensors
     if path.is_file():
         arrays: Mapping[str, Any] = read_safetensors(path)
@@ -168,14 +168,14 @@ def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dic
 
 
 def check_form(where: Path, field: str, value: Any) -> None:
-    """Refuses, by an InputError, the value of a field that is of another kind than it takes."""
+    """Raise InputError if the value of a field does not have the required form."""
     form = _FORMS.get(field, "true or false")
     if not _has_form(value, form):
         raise InputError(f"{where}: {field} must be {form}, got {str(value)[:60]!r}")
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value of a JSON file is a whole number."""
+    """Return whether a value of a JSON file is an integer; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -207,13 +207,13 @@ def _has_form(value: Any, form: str) -> bool:
 
 
 def _is_old(found: Mapping[str, Any]) -> bool:
-    """Whether a file is of before 1.1 of the library, or of adapter-transformers."""
+    """Return whether a file is from adapter-transformers or from `adapters` before 1.1."""
     match = re.fullmatch(r"adapters\.(\d+)\.(\d+).*", str(found.get("version", "")))
     return match is None or (int(match[1]), int(match[2])) < (1, 1)
 
 
 def _complete(where: Path, config: Mapping[str, Any], *, is_old: bool) -> dict[str, Any]:
-    """A config with what it leaves out."""
+    """Return a config with the defaults of all missing fields."""
     kind = config.get("architecture")
     if kind == "union" and isinstance(config.get("configs"), list):
         members = [each if isinstance(each, dict) else {} for each in config["configs"]]
@@ -221,8 +221,8 @@ def _complete(where: Path, config: Mapping[str, Any], *, is_old: bool) -> dict[s
         return {"architecture": kind, "configs": complete}
     if kind not in _FIELDS:
         raise InputError(
-            f"{where}: architecture {kind!r} is not read: bottlenecks, Compacter, LoRA, (IA)^3, "
-            "prefixes, prompts, unions of these and invertible adapters are"
+            f"{where}: architecture {kind!r} is not supported, only bottlenecks, Compacter, LoRA, "
+            "(IA)^3, prefixes, prompts, unions of these and invertible adapters"
         )
     fields = _FIELDS[kind]
     for field, value in config.items():
@@ -235,5 +235,5 @@ def _complete(where: Path, config: Mapping[str, Any], *, is_old: bool) -> dict[s
         if value is not None:
             check_form(where, field, value)
     if kind == "lora" and is_old and made["r"] != made["alpha"]:
-        made["alpha"] = made["r"]  # as the library reads files of before 1.1
+        made["alpha"] = made["r"]  # as the library reads files from before 1.1
     return {**made, "architecture": kind}

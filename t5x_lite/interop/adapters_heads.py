@@ -1,6 +1,4 @@
-"""Heads, prefixes and prompts of the library `adapters`, in and out.
-
-Heads of the library `adapters` on an encoder, in and out.
+"""Import and export of heads, prefixes and prompts of the library `adapters` on an encoder.
 
     head_config.json              {"config": {"head_type": "classification", "layers": 2, ...}, ...}
     pytorch_model_head.bin        or model_head.safetensors: heads.NAME.I.{weight,bias}
@@ -8,7 +6,7 @@ Heads of the library `adapters` on an encoder, in and out.
 | head_type | layers | ours |
 |---|---|---|
 | classification | 2: dense, tanh or gelu, out | "classifier"; one label is a score |
-| multilabel_classification | 2 | "classifier", whose classes do not exclude each other |
+| multilabel_classification | 2 | "classifier", with classes that are not mutually exclusive |
 | multiple_choice | 2 | "choice" |
 | tagging | 1: out | "token" |
 | question_answering | 1, two labels | "span" |
@@ -20,12 +18,12 @@ saves that head under transformers' names. head_config.json then has "name": nul
     head_config.json              {"name": null, "config": null, "model_class": "BertFor...", ...}
     pytorch_model_head.bin        classifier.weight [C, d], classifier.bias [C]
 
-A head there has dropout before each layer, which the kind "bert" of ours does not have before its
-first one: the numbers are the same but in training. A head of another form, such as one that reads
-the pooler, is left out, and a line says so.
+The library's heads have dropout before each layer. Our kind "bert" has none before its first layer,
+which makes a difference only in training. Any other head, such as one that reads the pooler, is
+skipped with a warning.
 Source: adapter-hub/adapters 1.3, models/heads.py.
 
-Prefixes and prompts of the library `adapters` on an encoder, in and out.
+Prefixes and prompts:
 
 | theirs, below prefix_tuning.prefix_tunings.NAME.self_prefix | ours, below adapters/NAME |
 |---|---|
@@ -36,9 +34,9 @@ Prefixes and prompts of the library `adapters` on an encoder, in and out.
 | ATTENTION.prefix_tuning.prefix_gates.NAME.{weight, bias} | .../gate/{kernel, bias} |
 | prompt_tuning.prompt_tunings.NAME.prompt_embedding.weight | encoder/prompt/rows [P, D] |
 
-A file repeats a prefix in each layer. On a T5 the library counts distances from the first key of
-the prefix, which moves all of them by P, and puts a prompt before the decoder's tokens, too: there
-the two cannot interchange.
+A file repeats a prefix in each layer. Prefixes and prompts of a T5 cannot be converted. There the
+library counts relative positions from the first key of the prefix, which shifts all of them by P,
+and it prepends a prompt to the decoder's tokens, too.
 Source: adapter-hub/adapters 1.3, methods/prefix_tuning.py, prompt_tuning.py.
 """
 
@@ -77,7 +75,7 @@ _logger = logging.getLogger(__name__)
 HEAD_CONFIG = "head_config.json"
 _SAFETENSORS, TORCH = "model_head.safetensors", "pytorch_model_head.bin"
 _KINDS: dict[str, ClassifierKind] = {"tanh": "roberta", "gelu": "electra"}
-"""Activation between two layers -> our kind, which has dropout before both."""
+"""Activation between the two layers -> our kind, which has dropout before both layers."""
 _MULTILABEL = "multilabel_classification"
 _LAYERS = {
     "classification": 2,
@@ -93,10 +91,10 @@ class LibraryHead:
     """A head in a directory of the library.
 
     Attributes:
-      where: the file of the tensors.
-      config: what head_config.json says of it.
-      name: of the head there.
-      tensors: by name; float32.
+      where: file of the tensors.
+      config: config of the head in head_config.json.
+      name: name of the head in the file.
+      tensors: name -> float32 tensor.
     """
 
     where: Path
@@ -105,11 +103,13 @@ class LibraryHead:
     tensors: Mapping[str, np.ndarray]
 
     def beside(self, module: Module) -> Module:
-        """The module with the head, where it can become one of ours."""
+        """Return the adapter with this head, or a warning and no head if we have no counterpart."""
         head = self._head()
         if head is None:
             said = {name: self.config.get(name) for name in ("head_type", "layers", "use_pooler")}
-            _logger.warning("%s: no head of ours is like it: it is left out: %s", self.where, said)
+            _logger.warning(
+                "%s: skipping the head, which has no counterpart here: %s", self.where, said
+            )
             return module
         own = f"{HEADS}{head.name}/"
         places = {"out": 1} if self.config["layers"] == 1 else {"dense": 1, "out": 4}
@@ -128,13 +128,13 @@ class LibraryHead:
         size = _outputs(head)
         if arrays[f"{own}out/kernel"].shape[-1] != size:
             raise InputError(
-                f"{self.where}: heads.{self.name} gives {arrays[f'{own}out/kernel'].shape[-1]} "
-                f"numbers, and its config says {size}"
+                f"{self.where}: heads.{self.name} has {arrays[f'{own}out/kernel'].shape[-1]} "
+                f"outputs, but its config has {size}"
             )
         return dataclasses.replace(module, arrays={**module.arrays, **arrays}, head=head)
 
     def _head(self) -> Head | None:
-        """The config of ours; None where there is none like it."""
+        """Return the config of our counterpart, or None."""
         said = self.config
         kind, layers = said.get("head_type"), said.get("layers")
         if _LAYERS.get(str(kind)) != layers or said.get("use_pooler"):
@@ -164,7 +164,7 @@ class LibraryHead:
         return int(found)
 
     def _labels(self) -> tuple[str, ...]:
-        """The names of the classes in their order; () where they have none."""
+        """Return the class names in order, or () if they are missing or the default."""
         names = self.config.get("label2id") or {}
         found = tuple(sorted(names, key=lambda name: names[name]))
         default = all(name == f"LABEL_{number}" for number, name in enumerate(found))
@@ -176,15 +176,15 @@ _LEAVES = {"weight": "kernel", "bias": "bias"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassHeadFile:
-    """The head of a transformers class, saved with a module of the library.
+    """The head of a transformers class, saved with an adapter of the library.
 
     Attributes:
       where: file of the tensors.
       config_file: head_config.json.
       model_class: name of the class, such as "BertForSequenceClassification".
-      labels: class names in their order; () if unknown.
+      labels: class names in order; () if unknown.
       num_labels: number of classes of the model's config; None if the file has none.
-      tensors: by transformers' names; float32.
+      tensors: transformers' name -> float32 tensor.
     """
 
     where: Path
@@ -207,7 +207,7 @@ def _outputs(head: Head) -> int:
 
 
 def read_head(directory: Path) -> LibraryHead | ClassHeadFile | None:
-    """Return the head in a directory, or None if there is none."""
+    """Return the head in a directory, or None."""
     where = directory / HEAD_CONFIG
     if not where.is_file():
         return None
@@ -256,7 +256,7 @@ def write_head(
     said: Mapping[str, Any],
     where: object,
 ) -> bool:
-    """Writes head_config.json and pytorch_model_head.bin."""
+    """Write head_config.json and pytorch_model_head.bin; return False for an unsupported head."""
     config = _config_of(head)
     if config is None:
         return False
@@ -276,7 +276,7 @@ def write_head(
 
 
 def _config_of(head: Head) -> dict[str, Any] | None:
-    """The library's config of a head; None where it has none like it."""
+    """Return the library's config of a head, or None if the library has no counterpart."""
     common = {"dropout_prob": None, "bias": True}
     if isinstance(head, Classifier):
         kind = {"head_type": "classification", "num_labels": head.num_classes, "layers": 2}
@@ -301,7 +301,7 @@ def _config_of(head: Head) -> dict[str, Any] | None:
 
 
 def _numbers(head: ClassHead) -> dict[str, int]:
-    """label2id."""
+    """Return label2id."""
     names = head.labels or tuple(f"LABEL_{number}" for number in range(head.num_classes))
     return {name: number for number, name in enumerate(names)}
 
@@ -321,7 +321,7 @@ Tensors = dict[str, np.ndarray]
 
 
 def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
-    """A prefix of ours."""
+    """Convert a prefix into our adapter."""
     config, where = file.config, file.config_file
     _check_encoder(where, hosts)
     for field, wanted in (("leave_out", 0), ("dropout", 0), ("non_linearity", "tanh")):
@@ -332,7 +332,9 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
     found, gates = _tensors(file)
     wanted = {_FLAT} if flat else set(_NETWORK)
     if set(found) != wanted:
-        raise InputError(f"{file.where}: a prefix has {', '.join(sorted(wanted))}: {sorted(found)}")
+        raise InputError(
+            f"{file.where}: a prefix has {', '.join(sorted(wanted))}, got {sorted(found)}"
+        )
     length, num_gates = config["prefix_length"], 1 if config["shared_gating"] else 2
     adapter = Prefix(
         name=name,
@@ -373,8 +375,8 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
             )
     except (ValueError, KeyError) as error:
         raise InputError(
-            f"{file.where}: its prefix is not one of {length} rows for {num} layers of {sizes[0]} "
-            f"heads with {sizes[1]} numbers ({error})"
+            f"{file.where}: its prefix does not have {length} rows for {num} layers of {sizes[0]} "
+            f"heads of size {sizes[1]} ({error})"
         ) from error
     own = f"{ADAPTERS}{name}/"
     return Module(
@@ -383,7 +385,7 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 
 
 def _tensors(file: LibraryFile) -> tuple[Tensors, dict[tuple[int, str], np.ndarray]]:
-    """The tensors of a prefix by the ends of their names, and gates by layer and leaf."""
+    """Return the tensors of a prefix by the suffix of their names, and gates by layer and leaf."""
     found: Tensors = {}
     gates: dict[tuple[int, str], np.ndarray] = {}
     name = re.escape(file.name)
@@ -395,28 +397,28 @@ def _tensors(file: LibraryFile) -> tuple[Tensors, dict[tuple[int, str], np.ndarr
         if gate is not None:
             gates[int(gate[1]), gate[2]] = array
         elif own is None:
-            raise InputError(f"{file.where}: {tensor} is of no module that is supported here")
+            raise InputError(f"{file.where}: {tensor} belongs to no adapter that is supported here")
         elif not np.array_equal(found.setdefault(own[1], array), array):
             raise InputError(
-                f"{file.where}: {tensor} differs from the same tensor at another layer"
+                f"{file.where}: {tensor} differs from the same tensor of another layer"
             )
     return found, gates
 
 
 def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
-    """A prompt of ours."""
+    """Convert a prompt into our adapter."""
     config, where = file.config, file.config_file
     _check_encoder(where, hosts)
     if config["combine"] != "prefix":
-        raise InputError(f"{where}: combine {config['combine']!r} is not supported: 'prefix' is")
+        raise InputError(f"{where}: combine {config['combine']!r} is not supported, only 'prefix'")
     wanted = f"prompt_tuning.prompt_tunings.{file.name}.prompt_embedding.weight"
     rows = next((x for tensor, x in file.tensors.items() if f".{tensor}".endswith(wanted)), None)
     d_model = hosts.kernels["encoder", "attention/key"][1]
     if rows is None or len(file.tensors) > 1 or rows.shape != (config["prompt_length"], d_model):
         said = None if rows is None else rows.shape
         raise InputError(
-            f"{file.where}: must hold {wanted} of shape ({config['prompt_length']}, {d_model}) "
-            f"alone: got {said}"
+            f"{file.where}: must hold only {wanted} of shape ({config['prompt_length']}, "
+            f"{d_model}), got {said}"
         )
     adapter = Prompt(name=name, length=config["prompt_length"])
     return Module(adapter=adapter, arrays={f"{ADAPTERS}{name}/{_ROWS}": rows})
@@ -425,7 +427,7 @@ def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 def prefix_files(
     adapter: Prefix, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """The config, and the tensors by name, of a prefix."""
+    """Return the config of a prefix, and its tensors by name."""
     _check_encoder(said, hosts)
     if adapter.place != "none" or adapter.gate == "real_tokens":
         what = "place='left'" if adapter.place != "none" else "gate='real_tokens'"
@@ -467,12 +469,12 @@ def prefix_files(
 def prompt_files(
     adapter: Prompt, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """The config, and the tensor by its name, of a prompt; the arguments are `prefix_files`'."""
+    """Return the config of a prompt, and its tensor by name."""
     _check_encoder(said, hosts)
     if adapter.init == "vocab":
         raise InputError(
-            f"{said}: it holds differences from rows of the table of tokens (init='vocab'), and "
-            "the library's prompt the rows themselves"
+            f"{said}: it holds differences from token embeddings (init='vocab'), but the library's "
+            "prompt holds the embeddings themselves"
         )
     config = {
         **PROMPT,
@@ -485,9 +487,9 @@ def prompt_files(
 
 
 def _check_encoder(where: object, hosts: Hosts) -> None:
-    """Refuses, by an InputError, a base that is no encoder of transformers."""
+    """Raise InputError if the base is a T5."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
-            f"{where}: on a T5 the library moves the distances of all tokens by a prefix's length, "
-            "and has prompts before the decoder's tokens: these interchange on encoders alone"
+            f"{where}: on a T5 the library shifts all relative positions by a prefix's length, and "
+            "prepends prompts to the decoder's tokens: they can be converted only for encoders"
         )

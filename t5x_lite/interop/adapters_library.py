@@ -1,11 +1,11 @@
-"""Modules of the library `adapters`, in and out: directories read and written.
+"""Import and export of adapters of the library `adapters`.
 
     adapter_config.json      {"config": {...}, "name": "rte", "version": "adapters.1.3.0", ...}
     pytorch_adapter.bin      the file that its `load_adapter` reads
 
-| theirs, below the host's layer | ours, below adapters/NAME/STACK/SITE |
+| theirs, below the layer | ours, below adapters/NAME/STACK/SITE |
 |---|---|
-| adapters.NAME.adapter_down.0.weight [r, d] | down/kernel [N, d, r]; adapter_down.1 behind a norm |
+| adapters.NAME.adapter_down.0.weight [r, d] | down/kernel [N, d, r]; after a norm, adapter_down.1 |
 | adapters.NAME.adapter_up.weight [d, r] | up/kernel [N, r, d] |
 | adapter_{down.0,up}.{W_left,W_right,b} | {down,up}/{left,right,bias} of a Compacter |
 | shared_parameters.NAME.phm_rule | rule |
@@ -14,13 +14,13 @@
 | invertible_adapters.NAME.{F,G}.{0,2} | invertible/{f,g}/{down,up} |
 | prefix_tuning, prompt_tuning | `interop.adapters_heads` |
 
-What is after attention is "attention.output" in BERT and layer.0 in T5; after the feed-forward
-block "output" and the last layer; across, layer.1 of a decoder. The members of a union are known by
-what their names hold.
+The site after attention is "attention.output" in BERT and layer.0 in T5. The site after the
+feed-forward block is "output" in BERT and the last layer.I in T5. The site after cross-attention is
+layer.1 of a T5's decoder. The names of tensors determine which member of a union they belong to.
 
-Written are bottlenecks, Compacter, both with an invertible adapter, LoRA, (IA)^3 "before",
-prefixes, prompts and unions of these. Names are without the prefix of a model's class, which the
-library adds. What it has no form for is refused by name.
+Exported are bottlenecks, Compacter, both with an invertible adapter, LoRA, (IA)^3 "before",
+prefixes, prompts and unions of these. Names have no prefix of a model class; the library adds it.
+An adapter that the library cannot represent raises an error that names it.
 
 Source: adapter-hub/adapters 1.3, methods/bottleneck.py, lora.py, loading.py,
 configuration/adapter_config.py.
@@ -62,7 +62,7 @@ _SITES = {
     "decoder layer.1": "after_cross_attention",
     "decoder layer.2": "after_mlp",
 }
-"""What holds a bottleneck there, in T5 with its stack -> site."""
+"""The library's name of a module that holds a bottleneck, in T5 with the stack -> site."""
 _LEAVES = {
     "adapter_down.weight": "down/kernel",
     "adapter_down.bias": "down/bias",
@@ -87,9 +87,9 @@ _BLOCKS = {
     "output_adapter": "after_mlp",
     "cross_adapter": "after_cross_attention",
 }
-"""Field -> the site that it turns on."""
+"""Field -> the site that it enables."""
 _RESIDUALS: dict[Any, Residual] = {True: "pre", False: "post_ln", "post_add": "post_add"}
-"""residual_before_ln -> ours."""
+"""residual_before_ln -> our value."""
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "non_linearity": ("activation", str),
     "scaling": ("scale", lambda value: value),
@@ -99,7 +99,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 """Field -> our field of a bottleneck with the same meaning, and its type."""
 _GATE = {"gate.weight": "gate/kernel", "gate.bias": "gate/bias"}
-"""Of a LoRA."""
+"""The library's names of a LoRA's gate -> ours."""
 _INVERTIBLE = {"F": "f", "G": "g", "0": "down", "2": "up", "weight": "kernel", "bias": "bias"}
 
 _MARKERS = {
@@ -107,16 +107,16 @@ _MARKERS = {
     "lora": (".loras.",),
     "prefix_tuning": ("prefix_tunings.", "prefix_gates."),
 }
-"""architecture of a union's member -> what the names of its tensors hold."""
+"""architecture of a union's member -> substrings of the names of its tensors."""
 
 
 def site_of(stack: str, above: str) -> str | None:
-    """The site of what holds a bottleneck or a fusion there; None of what holds none."""
+    """Return the site of a module that can hold a bottleneck or a fusion, or None for others."""
     return _SITES.get(above) or _SITES.get(f"{stack} {above}")
 
 
 def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
-    """What holds them in each stack and site, with {} for the layer: the inverse of `site_of`."""
+    """Return the module's name for each stack and site, with {} for the layer; see `site_of`."""
     is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
     body = "block" if is_t5 else "layer"
     found = {}
@@ -130,10 +130,10 @@ def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryDirectory(LibraryFile):
-    """A directory of the library, of which a module is made.
+    """A directory of the library with one adapter.
 
     Attributes:
-      head: a head that was saved with it.
+      head: head that was saved with the adapter, or None.
     """
 
     head: LibraryHead | ClassHeadFile | None = None
@@ -143,7 +143,7 @@ class LibraryDirectory(LibraryFile):
         return dict(self.head.tensors) if isinstance(self.head, ClassHeadFile) else {}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return what config.json would say of that head."""
+        """Return the fields that config.json would have for that head."""
         return self.head.said() if isinstance(self.head, ClassHeadFile) else {}
 
     def without_kept(self) -> "LibraryDirectory":
@@ -151,20 +151,20 @@ class LibraryDirectory(LibraryFile):
         return dataclasses.replace(self, head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: peft.Norms) -> peft.Module:
-        """See `to_module`; no norms are asked for. With the head, if it can become one of ours."""
+        """Convert the file into our adapter, with its head if supported; `norms` is not used."""
         del norms
         return with_head(to_module(self, hosts, name=name), self.head, hosts)
 
 
 def read_library(directory: Path) -> LibraryDirectory:
-    """What a directory holds."""
+    """Read an adapter and its head from a directory."""
     return LibraryDirectory(**vars(read_module(directory)), head=read_head(directory))
 
 
 def with_head(
     module: peft.Module, head: LibraryHead | ClassHeadFile | None, hosts: Hosts
 ) -> peft.Module:
-    """Return the module with the head that was saved with it."""
+    """Return the adapter with the head that was saved with it."""
     if isinstance(head, LibraryHead):
         return head.beside(module)
     if head is None:
@@ -174,7 +174,7 @@ def with_head(
 
 
 def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
-    """A module of ours of a directory."""
+    """Convert an adapter of the library into ours."""
     kind = file.config["architecture"]
     if kind == "union":
         return _union(file, hosts, name=name)
@@ -188,7 +188,7 @@ def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
     inverse = _invertible_arrays(file)
     sites = {path.split("/")[1] for path in arrays if path != "rule"}
     if not arrays:
-        raise InputError(f"{file.where}: holds no tensor of a module {file.name!r}")
+        raise InputError(f"{file.where}: holds no tensor of an adapter {file.name!r}")
     adapter: Adapter = _bottleneck(file, sites, name=name)
     if not inverse:
         return _module(adapter, arrays)
@@ -201,7 +201,7 @@ def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
 
 
 def _union(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
-    """A union of what its members are, each with the tensors that are its own."""
+    """Convert a union: convert each member with its own tensors."""
     left, made = dict(file.tensors), []
     for config in file.config["configs"]:
         markers = _MARKERS.get(config["architecture"])
@@ -214,7 +214,7 @@ def _union(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
         member = dataclasses.replace(file, config=config, tensors=own)
         made.append(to_module(member, hosts, name=name))
     if left:
-        raise InputError(f"{file.where}: {min(left)} is of no module that is supported here")
+        raise InputError(f"{file.where}: {min(left)} belongs to no adapter that is supported here")
     try:
         union = Union(name=name, members=tuple(each.adapter for each in made))
     except InputError as error:
@@ -233,12 +233,12 @@ def _module(adapter: Adapter, arrays: Mapping[str, np.ndarray]) -> peft.Module:
 
 
 def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
-    """The config of a bottleneck."""
+    """Return the config of a bottleneck."""
     config, where = file.config, file.config_file
     wanted = {site: config[field] for field, site in _BLOCKS.items()}
     for site in sites:
         if not wanted[site]:
-            raise InputError(f"{file.where}: has tensors {site}, and {where} says that it has none")
+            raise InputError(f"{file.where}: has tensors {site}, but {where} disables this site")
     reduction, reductions = config["reduction_factor"], ()
     if isinstance(reduction, dict):
         found = {key: float(value) for key, value in reduction.items()}
@@ -260,8 +260,8 @@ def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
         raise InputError(f"{where}: norms of a parallel bottleneck are not supported")
     if config["non_linearity"] not in get_args(Activation):
         raise InputError(
-            f"{where}: non_linearity {config['non_linearity']!r} is not supported: "
-            f"{', '.join(get_args(Activation))} are"
+            f"{where}: non_linearity {config['non_linearity']!r} is not supported, only "
+            f"{', '.join(get_args(Activation))}"
         )
     try:
         if not config["phm_layer"]:
@@ -278,7 +278,7 @@ def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
 
 
 def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]:
-    """Below the module: path -> array; narrower layers and those left out have zeros."""
+    """Return {path below the adapter: array}; narrower and skipped layers are padded with zeros."""
     found: dict[str, dict[int, np.ndarray]] = {}
     rule = {}
     pattern = re.compile(
@@ -292,15 +292,17 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
         match = pattern.fullmatch(name)
         if match is None:
             if "invertible_adapters" not in name:
-                raise InputError(f"{file.where}: {name} is of no module that is supported here")
+                raise InputError(
+                    f"{file.where}: {name} belongs to no adapter that is supported here"
+                )
             continue
         stack, layer, above, part = match.groups()
         part = re.sub(r"adapter_down\.[01]\.", "adapter_down.", part)
         if file.config["ln_before"] and ".adapter_down.0." in name:
-            continue  # the norm, which is there by its own name, too
+            continue  # the norm, which the file also has under its own name
         site = site_of(stack, above)
         if site is None or part not in _LEAVES:
-            raise InputError(f"{file.where}: {name} is of no place that a module of ours can have")
+            raise InputError(f"{file.where}: {name} is at no site that our adapters support")
         leaf = _LEAVES[part]
         array = array.T if leaf.endswith("kernel") else array
         found.setdefault(f"{stack}/{site}/{leaf}", {})[int(layer)] = array
@@ -318,14 +320,16 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
         first = numbers.get("encoder", 0) if stack == "decoder" else 0
         left = {int(layer) - first for layer in file.config["leave_out"]}
         if max(by_layer) >= num:
-            raise InputError(f"{file.where}: {path}: layer {max(by_layer)}, and the base has {num}")
+            raise InputError(
+                f"{file.where}: {path} has layer {max(by_layer)}, but the base has {num}"
+            )
         missing = set(range(num)) - set(by_layer) - left
         if missing:
             raise InputError(f"{file.where}: {path}: lacks layer {min(missing)}")
         if odd := left & set(by_layer):
             raise InputError(
-                f"{file.where}: {path}: has layer {min(odd)}, and leave_out of {file.config_file} "
-                "says that it has none"
+                f"{file.where}: {path}: has layer {min(odd)}, but leave_out of {file.config_file} "
+                "excludes it"
             )
         shape = np.max([array.shape for array in by_layer.values()], axis=0)
         whole = np.zeros((num, *shape), np.float32)
@@ -336,15 +340,15 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
 
 
 def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
-    """Below an invertible adapter: path -> array; {} without one."""
+    """Return {path below an invertible adapter: array}, or {} without one."""
     kind = file.config["inv_adapter"]
     if not kind:
         return {}
     activation = file.config["non_linearity"]
     if kind != "nice" or str(activation) != "relu":
         raise InputError(
-            f"{file.config_file}: inv_adapter {kind!r} with {activation} is not supported: "
-            "'nice' with relu is"
+            f"{file.config_file}: inv_adapter {kind!r} with {activation} is not supported, only "
+            "'nice' with relu"
         )
     pattern = (
         rf"(?:.*\.)?invertible_adapters\.{re.escape(file.name)}\.([FG])\.([02])\.(weight|bias)"
@@ -355,12 +359,12 @@ def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
             path = "/".join(_INVERTIBLE[part] for part in match.groups())
             found[f"encoder/invertible/{path}"] = array.T
     if len(found) != 8:
-        raise InputError(f"{file.where}: an invertible adapter has 8 tensors, and {len(found)} are")
+        raise InputError(f"{file.where}: an invertible adapter needs 8 tensors, got {len(found)}")
     return found
 
 
 def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
-    """LoRA under PEFT's names, which `interop.peft` reads; or (IA)^3."""
+    """Convert a LoRA by renaming its tensors to PEFT's names, or convert an (IA)^3."""
     config = file.config
     mode, is_gated = config["composition_mode"], bool(config["use_gating"])
     if mode not in ("add", "scale") or (is_gated and mode == "scale"):
@@ -375,11 +379,11 @@ def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
             gates[layer, _GATE[leaf]] = array
             continue
         if not found or leaf not in ("lora_A", "lora_B"):
-            raise InputError(f"{file.where}: {tensor} is of no module that is supported here")
+            raise InputError(f"{file.where}: {tensor} belongs to no adapter that is supported here")
         tensors[f"{layer}.{leaf}.weight"] = array
     if mode == "scale":
         return _ia3(file, tensors, hosts, name=name)
-    # With a gate the library's scale has no effect.
+    # The library ignores the scale of a gated LoRA.
     alpha = config["r"] if is_gated else config["alpha"]
     said = {"peft_type": "LORA", "r": config["r"], "lora_alpha": alpha}
     said["lora_dropout"] = config["dropout"]
@@ -396,11 +400,11 @@ def _gated(
     gates: Mapping[tuple[str, str], np.ndarray],
     hosts: Hosts,
 ) -> peft.Module:
-    """The branches with the library's gates, by the layer's name and our name below it."""
+    """Return the LoRA with its gates, given by layer name and leaf."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
             f"{file.config_file}: use_gating in a decoder is not supported: the library's gate "
-            "reads tokens that a decoder does not know yet"
+            "reads tokens that a decoder has not produced yet"
         )
     start = f"{ADAPTERS}{module.adapter.name}/"
     arrays = {
@@ -423,32 +427,32 @@ def _gated(
 
 
 def _no_norms(site: peft.Site) -> np.ndarray:
-    raise ValueError(f"no norms are asked for, of {site}")
+    raise ValueError(f"norms of {site} are not available")
 
 
 def _ia3(
     file: LibraryFile, tensors: Mapping[str, np.ndarray], hosts: Hosts, *, name: str
 ) -> peft.Module:
-    """Scales of what layers give, before the activation of a feed-forward block."""
+    """Convert an (IA)^3; it scales a feed-forward block before its activation."""
     arrays: dict[str, np.ndarray] = {}
     there: dict[str, set[int]] = {}
     for tensor, array in tensors.items():
         layer, _, leaf = tensor.removesuffix(".weight").rpartition(".")
         hit = hosts.find(layer)
         if hit is None:
-            raise InputError(f"{file.where}: {layer} is no dense layer of the base")
+            raise InputError(f"{file.where}: {layer} is not a dense layer of the base")
         if leaf == "lora_A":
             continue
         place = hosts.places[hit[0]]
         layers, _, out = hosts.kernels[place.stack, place.site]
         if array.size != out:
-            raise InputError(f"{file.where}: {tensor} has {array.size} numbers, not {out}")
+            raise InputError(f"{file.where}: {tensor} has {array.size} values, not {out}")
         path = f"{place.stack}/{place.site}/scale"
         arrays.setdefault(path, np.ones((layers, out), np.float32))[place.layer] = array.reshape(-1)
         there.setdefault(path, set()).add(place.layer)
     short = next((path for path, found in there.items() if len(found) < len(arrays[path])), None)
     if short is not None or not arrays:
-        raise InputError(f"{file.where}: (IA)^3 in some layers alone is not supported: {short}")
+        raise InputError(f"{file.where}: (IA)^3 in only some layers is not supported: {short}")
     sites = dict.fromkeys(path.partition("/")[2].removesuffix("/scale") for path in arrays)
     outputs = tuple(site for site in sites if not site.startswith("mlp/"))
     usual = {site for _, site in hosts.kernels if re.fullmatch(Ia3().sites[0], site)}
@@ -467,7 +471,7 @@ _CLASSES = {
     "t5": "T5AdapterModel",
     "mt5": "MT5AdapterModel",
 }
-"""model_type -> the library's class of the model."""
+"""model_type -> the library's model class."""
 _IN_UNIONS = (Lora, Ia3, Bottleneck, Prefix)
 _MATRICES = {"query": "q", "key": "k", "value": "v"}
 _LORA_BLOCKS = {"mlp/in": "intermediate_lora", "mlp/out": "output_lora"}
@@ -485,7 +489,7 @@ def write_library(
     head: Head | None = None,
     where: object,
 ) -> bool:
-    """Writes adapter_config.json and pytorch_adapter.bin, and the files of a head."""
+    """Write adapter_config.json, pytorch_adapter.bin and a head; return whether it has a head."""
     said = f"checkpoint {where}: module {adapter.name!r}"
     start = f"{ADAPTERS}{adapter.name}/"
     own = {path.removeprefix(start): x for path, x in arrays.items() if path.startswith(start)}
@@ -504,11 +508,11 @@ def write_library(
 
 
 def about(hosts: Hosts, *, base: str) -> dict[str, Any]:
-    """What each config of the library says of the model and of itself."""
+    """Return the fields of the model and the version, which all configs of the library have."""
     _, d_model, _ = next(iter(hosts.kernels.values()))
     return {
         "hidden_size": d_model,
-        "model_class": _CLASSES.get(hosts.model_type),  # which its heads are read for
+        "model_class": _CLASSES.get(hosts.model_type),  # the class that its heads are loaded into
         "model_name": base,
         "model_type": hosts.model_type,
         "version": _VERSION,
@@ -518,7 +522,7 @@ def about(hosts: Hosts, *, base: str) -> dict[str, Any]:
 def _files(
     adapter: Adapter, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """The config, and the tensors by name."""
+    """Return the config of an adapter, and its tensors by name."""
     if isinstance(adapter, Lora):
         return _lora_files(adapter, own, hosts, said=said)
     if isinstance(adapter, Ia3):
@@ -537,15 +541,15 @@ def _files(
     if isinstance(adapter, Union):
         return _union_files(adapter, own, hosts, said=said)
     raise InputError(
-        f"{said}: `adapters` has no {type(adapter).__name__} like it; of ours it has bottlenecks, "
-        "compacter, both with inv, lora, ia3, prefix, prompt and unions of these"
+        f"{said}: `adapters` has no counterpart of this {type(adapter).__name__}; it supports "
+        "bottlenecks, compacter, both with inv, lora, ia3, prefix, prompt and unions of these"
     )
 
 
 def _union_files(
     adapter: Union, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """The configs of its members, and the tensors of all."""
+    """Return the config of a union, and the tensors of all its members."""
     configs, tensors = [], {}
     for member in adapter.members:
         start = f"{type(member).__name__.lower()}/"
@@ -555,7 +559,9 @@ def _union_files(
         config, theirs = _files(member, arrays, hosts, said=said)
         configs.append(config)
         if both := tensors.keys() & theirs.keys():
-            raise InputError(f"{said}: two of its members have {min(both)} in `adapters`")
+            raise InputError(
+                f"{said}: two of its members share the tensor {min(both)} in `adapters`"
+            )
         tensors |= theirs
     return {"architecture": "union", "configs": configs}, tensors
 
@@ -596,11 +602,11 @@ def _bottleneck_files(
 
 
 def _block_tensors(adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Hosts) -> Tensors:
-    """The tensors of blocks; of a layer as many numbers as it has."""
+    """Return the tensors of a bottleneck, with the padding of narrower layers removed."""
     num = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     first = {"encoder": 0, "decoder": num.get("encoder", 0)}
     names = {leaf: name for name, leaf in _LEAVES.items()}
-    if not isinstance(adapter, Compacter):  # whose biases have other names
+    if not isinstance(adapter, Compacter):  # a Compacter's biases have other names
         names |= {"down/bias": "adapter_down.bias", "up/bias": "adapter_up.bias"}
     places = holders(hosts)
     down = "adapter_down.1." if adapter.ln_before else "adapter_down.0."
@@ -636,11 +642,11 @@ def _with_inverse(
     *,
     said: str,
 ) -> tuple[dict[str, Any], Tensors]:
-    """A bottleneck with an invertible adapter, whose activation is the bottleneck's there."""
+    """Return config and tensors of a bottleneck and its invertible adapter, as one config."""
     if block.activation != "relu":
         raise InputError(
-            f"{said}: the invertible adapter of `adapters` has the bottleneck's activation, "
-            f"{block.activation}, and ours relu"
+            f"{said}: the invertible adapter of `adapters` shares the bottleneck's activation, "
+            f"{block.activation}, but ours has relu"
         )
     start = f"{type(block).__name__.lower()}/"
     mine = {path.removeprefix(start): x for path, x in own.items() if path.startswith(start)}
@@ -659,10 +665,10 @@ def _lora_files(
     adapter: Lora, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
     if adapter.dora:
-        raise InputError(f"{said}: DoRA's vectors are not written for `adapters`")
+        raise InputError(f"{said}: DoRA cannot be exported to `adapters`")
     if adapter.gate == "real_tokens":
         raise InputError(f"{said}: `adapters` has no LoRA with gate='real_tokens'")
-    is_gated = adapter.gate != "none"  # the library's scale has no effect then
+    is_gated = adapter.gate != "none"  # the library then ignores the scale
     tensors: Tensors = {}
     sites = {path.removesuffix("/a") for path in own if path.endswith("/a")}
     for body, written in hosts.bodies.items():
@@ -687,8 +693,8 @@ def _ia3_files(
 ) -> tuple[dict[str, Any], Tensors]:
     if adapter.attention_out or (adapter.feed_forward and adapter.place == "after"):
         raise InputError(
-            f"{said}: `adapters` scales a feed-forward block before its activation, and nothing "
-            "that an attention's output layer reads: place='before', attention_out=False"
+            f"{said}: `adapters` scales a feed-forward block only before its activation, and never "
+            "the input of an attention's output layer: use place='before', attention_out=False"
         )
     sites = {path.rpartition("/")[0] for path in own}
     tensors = {}
@@ -703,7 +709,7 @@ def _ia3_files(
 
 
 def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
-    """The fields that name layers; they name the same in every stack, and in every attention."""
+    """Return the fields that select layers; they apply to all stacks and all attentions alike."""
     names = {site.partition("/")[2].removeprefix("cross_") for site in sites}
     wanted = {
         f"{stack}/{site}" for stack, site in hosts.kernels if site.removeprefix("cross_") in names
@@ -712,8 +718,8 @@ def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
     known = {f"attention/{name}" for name in _MATRICES} | set(_LORA_BLOCKS)
     if (odd := sorted(names - known)) or wanted != sites:
         raise InputError(
-            f"{said}: `adapters` names layers of all stacks by query, key, value, intermediate and "
-            f"output, and this module's are others: {', '.join(odd or sorted(wanted - sites))}"
+            f"{said}: `adapters` selects layers of all stacks by query, key, value, intermediate "
+            f"and output, but this adapter has others: {', '.join(odd or sorted(wanted - sites))}"
         )
     blocks = {field: site in names for site, field in _LORA_BLOCKS.items()}
     return {"selfattn_lora": bool(matrices), "attn_matrices": matrices, **blocks}

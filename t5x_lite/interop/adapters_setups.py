@@ -1,7 +1,7 @@
-"""Compositions of the library `adapters`, in and out: adapter_setup.json and what it names.
+"""Import and export of compositions of the library `adapters`: adapter_setup.json and its parts.
 
     DIR/adapter_setup.json      {"adapter_setup": {"type": "Fuse", "children": [...]}, ...}
-    DIR/NAME/                   a module, `interop.adapters_library`; and its head
+    DIR/NAME/                   an adapter, `interop.adapters_library`; and its head
     DIR/"a,b"/                  a fusion: adapter_fusion_config.json, and its tensors
 
 | theirs, below SITE.adapter_fusion_layer.NAME | ours, below adapters/fusion/TITLE/STACK/SITE |
@@ -9,8 +9,9 @@
 | query.{weight, bias}, key.{weight, bias} | {query, key}/{kernel, bias} |
 | value.weight, if the fusion is not static | value/kernel |
 
-Blocks are read by what they are for. (In the library a block computes what its first child reads
-for all of them, and Average divides twice: `adapters.composition` has neither.)
+Blocks are converted by their purpose. The library deviates from it in two ways that
+`adapters.composition` does not copy: a block feeds the input of its first child to all children,
+and Average divides twice.
 Source: adapter-hub/adapters 1.3, composition.py, loading.py, model_mixin.py (save_adapter_setup).
 """
 
@@ -86,12 +87,12 @@ _PREFIXES = {
     "t5": "transformer.",
     "mt5": "transformer.",
 }
-"""model_type -> what stands before the names of its class; the library adds it to a module's names
-and not to a fusion's."""
+"""model_type -> prefix of the names of its class. The library writes this prefix before the names
+of an adapter, but not of a fusion."""
 _OF_TRAINING = ("value_initialized", "regularization", "dropout_prob")
 _OPTIONS = {"Split": ("splits", "splits"), "BatchSplit": ("batch_sizes", "sizes")}
 _OPTIONS |= {"Average": ("weights", "weights")}
-"""Block -> their option and ours."""
+"""Block -> the library's name of its option, and ours."""
 _BLOCKS: dict[str, type[Block]] = {
     each.__name__: each for each in (Stack, Fuse, Split, BatchSplit, Parallel, MultiTask, Average)
 }
@@ -104,7 +105,7 @@ _NESTED: dict[str, tuple[str, ...]] = {
     "BatchSplit": ("Stack", "Split", "BatchSplit", "Average"),
     "Average": ("Stack", "Split", "BatchSplit"),
 }
-"""Blocks that the library reads below each, besides modules."""
+"""Block -> blocks that the library allows directly below it, in addition to adapters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,11 +115,11 @@ class SetupFile:
     Attributes:
       where: the directory.
       config_file: adapter_setup.json.
-      config: its content.
-      tree: the composition, in names that modules have here.
-      modules: the directories of the modules, by those names.
-      head: the module whose directory has the head; None is none.
-      class_head: the head of a transformers class, which the library saves with each module.
+      config: content of adapter_setup.json.
+      tree: the composition, with our names of the adapters.
+      modules: our name -> directory of the adapter.
+      head: our name of the adapter that was saved with the head, or None.
+      class_head: head of a transformers class, which the library saves with each adapter, or None.
     """
 
     where: Path
@@ -136,7 +137,7 @@ class SetupFile:
         return {} if self.class_head is None else dict(self.class_head.tensors)
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return what config.json would say of that head."""
+        """Return the fields that config.json would have for that head."""
         return {} if self.class_head is None else self.class_head.said()
 
     def without_kept(self) -> "SetupFile":
@@ -144,7 +145,7 @@ class SetupFile:
         return dataclasses.replace(self, class_head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """The modules and fusions of ours. They have their own names, and not `name`."""
+        """Convert the adapters and fusions; they keep their own names, so `name` is ignored."""
         del name, norms
         made = {own: to_module(file, hosts, name=own) for own, file in self.modules.items()}
         adapters = [each.adapter for each in made.values()]
@@ -159,12 +160,12 @@ class SetupFile:
         return with_head(module, self.class_head or _library_head(own), hosts)
 
     def _fusion(self, block: Fuse, hosts: Hosts) -> dict[str, np.ndarray]:
-        """The arrays of a fusion, by path."""
+        """Return the arrays of a fusion, by path."""
         theirs = {own: file.name for own, file in self.modules.items()}
         name = _fusion_name(block, theirs)
         path, tensors, static = _read_fusion(self.where / name, name)
         if static != block.static:
-            raise ValueError(f"{path}: the tree says static={block.static}")
+            raise ValueError(f"{path}: the tree has static={block.static}")
         layers: dict[str, dict[int, np.ndarray]] = {}
         pattern = re.compile(
             r"(?:.*\.)?(encoder|decoder)\.(?:layer|block)\.(\d+)\.(.*)\.adapter_fusion_layer\."
@@ -175,10 +176,12 @@ class SetupFile:
             stack, layer, above, part, leaf = match.groups() if match else ("", "0", "", "", "")
             site = site_of(stack, above)
             if site is None:
-                raise InputError(f"{path}: {tensor} is of no fusion that is supported here")
+                raise InputError(f"{path}: {tensor} belongs to no fusion that is supported here")
             d_model = hosts.kernels[stack, "attention/query"][1]
             if array.shape != (d_model,) * array.ndim:
-                raise InputError(f"{path}: {tensor} has shape {array.shape}, and d_model {d_model}")
+                raise InputError(
+                    f"{path}: {tensor} has shape {array.shape}, but d_model is {d_model}"
+                )
             own = f"{ADAPTERS}{block.part}/{block.title}/{stack}/{site}/{part}"
             own = f"{own}/{'kernel' if leaf == 'weight' else 'bias'}"
             layers.setdefault(own, {})[int(layer)] = array.T
@@ -190,12 +193,12 @@ class SetupFile:
 
 
 def is_setup(directory: Path) -> bool:
-    """Whether a directory has a composition."""
+    """Return whether a directory has a composition."""
     return (directory / SETUP).is_file()
 
 
 def read_setup(directory: Path) -> SetupFile:
-    """What a directory with a composition holds."""
+    """Read a directory with a composition."""
     where = directory / SETUP
     config = read_json(where)
     names: dict[str, str] = {}
@@ -205,7 +208,9 @@ def read_setup(directory: Path) -> SetupFile:
         tree = Stack((tree,))
     theirs = {own: name for name, own in names.items()}
     if len(theirs) != len(names):
-        raise InputError(f"{where}: names of modules differ by more than case and punctuation here")
+        raise InputError(
+            f"{where}: names of adapters must differ by more than case and punctuation"
+        )
     modules = {own: read_library(directory / name) for own, name in theirs.items()}
     for block in _fusions(tree):
         name = _fusion_name(block, theirs)
@@ -228,7 +233,7 @@ def _library_head(head: object) -> LibraryHead | None:
 
 
 def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> ClassHeadFile | None:
-    """Return the head of the model's own class; None if there is none, or there are several."""
+    """Return the head of the model's own class; None if it is missing or heads differ."""
     heads = [read_head(directory), *(file.head for file in modules.values())]
     found = [head for head in heads if isinstance(head, ClassHeadFile)]
     for head in found[1:]:
@@ -237,7 +242,7 @@ def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> Cla
         )
         if not same:
             _logger.warning(
-                "%s and %s hold different heads of one model; both are left out",
+                "%s and %s hold different heads of one model; skipping both",
                 found[0].where,
                 head.where,
             )
@@ -246,19 +251,21 @@ def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> Cla
 
 
 def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]) -> str | Block:
-    """A tree of ours; the names of its modules go into `names`, theirs -> ours."""
+    """Return our tree; add {library's name: our name} of each adapter to `names`."""
     if not isinstance(node, dict) or not isinstance(node.get("children"), list):
         raise InputError(f"{where}: adapter_setup must have types and children: {str(node)[:60]!r}")
     kind, children = node.get("type"), node["children"]
     if kind == "single" and len(children) == 1 and isinstance(children[0], str):
         inside(where.parent, children[0], where=where)
         if children[0] in ("", ".") or "/" in children[0]:
-            raise InputError(f"{where}: {shown(children[0])} is not the name of a module beside it")
+            raise InputError(
+                f"{where}: {shown(children[0])} is not the name of an adapter next to it"
+            )
         own = re.sub(r"[^a-z0-9_]", "_", children[0].lower())
         own = own if own[:1].isalpha() else f"m_{own}"
         return names.setdefault(children[0], own)
     if kind not in _BLOCKS:
-        raise InputError(f"{where}: a block {kind!r} is none of {', '.join(_BLOCKS)}")
+        raise InputError(f"{where}: a block {kind!r} is not one of {', '.join(_BLOCKS)}")
     made = tuple(_tree(where, child, names, static) for child in children)
     theirs, ours = _OPTIONS.get(str(kind), ("", ""))
     kwargs = node.get("kwargs") or {}
@@ -284,7 +291,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _with_static(tree: Any, static: Mapping[str, bool]) -> Any:
-    """A tree whose fusions say whether they are static."""
+    """Return a tree with the field `static` of each fusion set."""
     if not isinstance(tree, Block):
         return tree
     children = tuple(_with_static(child, static) for child in tree.children)
@@ -293,18 +300,18 @@ def _with_static(tree: Any, static: Mapping[str, bool]) -> Any:
 
 
 def _fusions(tree: str | Block) -> list[Fuse]:
-    """The fusions of a tree, each once."""
+    """Return the distinct fusions of a tree."""
     found = [node for node, _ in walk(tree) if isinstance(node, Fuse)]
     return list({block.title: block for block in found}.values())
 
 
 def _fusion_name(block: Fuse, theirs: Mapping[str, str]) -> str:
-    """Their name of a fusion: the last module of each child, with commas between."""
+    """Return the library's name of a fusion: the last adapter of each child, comma-separated."""
     return ",".join(theirs[names_of((child,))[-1]] for child in block.children if child is not None)
 
 
 def _read_fusion(directory: Path, name: str) -> tuple[Path, dict[str, np.ndarray], bool]:
-    """The file of a fusion, its tensors, and whether it is static."""
+    """Return the file of a fusion, its tensors, and whether it is static."""
     where = directory / FUSION_CONFIG
     if not where.is_file():
         raise InputError(f"{directory}: holds no {FUSION_CONFIG}, which the fusion {name} needs")
@@ -329,7 +336,7 @@ def write_setup(
     head: Head | None,
     where: object,
 ) -> bool:
-    """Writes a composition, its modules and its fusions."""
+    """Write a composition, its adapters and its fusions; return whether a head was written."""
     said = f"checkpoint {where}: {tree}"
     written = False
     for number, adapter in enumerate(adapters):
@@ -353,14 +360,14 @@ def write_setup(
 
 
 def _written(node: Any, *, said: str, level: int) -> dict[str, Any]:
-    """The JSON of a tree."""
+    """Return the JSON of a tree."""
     if isinstance(node, str):
         return {"type": "single", "children": [node]}
     kind = type(node).__name__
     if node is None or kind not in _BLOCKS:
         raise InputError(f"{said}: `adapters` has no {node}; its blocks are {', '.join(_BLOCKS)}")
     if level > 1 and kind != "Stack":
-        raise InputError(f"{said}: `adapters` has blocks two deep, and below those a Stack alone")
+        raise InputError(f"{said}: `adapters` nests blocks two deep, and below them only Stack")
     for child in node.children:
         if isinstance(child, Block) and type(child).__name__ not in _NESTED[kind]:
             raise InputError(f"{said}: `adapters` has no {type(child).__name__} in a {kind}")
@@ -369,7 +376,7 @@ def _written(node: Any, *, said: str, level: int) -> dict[str, Any]:
     theirs, ours = _OPTIONS.get(kind, ("", ""))
     if isinstance(node, Average):
         if abs(sum(node.shares) - 1.0) > 1e-6:
-            raise InputError(f"{said}: weights of `adapters` add up to 1: got {node.shares}")
+            raise InputError(f"{said}: weights of `adapters` must sum to 1, got {node.shares}")
         return {**found, "kwargs": {theirs: list(node.shares)}}
     if ours:
         values = list(getattr(node, ours))
@@ -389,7 +396,7 @@ def _write_fusion(
     base: str,
     said: str,
 ) -> None:
-    """Writes the directory of a fusion."""
+    """Write the directory of a fusion."""
     if block.temperature != 1.0:
         raise InputError(f"{said}: `adapters` has no fusion with temperature={block.temperature}")
     name = _fusion_name(block, names)

@@ -1,4 +1,4 @@
-"""Hugging Face's BERT, RoBERTa, XLM-R and ELECTRA, in and out.
+"""Import and export of Hugging Face's BERT, RoBERTa, XLM-R and ELECTRA.
 
 | model_type | encoder | masked language model | detection |
 |---|---|---|---|
@@ -6,9 +6,9 @@
 | roberta, xlm-roberta | roberta. | lm_head. | |
 | electra | electra. | generator_predictions., generator_lm_head. | discriminator_predictions. |
 
-Heads for tasks are those of `interop.encoders`. A pooler without a classifier and BERT's head
-for the next sentence are not read: nothing here was trained with them.
-Source: transformers/models/{bert,roberta,xlm_roberta,electra}/{configuration,modeling}_*.py, 5.23.
+`interop.encoders` has the task heads. Two heads are not read, because no objective here trains
+them: a pooler without a classifier, and BERT's head for next sentence prediction. Source:
+transformers/models/{bert,roberta,xlm_roberta,electra}/{configuration,modeling}_*.py, 5.23.
 """
 
 import re
@@ -94,18 +94,20 @@ _SUMMARY = {
     "summary_activation": "gelu",
     "summary_proj_to_labels": False,
 }
-"""What ELECTRA's multiple choice must say of its first layer."""
+"""Required fields of the first layer of ELECTRA's multiple choice head."""
 
 
 def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
-    """The config of a model."""
+    """Return the model config of a config.json."""
     kind = config["model_type"]
     check_fixed(where, config, _FIXED)
     if "quantization_config" in config:
         raise InputError(f"{where}: quantized weights (quantization_config) are not supported")
     activation = config.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise InputError(f"{where}: hidden_act {activation!r} is none of {', '.join(_ACTIVATIONS)}")
+        raise InputError(
+            f"{where}: hidden_act {activation!r} is not one of {', '.join(_ACTIVATIONS)}"
+        )
     numbers: dict[str, Any] = {
         ours: number(where, config, theirs) for theirs, ours in _SIZES.items()
     }
@@ -128,7 +130,7 @@ def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
 
 
 def _from_model(model: BertConfig, head: Head | None, model_type: str | None) -> dict[str, Any]:
-    """The content of a config.json."""
+    """Return the content of config.json."""
     kind = _kind(model, head, model_type)
     architecture = _CLASSES[kind] + ("Model" if head is None else _SUFFIXES[head.name])
     check_activation(
@@ -149,7 +151,7 @@ def _from_model(model: BertConfig, head: Head | None, model_type: str | None) ->
 
 
 def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
-    """The model_type of a config: the one that it had, if it still fits."""
+    """Return the model_type of an export: the imported one if it still fits the model."""
     if model.positions != "learned":
         raise InputError("transformers has no BERT with a relative bias (model.positions)")
     factored = model.table_size != model.d_model
@@ -169,8 +171,8 @@ def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
     predicts = head is not None and head.name == "mlm"
     if predicts and kind != "bert" and model.activation != "gelu":
         raise InputError(
-            f"the masked language model's head of {_CLASSES[kind]} has gelu in transformers, and "
-            f"here {model.activation!r} (model.activation)"
+            f"transformers uses gelu in the masked language model head of {_CLASSES[kind]}, but "
+            f"model.activation is {model.activation!r}"
         )
     return kind
 
@@ -178,7 +180,7 @@ def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
 def _fitted(
     model: BertConfig, arrays: dict[str, LazyArray]
 ) -> tuple[BertConfig, dict[str, LazyArray]]:
-    """The model with a token type, of zeros where it has none."""
+    """Return the model with a token type embedding; if it has none, add one row of zeros."""
     if model.token_types:
         return model, arrays
     shape, dtype = (1, model.table_size), arrays[f"{MODEL}embedding/token"].dtype
@@ -187,7 +189,7 @@ def _fitted(
 
 
 def _table(model: BertConfig, head: Head | None, model_type: str) -> list[Rule]:
-    """The rules: ours -> PyTorch's names."""
+    """Return the rules, from our paths to PyTorch's names."""
     embeddings = "embeddings"
     rules = [
         Rule(f"{MODEL}embedding/token", f"{embeddings}.word_embeddings.weight"),
@@ -205,7 +207,7 @@ def _table(model: BertConfig, head: Head | None, model_type: str) -> list[Rule]:
 
 
 def layer_rules(ours: str, theirs: str) -> list[Rule]:
-    """The rules of stacked layers."""
+    """Return the rules of stacked layers."""
     rules: list[Rule] = []
     for name in ("query", "key", "value"):
         rules += dense_rules(f"{ours}/attention/{name}", f"{theirs}.attention.self.{name}")
@@ -248,7 +250,7 @@ def _head_rules(head: Head | None, model_type: str) -> list[Rule]:
 
 
 def _task_rules(head: Head, model_type: str) -> list[Rule]:
-    """A pooler, which may stand without the prefix, or the layers of one module."""
+    """Return the rules of a task head; a pooler may have the model's prefix or not."""
     if model_type != "bert" and head.name == "classifier":
         return task_rules(head, "classifier.dense", "classifier.out_proj")
     if model_type == "electra":
@@ -260,7 +262,7 @@ def _task_rules(head: Head, model_type: str) -> list[Rule]:
 
 
 def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> Head | None:
-    """The head that the tensors have."""
+    """Return the head that the tensors belong to."""
     heads = {
         "cls.predictions.": Mlm(),
         "lm_head.": Mlm(),
@@ -280,7 +282,7 @@ def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any])
 
 
 def _has(head: Head) -> bool:
-    """Whether these models have a head."""
+    """Return whether this family has a head."""
     return head.name in _SUFFIXES and head != Rtd(kind="deberta")
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's and Microsoft's DeBERTa v2 and v3, in and out.
+"""Import and export of Hugging Face's and Microsoft's DeBERTa v2 and v3.
 
 | part | tensors |
 |---|---|
@@ -6,13 +6,14 @@
 | masked language model | lm_predictions.lm_head. (Microsoft's), cls.predictions. (transformers') |
 | detection (v3) | mask_predictions. |
 
-transformers knows no enhanced mask decoder: it reads the head's logits from the encoder's output,
-and leaves the table of positions out. A file that has this table and the head of a masked language
-model, though the input has no positions, is of Microsoft's code and was trained with one, as v3's
-generators: it is imported with it, unless config.json says `"enhanced_mask_decoder": false`; an
-export writes this field. Where a file has both heads, as v3's discriminators have, the one for
-detection is read. An export has transformers' names and `"legacy": true`: transformers 4.57 cannot
-run `"legacy": false`, and 5 computes the same logits either way.
+transformers has no enhanced mask decoder. It computes the logits of the masked language model from
+the encoder's output, and ignores the position embedding. If a file has a position embedding and a
+masked language model head, but the input has no positions, then Microsoft's code trained it with an
+enhanced mask decoder, as it did v3's generators. Such a file is imported with this decoder unless
+config.json has `"enhanced_mask_decoder": false`; an export writes this field. If a file has both
+heads, as v3's discriminators do, the detection head is read. An export has transformers' names and
+`"legacy": true`, because transformers 4.57 cannot run `"legacy": false`, and 5 computes the same
+logits either way.
 
 Source: transformers/models/deberta_v2/{configuration,modeling}_deberta_v2.py, 5.23;
 microsoft/DeBERTa apps/models/{masked_language_model,replaced_token_detection_model}.py.
@@ -71,7 +72,7 @@ _RATES = {
     "layer_norm_eps": ("norm_epsilon", 1e-7),
     "initializer_range": ("initializer_stddev", 0.02),
 }
-# Theirs -> ours, and what a config without the field means.
+# Their name -> our name, and the default of a config without the field.
 _SWITCHES = {
     "share_att_key": ("share_position_projections", False),
     "position_biased_input": ("position_biased_input", True),
@@ -87,16 +88,16 @@ _ACTIVATIONS = {
 }
 _FIXED = {"is_decoder": False, "is_encoder_decoder": False, "pruned_heads": {}}
 _POOLER = "gelu"
-"""The activation of the pooler of a head for a task."""
+"""Activation of the pooler of a task head."""
 _NORMS = {"layer_norm": True, "none": False}
 
 _logger = logging.getLogger(__name__)
 
 
 def _to_model(where: Path, config: Mapping[str, Any]) -> DebertaConfig:
-    """The config of a model."""
+    """Return the model config of a config.json."""
     if config.get("relative_attention", False) is not True:
-        raise InputError(f"{where}: relative_attention must be true; there is no other DeBERTa")
+        raise InputError(f"{where}: relative_attention must be true; other DeBERTas do not exist")
     if config.get("conv_groups", 1) != 1:
         raise InputError(f"{where}: conv_groups {config['conv_groups']!r} is not supported, only 1")
     check_fixed(where, config, _FIXED)
@@ -143,7 +144,7 @@ def _to_model(where: Path, config: Mapping[str, Any]) -> DebertaConfig:
 
 
 def _terms(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What "p2c|c2p" or ["p2c", "c2p"] names."""
+    """Return the terms in "p2c|c2p" or ["p2c", "c2p"]."""
     terms = config.get("pos_att_type") or ()
     terms = terms.lower().split("|") if isinstance(terms, str) else terms
     if not isinstance(terms, list | tuple) or not all(isinstance(term, str) for term in terms):
@@ -163,12 +164,12 @@ def _choice(
 ) -> Any:
     value = config.get(name, default)
     if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{where}: {name} {value!r} is none of {', '.join(choices)}")
+        raise InputError(f"{where}: {name} {value!r} is not one of {', '.join(choices)}")
     return choices[value]
 
 
 def _from_model(model: DebertaConfig, head: Head | None, model_type: str | None) -> dict[str, Any]:
-    """The content of a config.json."""
+    """Return the content of config.json."""
     activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
     factored = model.table_size != model.d_model
     farthest = model.max_relative_positions
@@ -208,7 +209,7 @@ def _convolution(model: DebertaConfig, activations: Mapping[str, str]) -> dict[s
 
 
 def _table(model: DebertaConfig, head: Head | None, model_type: str) -> list[Rule]:
-    """The rules: ours -> PyTorch's names."""
+    """Return the rules, from our paths to PyTorch's names."""
     embeddings = "embeddings"
     rules = [
         Rule(f"{MODEL}embedding/token", f"{embeddings}.word_embeddings.weight"),
@@ -227,7 +228,7 @@ def _table(model: DebertaConfig, head: Head | None, model_type: str) -> list[Rul
         rules += norm_rules(f"{MODEL}relative_norm", "encoder.LayerNorm")
     if model.conv_kernel_size:
         ours, theirs = f"{MODEL}convolution", "encoder.conv"
-        # Theirs is [out, in, places], ours [places, in, out].
+        # Their kernel is [out, in, width], ours [width, in, out].
         name = f"{theirs}.conv.weight"
         rules.append(Rule(f"{ours}/kernel", name, transpose=True, stack_axis=2))
         rules.append(Rule(f"{ours}/bias", f"{theirs}.conv.bias"))
@@ -285,7 +286,7 @@ def _head_rules(head: Head | None) -> list[Rule]:
 
 
 def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> Head | None:
-    """The head that the tensors have; of both heads of pretraining, the one for detection."""
+    """Return the head that the tensors belong to; detection if both pretraining heads exist."""
     if any(name.startswith(f"{_DETECTION}.") for name in tensors):
         return Rtd(kind="deberta")
     head = task_head(where, config, tensors, kinds=_KINDS, dropout=_DROPOUT)
@@ -304,14 +305,14 @@ def _has_mlm(names: Iterable[str]) -> bool:
 
 
 def _has(head: Head) -> bool:
-    """Whether these models have a head."""
+    """Return whether this family has a head."""
     return head.name in _SUFFIXES and head != Rtd(kind="electra")
 
 
 def _completed(
     where: Path, model: DebertaConfig, config: Mapping[str, Any], names: Iterable[str]
 ) -> DebertaConfig:
-    """With the enhanced mask decoder, where the tensors are those of one."""
+    """Return the model with the enhanced mask decoder if its tensors were trained with one."""
     names = tuple(names)
     detects = any(name.startswith(f"{_DETECTION}.") for name in names)
     table = any(name.removeprefix(_PREFIX) == _POSITIONS for name in names)
@@ -319,8 +320,8 @@ def _completed(
     if not is_one or "enhanced_mask_decoder" in config:
         return model
     _logger.info(
-        "%s: its table of positions is that of an enhanced mask decoder, which the model gets "
-        '("enhanced_mask_decoder": false in its config.json leaves it out)',
+        "%s: adding the enhanced mask decoder that its position embedding was trained with "
+        '(set "enhanced_mask_decoder": false in its config.json to skip it)',
         where,
     )
     return dataclasses.replace(model, enhanced_mask_decoder=True)
@@ -336,8 +337,8 @@ DEBERTA = Family(
     head_of=_head_of,
     ignored=(
         r"(deberta\.)?embeddings\.(position_ids|position_embeddings\.weight)",
-        # Of gradient-disentangled sharing: what the discriminator's table has beside its
-        # generator's, and word_embeddings.weight is their sum.
+        # Gradient-disentangled sharing stores the discriminator's difference from the generator's
+        # embedding in _weight; word_embeddings.weight is their sum.
         r"(deberta\.)?embeddings\.(word|position)_embeddings\._weight",
         r"pooler\.dense\.(weight|bias)",
         r"lm_predictions\..*|cls\.predictions\..*",

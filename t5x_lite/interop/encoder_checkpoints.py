@@ -1,11 +1,7 @@
-"""Checkpoints of encoders, in and out, and all families of them.
+"""Import and export of encoders from all supported families of Hugging Face.
 
-What `interop.hf_import` needs of encoders: their directories read, and made.
-
-What stands on an encoder is imported as a head, and the objective is the one that trains it, where
-there is one. On the way out one head is written; which one the objective says, or the user.
-
-All families of encoders that Hugging Face's directories hold, and which one is meant.
+The head on an encoder is imported too, together with the objective that trains it, if there is one.
+An export writes one head, which is the objective's or the user's choice.
 """
 
 import dataclasses
@@ -71,26 +67,26 @@ _logger = logging.getLogger(__name__)
 FAMILIES: tuple[Family, ...] = (BERT, DEBERTA)
 
 MODEL_TYPES = tuple(kind for family in FAMILIES for kind in family.model_types)
-"""Those of all encoders."""
+"""`model_type` of all supported encoders."""
 
 
 def family_of(hf_config: Mapping[str, Any]) -> Family | None:
-    """The family of a config.json's model_type; None where it is of no encoder."""
+    """Return the family of a config.json's model_type, or None if it is not an encoder's."""
     kind = hf_config.get("model_type")
     return next((family for family in FAMILIES if kind in family.model_types), None)
 
 
 def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Family]:
-    """An encoder's config and its family."""
+    """Return an encoder's config and its family; raise InputError if transformers has none."""
     for family in FAMILIES:
-        # A subclass may compute another thing, of which transformers would know nothing.
+        # A subclass may compute something else, which transformers cannot represent.
         if isinstance(model, EncoderConfig) and type(model) is family.config:
             return model, family
     raise InputError(f"checkpoint {where}: transformers has no {type(model).__name__}")
 
 
 def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:
-    """The kind of classification head that a checkpoint's family is fine-tuned with."""
+    """Return the kind of classification head for fine-tuning this checkpoint."""
     named = by_name(heads)
     if isinstance(classifier := named.get("classifier"), Classifier):
         return classifier.kind
@@ -101,26 +97,26 @@ def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKi
 
 
 Part = Literal["model", "generator"]
-"""What of a checkpoint is exported, or of a release of DeBERTaV3 imported."""
+"""Part of a checkpoint to export, or part of a DeBERTaV3 release to import."""
 
 POOLER_FILE = "pooler.safetensors"
-"""File of an imported step: the pooler of an encoder that was imported without a classifier."""
+"""File of an imported checkpoint: the pooler of an encoder that was imported without classifier."""
 _GENERATOR, _GENERATOR_CONFIG = "pytorch_model.generator.bin", "generator_config.json"
-"""What Microsoft's releases call the generator, beside the discriminator."""
+"""Microsoft's names of the generator's files; the discriminator is in the same directory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Release:
-    """An encoder's directory.
+    """The contents of an encoder's directory.
 
     Attributes:
       checkpoint: config and arrays.
-      vocabulary: of its tokenizer.
-      tokenizer: its tokenizer files by name, those that the vocabulary does not write.
-      vectors: how it makes vectors of texts, where its files say so.
-      condenser: the head layers of a Condenser beside it.
-      m3: the heads of a BGE-M3 beside it.
-      projection: of its vectors, where they have one.
+      vocabulary: vocabulary of its tokenizer.
+      tokenizer: name -> content of tokenizer files that the vocabulary does not write itself.
+      vectors: head for text vectors, or None if no file describes one.
+      condenser: head layers of a Condenser, or None.
+      m3: heads of a BGE-M3, or None.
+      projection: arrays of the projection of text vectors, or None.
     """
 
     checkpoint: EncoderCheckpoint
@@ -133,17 +129,17 @@ class Release:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """What its arrays are read from."""
+        """All sources of the release's arrays."""
         beside = (self.condenser, self.m3, self.projection)
         return (self.checkpoint, *(each for each in beside if each is not None))
 
     def arrays(self) -> dict[str, LazyArray]:
-        """The learner's parameters by path, each read when it is needed."""
+        """Return the learner's parameters by path, each read when it is needed."""
         found = [source.lazy_arrays() for source in self.sources]
         return {path: array for arrays in found for path, array in arrays.items()}
 
     def experiment(self, place: Path) -> Experiment:
-        """A config around the model."""
+        """Return an experiment config for the model, with its objective and heads."""
         model, head = self.checkpoint.model, self.checkpoint.head
         objective, task = objective_for(head, mask_id=self.vocabulary.mask_id)
         if self.condenser is not None:
@@ -164,7 +160,7 @@ class Release:
                 layout=layout,
                 pack=layout.packs,
                 inputs_length=length,
-                targets_length=length,  # of passages, where the layout has some
+                targets_length=length,  # length of passages, in layouts that have them
                 extra_ids=0,
             ),
             optimizer=AdamW(schedule=Constant(value=5e-5)),
@@ -196,11 +192,11 @@ def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
 
 
 def generator_config(source: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config.json of a release's generator: generator_config.json, or config.json itself."""
+    """Return the config of a release's generator: generator_config.json or else config.json."""
     if not (source / _GENERATOR).is_file():
         raise InputError(
-            f"{source}: holds no {_GENERATOR}, the generator of a release of DeBERTaV3; leave "
-            "--part out for what else it holds"
+            f"{source}: holds no {_GENERATOR}, the generator of a DeBERTaV3 release; remove --part "
+            "to import the model"
         )
     path = source / _GENERATOR_CONFIG
     own = read_json(path) if path.is_file() else {}
@@ -215,7 +211,7 @@ def read_release(
     part: Part = "model",
     skip_from: int | None = None,
 ) -> Release:
-    """Reads an encoder's directory, but no large array."""
+    """Read an encoder's directory; large arrays are read later."""
     where = source / CONFIG
     if part == "generator" and (source / _GENERATOR_CONFIG).is_file():
         where = source / _GENERATOR_CONFIG
@@ -246,40 +242,40 @@ def read_release(
 def _vectors(
     source: Path, model: EncoderConfig, vocabulary: Tokenizer
 ) -> tuple[Dense | None, Source | None]:
-    """How a directory makes vectors, and the arrays of that; None where it does not say."""
+    """Return the head for text vectors and the source of its arrays; None if undescribed."""
     own = read_sentences(source, d_model=model.d_model, lowers=_lowers(vocabulary))
     pooler = read_pooler(source, d_model=model.d_model)
     if pooler is None:
         return own, projection_of(source, d_model=model.d_model)
     if own is not None:
         raise InputError(
-            f"{source}: {VECTORS_POOLER} and modules.json both say how vectors are made; keep one "
-            "of them"
+            f"{source}: {VECTORS_POOLER} and modules.json both define how vectors are computed; "
+            "keep one of them"
         )
     return pooler.head, pooler
 
 
 def _specials(vocabulary: Tokenizer) -> tuple[int, ...]:
-    """Tokens that are no terms of a text."""
+    """Return the ids of the special tokens, which are not terms of a text."""
     ids = (vocabulary.cls_id, vocabulary.pad_id, vocabulary.sep_id, vocabulary.unk_id)
     return tuple(sorted(ids))
 
 
 def _lowers(vocabulary: Tokenizer) -> bool:
-    """Whether a tokenizer lower-cases text, by the alphabet."""
+    """Return whether a tokenizer lower-cases text, tested on the alphabet."""
     letters = " ".join("abcdefghijklmnopqrstuvwxyz")
     return vocabulary.encode(letters.upper()) == vocabulary.encode(letters)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Export:
-    """What a directory for transformers is made of.
+    """The contents of a directory that transformers can load.
 
     Attributes:
-      config: the content of config.json.
-      tensors: of the weights, by name.
-      files: the tokenizer's and others, by their paths.
-      beside: tensors of further files, by the name of the file.
+      config: content of config.json.
+      tensors: name -> tensor of the weights.
+      files: path -> content of tokenizer files and others.
+      beside: file name -> tensors of a further file.
     """
 
     config: dict[str, Any]
@@ -302,7 +298,7 @@ def export_of(
     max_length: int | None = None,
     where: object,
 ) -> Export:
-    """An encoder and its head, as transformers has them."""
+    """Convert an encoder and its head into transformers' format."""
     beside: dict[str, dict[str, LazyArray]] = {}
     flag = ""
     if part == "generator":
@@ -339,7 +335,7 @@ def export_of(
             _logger.info("FlagEmbedding loads the directory by %s", flag)
     else:
         _logger.warning(
-            "%s: its vocabulary is a %s, of which no tokenizer of transformers is written",
+            "%s: its vocabulary is a %s, which cannot be written as a transformers tokenizer",
             where,
             type(vocabulary).__name__,
         )
@@ -355,7 +351,7 @@ def export_of(
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    """The object in a JSON file; {} if it is none."""
+    """Return the object in a JSON file, or {} if it does not hold one."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -366,7 +362,7 @@ def _object(content: bytes) -> dict[str, Any]:
 def exported_head(
     experiment: Experiment, family: Family, name: str | None, *, where: object
 ) -> Head | None:
-    """The head that is exported; None is the encoder alone."""
+    """Return the head to export, or None for the encoder without a head."""
     heads = heads_of(experiment.objective, experiment.heads)
     known = {key: head for key, head in heads.items() if family.heads(head) and not is_custom(head)}
     if name == "none":
@@ -374,7 +370,7 @@ def exported_head(
     if name is not None:
         if name not in known:
             raise InputError(
-                f"checkpoint {where}: has no head {name!r} that transformers has; it has "
+                f"checkpoint {where}: has no head {name!r} that transformers supports; it has "
                 f"{', '.join(known) or 'none'}"
             )
         return known[name]
@@ -382,25 +378,25 @@ def exported_head(
     chosen = [key for key in own if key in known] or list(known)
     if len(chosen) > 1:
         raise InputError(
-            f"checkpoint {where}: has the heads {', '.join(known)}, and transformers' directories "
-            "have one: choose it by --head NAME, or none by --head none"
+            f"checkpoint {where}: has the heads {', '.join(known)}, but a transformers directory "
+            "holds only one: choose it with --head NAME, or none with --head none"
         )
     for key, head in heads.items():
         if key not in known and key not in M3_FILES and head.has_parameters:
-            _logger.warning("%s: transformers has no such head, %s; it is left out", where, key)
+            _logger.warning("%s: skipping head %s, which transformers does not have", where, key)
     if left := [key for key in known if key not in chosen]:
-        _logger.warning("%s: left out, as transformers has one head: %s", where, ", ".join(left))
+        _logger.warning("%s: skipping, as transformers has one head: %s", where, ", ".join(left))
     return known[chosen[0]] if chosen else None
 
 
 def _generator(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> tuple[ModelConfig, Head | None, dict[str, LazyArray]]:
-    """The generator of replaced-token detection as a model with its head."""
+    """Return the generator of replaced-token detection as a model with its head."""
     generator = experiment.objective.models().get("generator")
     if generator is None:
         raise InputError(
-            f"checkpoint {where}: only objective Electra has a generator, and this one is "
+            f"checkpoint {where}: only objective Electra has a generator, but this checkpoint has "
             f"{type(experiment.objective).__name__}"
         )
     seen = seen_params(experiment, params, where=where)
@@ -412,7 +408,7 @@ def _generator(
 def _own(
     experiment: Experiment, params: Mapping[str, LazyArray], head: Head | None, *, where: object
 ) -> dict[str, LazyArray]:
-    """The model and one of its heads, which has the usual name there."""
+    """Return the arrays of the model and of one of its heads, under the usual names."""
     seen = seen_params(experiment, params, where=where)
     arrays = _moved(seen, MODEL, MODEL)
     return arrays if head is None else arrays | _moved(seen, *[f"{HEADS}{head.name}/"] * 2)
@@ -421,17 +417,17 @@ def _own(
 def seen_params(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """A checkpoint's parameters as the modules read them, by path."""
+    """Return a checkpoint's parameters by path as the modules read them, with views resolved."""
     try:
         return tied_parameters.read_lazily(views_of(experiment.model, experiment.objective), params)
     except ValueError as error:
         raise InputError(
-            f"checkpoint {where}: not the parameters of its config: {error}"
+            f"checkpoint {where}: the parameters do not match its config: {error}"
         ) from error
 
 
 def _moved(params: Mapping[str, LazyArray], old: str, new: str) -> dict[str, LazyArray]:
-    """The arrays below one path, at another."""
+    """Return the arrays below path `old`, moved to path `new`."""
     return {
         new + path.removeprefix(old): array
         for path, array in params.items()

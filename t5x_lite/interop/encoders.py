@@ -1,18 +1,16 @@
-"""Hugging Face's encoders: what all families have in common, and their heads.
+"""Import and export of Hugging Face's encoders: code common to all families, and task heads.
 
-Hugging Face directories of encoders: what BERT's relatives and DeBERTa's have in common.
-
-    checkpoint = read_encoder(BERT, Path("bert-base-uncased"), config)
+    checkpoint = read_encoder(BERT, Path("bert-base-uncased"), config, where=path)
     checkpoint.model                                  BertConfig(d_model=768, ...)
     checkpoint.head                                   Mlm()
     checkpoint.array("heads/mlm/dense/kernel")        read now, in our layout
 
-A `Family` is a table of rules and a config.json, both ways. Our arrays are those of a learner: the
-encoder's at "model/" and those of the head, where there is one, below "heads/". Names stand with
-the prefix of the model's class or without it, as `AutoModel` saves them; old files call a norm's
-scale and bias gamma and beta.
+A `Family` converts a config.json and names of tensors in both directions. Our arrays are the arrays
+of a learner: the encoder at "model/", and the head, if there is one, below "heads/". Names in a file
+may have the prefix of the model class or not (`AutoModel` saves them without). Old files call the
+scale and bias of a norm gamma and beta.
 
-The heads of Hugging Face's encoders for tasks, in and out.
+Task heads:
 
 | head | class | bert | roberta, xlm-roberta | electra | deberta-v2 |
 |---|---|---|---|---|---|
@@ -21,8 +19,8 @@ The heads of Hugging Face's encoders for tasks, in and out.
 | token | *ForTokenClassification | classifier | classifier | classifier | classifier |
 | span | *ForQuestionAnswering | qa_outputs | qa_outputs | qa_outputs | qa_outputs |
 
-The first layer of a classifier and of a choice has tanh, but in ELECTRA and DeBERTa gelu. Which head
-a directory has is said by "architectures" of its config.json, or else by the names of its tensors.
+The first layer of classifier and choice has the activation tanh, but gelu in ELECTRA and DeBERTa. The
+field "architectures" of config.json determines the head of a directory, or else its tensor names.
 Source: transformers/models/{bert,roberta,xlm_roberta,electra,deberta_v2}/modeling_*.py, 5.23.
 """  # noqa: E501
 
@@ -72,31 +70,31 @@ _logger = logging.getLogger(__name__)
 
 MODEL = "model/"
 POOLER = "pooler.dense"
-"""The dense layer before BERT's classifier, in transformers' names."""
+"""transformers' name of the dense layer before BERT's classifier."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """How a family of encoders is written down.
+    """Conversion of a family of encoders, in both directions.
 
     Attributes:
-      model_types: of config.json.
-      config: the class of the encoder's config.
-      heads: whether it has a head.
-      to_model: the config from a config.json; its arguments are the file, for messages, and its
-        content.
-      from_model: the content of a config.json from a config, a head, and the model_type that the
-        model had where it came from, or None.
-      table: the rules of a config and a head, for a model_type; our paths begin with "model/" or
-        "heads/".
-      head_of: the head of a directory: the config.json's path, its content, the tensors by name.
-      ignored: regular expressions of names that may be there and are not read.
-      copies: name -> name of the tensor that it must equal where it is there.
-      completed: a config with what the tensors say and its config.json does not; its arguments are
-        the file of the weights, the config, the content of config.json, and the tensors' names.
-        None changes nothing.
-      fitted: an encoder and its arrays as the other code base can have them, before they are
-        written; None changes nothing.
+      model_types: values of `model_type` in config.json.
+      config: class of the encoder's config.
+      heads: function that returns whether the family has a head.
+      to_model: function from the path and the content of config.json to the model config; the path
+        is for messages.
+      from_model: function from a model config, a head and the model_type of the imported model (or
+        None) to the content of config.json.
+      table: function from a model config, a head and a model_type to the rules; our paths begin
+        with "model/" or "heads/".
+      head_of: function from path and content of config.json and the tensors by name to the head.
+      ignored: regular expressions of tensor names that are allowed and not read.
+      copies: name of a tensor -> name of the tensor that it must equal, if it exists.
+      completed: function that adds to a model config what follows from the tensors and not from
+        config.json; its arguments are the file of the weights, the model config, the content of
+        config.json, and the tensor names. None changes nothing.
+      fitted: function that changes a model config and its arrays into a form that the other code
+        base supports, before an export. None changes nothing.
     """
 
     model_types: tuple[str, ...]
@@ -114,14 +112,14 @@ class Family:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderCheckpoint(Source):
-    """A directory whose tensors are those of its config; no large array has been read.
+    """A directory with tensors that match its config; large arrays are read later.
 
     Attributes:
-      model: the encoder.
-      head: what stands on it.
-      hf_config: the content of config.json.
-      pooler: BERT's pooler [weight, bias] where no head reads it; a classifier that is trained by
-        PEFT or `adapters` begins with it.
+      model: config of the encoder.
+      head: head on the encoder, or None.
+      hf_config: content of config.json.
+      pooler: BERT's pooler [weight, bias] if no head reads it; a classifier that PEFT or
+        `adapters` trained starts from it.
     """
 
     model: EncoderConfig
@@ -130,14 +128,14 @@ class EncoderCheckpoint(Source):
     pooler: Mapping[str, np.ndarray | LazyArray] = dataclasses.field(default_factory=dict)
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout, a view of the file where there can be one."""
+        """Read one piece in our layout, as a view of the file if possible."""
         tensor = value_of(self.tensors[piece.name])
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
 
 def learner_shapes(model: EncoderConfig, head: Head | None) -> dict[str, tuple[int, ...]]:
-    """The shapes of an encoder and its head by path."""
+    """Return the shapes of an encoder and its head by path."""
     parts = {MODEL: lambda rngs: model.build(rngs=rngs)}
     if head is not None:
         parts[f"{HEADS}{head.name}/"] = lambda rngs: head.build(model, rngs=rngs)
@@ -156,7 +154,7 @@ def read_encoder(
     where: Path,
     weights: Path | None = None,
 ) -> EncoderCheckpoint:
-    """Reads what a directory holds, but no large array."""
+    """Read the config and tensor names of a directory; large arrays are read later."""
     model = family.to_model(where, hf_config)
     tensors = read_tensors(directory) if weights is None else Tensors(weights, read_torch(weights))
     check_layers(where, {"num_hidden_layers": model.num_layers}, tensors.arrays)
@@ -177,11 +175,11 @@ def read_encoder(
         both = copy in tensors.arrays and original in names
         if both and not is_same(tensors.arrays[names[original]], tensors.arrays[copy]):
             raise InputError(
-                f"{tensors.where}: {copy} differs from {original}: an output of its own is not "
-                "supported"
+                f"{tensors.where}: {copy} differs from {original}, and an untied output layer is "
+                "not supported"
             )
     if left := sorted(set(tensors.arrays) - known - set(family.copies)):
-        _logger.info("%s: not read: %s", tensors.where, ", ".join(left))
+        _logger.info("%s: skipped tensors: %s", tensors.where, ", ".join(left))
     spare = {
         leaf: tensors.arrays[name]
         for leaf in ("weight", "bias")
@@ -209,10 +207,10 @@ def encoder_tensors(
     model_type: str,
     where: object,
 ) -> dict[str, LazyArray]:
-    """The tensors of a `model.safetensors`, each made of our array when it is read."""
+    """Return the tensors of model.safetensors, each computed from our array when it is read."""
     ours = learner_shapes(model, head)
     if difference := trees.difference(ours, arrays):
-        raise InputError(f"{where}: the parameters are not those of the model: {difference}")
+        raise InputError(f"{where}: the parameters do not match the model: {difference}")
     wanted = pieces(family.table(model, head, model_type), ours)
     return lazy_tensors(wanted, arrays, where=where)
 
@@ -229,10 +227,10 @@ def with_kept(
     model: EncoderConfig,
     head: Head | None,
 ) -> dict[str, Any]:
-    """Return a config.json with the fields of the one that the model was imported with.
+    """Return a config.json with the other fields of the imported config.json.
 
-    An import refuses what changes numbers and is not supported, so the other fields go along. If
-    the model is unchanged, the earlier values are kept as they were spelled.
+    An import rejects unsupported fields that would change outputs, so all other fields can be kept.
+    If the model is unchanged, its fields keep their imported spelling.
     """
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
@@ -248,7 +246,7 @@ def with_kept(
     if not same_class:
         return made
     labels = getattr(head, "labels", None)
-    if labels is None or (not labels and _has_names(described, head)):  # LABEL_0 and so on
+    if labels is None or (not labels and _has_names(described, head)):  # names such as LABEL_0
         made |= {name: described[name] for name in _OF_CLASSES[:3] if name in described}
     if getattr(head, "problem_type", None) == "auto":
         made.pop("problem_type", None)
@@ -260,13 +258,13 @@ _OF_HEAD = ("classifier_dropout", "cls_dropout")
 
 
 def _has_names(described: Mapping[str, Any], head: Head | None) -> bool:
-    """Whether the earlier classes are as many as the head's."""
+    """Return whether the imported config has as many class names as the head has classes."""
     names = described.get("id2label")
     return isinstance(names, dict) and len(names) == getattr(head, "num_classes", None)
 
 
 def dense_rules(ours: str, theirs: str) -> list[Rule]:
-    """A dense layer's kernel and bias."""
+    """Return the rules of a dense layer's kernel and bias."""
     return [
         Rule(f"{ours}/kernel", f"{theirs}.weight", transpose=True),
         Rule(f"{ours}/bias", f"{theirs}.bias"),
@@ -274,7 +272,7 @@ def dense_rules(ours: str, theirs: str) -> list[Rule]:
 
 
 def norm_rules(ours: str, theirs: str) -> list[Rule]:
-    """A layer norm's scale and bias, under their old names too."""
+    """Return the rules of a layer norm's scale and bias; old names are aliases."""
     return [
         Rule(f"{ours}/scale", f"{theirs}.weight", aliases=(f"{theirs}.gamma",)),
         Rule(f"{ours}/bias", f"{theirs}.bias", aliases=(f"{theirs}.beta",)),
@@ -282,7 +280,7 @@ def norm_rules(ours: str, theirs: str) -> list[Rule]:
 
 
 def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Rule]:
-    """The rules of an encoder whose names may stand with a prefix or without it."""
+    """Return rules with the prefix in an alias, or with `written` in the exported name."""
     changed = []
     for rule in rules:
         names = (rule.theirs, *rule.aliases)
@@ -293,7 +291,7 @@ def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Ru
 
 
 def check_fixed(where: Path, config: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    """Raise InputError for a field of a config.json that has another value than the only one."""
+    """Raise InputError if a field of config.json does not have its only supported value."""
     for name, value in fixed.items():
         if config.get(name, value) not in (value, None):
             raise InputError(
@@ -304,7 +302,7 @@ def check_fixed(where: Path, config: Mapping[str, Any], fixed: Mapping[str, Any]
 def number(
     where: Path, config: Mapping[str, Any], name: str, *, default: int | float | None = None
 ) -> Any:
-    """A number of a config.json; one without a default must be there and whole."""
+    """Return a number of config.json; without a default it is required and an integer."""
     value = config.get(name)
     value = default if value is None else value
     if value is None:
@@ -313,7 +311,7 @@ def number(
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise InputError(f"{where}: {name} must be a {'whole ' * whole}number, got {value!r}")
     if not abs(value) < LARGEST:
-        raise InputError(f"{where}: {name} is {str(value)[:40]}, and must be below {LARGEST}")
+        raise InputError(f"{where}: {name} is {str(value)[:40]}, but must be below {LARGEST}")
     return value
 
 
@@ -323,7 +321,7 @@ SUFFIXES = {
     "token": "ForTokenClassification",
     "span": "ForQuestionAnswering",
 }
-"""Head -> end of the name of its class."""
+"""Head -> suffix of its class name in transformers."""
 
 _NO_NAME = re.compile(r"LABEL_\d+")
 _OUT = ("classifier.out_proj.weight", "classifier.weight")
@@ -337,7 +335,7 @@ def task_head(
     kinds: Mapping[str, ClassifierKind],
     dropout: str,
 ) -> Head | None:
-    """The head for a task that a directory has; None where it has none."""
+    """Return the task head of a directory, or None if it has none."""
     name = _name(config, tensors)
     if name is None:
         return None
@@ -360,8 +358,8 @@ def task_head(
         problem = problem_of(where, config, number)
         if problem == "multi_label_classification":
             _logger.warning(
-                "%s: its classes do not exclude each other (problem_type); `evaluate` takes the "
-                "likeliest class",
+                "%s: its classes are not mutually exclusive (problem_type); `evaluate` uses the "
+                "most likely class",
                 where,
             )
         options |= {"kind": kinds["classifier"], "problem_type": problem}
@@ -371,7 +369,7 @@ def task_head(
 
 
 def _name(config: Mapping[str, Any], tensors: Mapping[str, Any]) -> str | None:
-    """The head by the name of the class, or else by those of the tensors."""
+    """Return the head's name from the class name, or else from the tensor names."""
     classes = config.get("architectures")
     for architecture in classes if isinstance(classes, list) else ():
         for name, suffix in SUFFIXES.items():
@@ -403,13 +401,13 @@ def problem_of(where: Path, config: Mapping[str, Any], number: int) -> Problem:
 
 
 def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str, ...]:
-    """The names of classes that id2label gives; none if it says LABEL_0 and so on, or nothing."""
+    """Return the class names in id2label; () if they are missing or LABEL_0 and so on."""
     table = config.get("id2label")
     if table is None:
         stated = config.get("num_labels")
         if stated is not None and stated != number:
             raise InputError(
-                f"{where}: num_labels is {repr(stated)[:60]}, and the weights have {number} classes"
+                f"{where}: num_labels is {repr(stated)[:60]}, but the weights have {number} classes"
             )
         return ()
     if not isinstance(table, dict) or not all(isinstance(each, str) for each in table.values()):
@@ -417,18 +415,18 @@ def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str,
     wanted = {str(i) for i in range(number)}
     if {str(key) for key in table} != wanted:
         raise InputError(
-            f"{where}: id2label has the classes {', '.join(list(table)[:8])}, and the weights "
+            f"{where}: id2label has the classes {', '.join(list(table)[:8])}, but the weights have "
             f"{number} classes, from 0"
         )
     labels = tuple(table[key] for key in sorted(table, key=int))
     if len(set(labels)) < len(labels):
-        _logger.warning("%s: two classes have one name in id2label; they are left nameless", where)
+        _logger.warning("%s: ignoring id2label, in which two classes have the same name", where)
         return ()
     return () if all(map(_NO_NAME.fullmatch, labels)) else labels
 
 
 def task_config(head: Head | None, *, dropout: str) -> dict[str, Any]:
-    """What a config.json says of a head for a task."""
+    """Return the fields of config.json that describe a task head."""
     said: dict[str, Any] = {}
     if isinstance(head, Classifier | Token):
         labels = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_classes))
@@ -442,16 +440,16 @@ def task_config(head: Head | None, *, dropout: str) -> dict[str, Any]:
 
 
 def check_activation(head: Head | None, *, wanted: str, architecture: str) -> None:
-    """Refuses a classifier whose first layer has another activation than transformers' class."""
+    """Raise InputError if a classifier's first activation differs from transformers' class."""
     if isinstance(head, Classifier | Choice) and head.activation != wanted:
         raise InputError(
-            f"{architecture} of transformers has {wanted} in its head, and here it is "
+            f"{architecture} of transformers has {wanted} in its head, but this one has "
             f"{head.activation} (head {head.kind!r})"
         )
 
 
 def task_rules(head: Head | None, first: str, out: str) -> list[Rule]:
-    """The rules of a head for a task."""
+    """Return the rules of a task head."""
     if head is None or head.name not in SUFFIXES:
         return []
     ours = f"{HEADS}{head.name}"

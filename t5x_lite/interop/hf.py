@@ -1,22 +1,20 @@
-"""Hugging Face's T5 family, in and out: weights and config.json.
-
-Weights of Hugging Face's T5, mT5, umT5, ByT5, Flan-T5 and UL2 directories, in and out.
+"""Import and export of Hugging Face's T5, mT5, umT5, ByT5, Flan-T5 and UL2.
 
     checkpoint = read_hf("flan-t5-small")
     checkpoint.config                        T5Config(d_model=512, ...), from its config.json
     checkpoint.array("lm_head/kernel")       read now, in our layout
 
-The names are one table, for all variants and all file formats (`tensor_files` gives Flax's tensors
-under PyTorch's names). Kernels are transposed, and layers are numbered in the names.
+One table of names covers all variants and all file formats (`tensor_files` gives Flax's tensors
+under PyTorch's names). Kernels are transposed, and the names have layer numbers.
 
-Hugging Face's config.json of the T5 family, to and from T5Config.
+Two properties of the output layer depend on the version of transformers: whether it is tied to the
+embedding, and whether logits are scaled by d_model**-0.5.
 
-What says whether the output is tied to the embedding and scaled by d_model**-0.5 has changed:
-
-    transformers 4   tie_word_embeddings says both; 1.1, mT5, umT5 and ByT5 have false
-    transformers 5   a weight `lm_head.weight` of its own says that it is not tied. Scaled is, of
-                     t5, what scale_decoder_outputs says (tie_word_embeddings in older files);
-                     mt5 never; umt5 if tie_word_embeddings, which transformers 5 always writes true
+    transformers 4   tie_word_embeddings decides both; 1.1, mT5, umT5 and ByT5 have false
+    transformers 5   a separate weight `lm_head.weight` means that it is not tied. Scaling is
+                     decided in t5 by scale_decoder_outputs (tie_word_embeddings in older files),
+                     in umt5 by tie_word_embeddings, which transformers 5 always writes as true;
+                     mt5 is never scaled
 
 Source: transformers/models/{t5,mt5,umt5}/{configuration,modeling}_*.py, 4.57 and 5.23.
 """
@@ -56,12 +54,12 @@ from t5x_lite.nn.dense import FEED_FORWARDS, FeedForward
 
 CONFIG = "config.json"
 LARGEST = 1 << 31
-"""No number of a config.json is as large: JAX's shapes and indices have 32 bits."""
+"""Exclusive limit of numbers in config.json: JAX's shapes and indices have 32 bits."""
 NOT_KEPT = (
     *("architectures", "_name_or_path", "_commit_hash", "transformers_version", "auto_map"),
     *("dtype", "torch_dtype", "tie_word_embeddings", "legacy", "model_type"),
 )
-"""Fields of a config.json that say how a directory was written, and not what it computes."""
+"""Fields of config.json that describe how a directory was written and not the computation."""
 _DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu", "umt5": "gated-gelu"}
 _ACTIVATIONS: dict[FeedForward, str] = {
     "relu": "relu",
@@ -83,7 +81,7 @@ _ARCHITECTURES = {
     "umt5": "UMT5ForConditionalGeneration",
 }
 MODEL_TYPES = tuple(_ARCHITECTURES)
-"""Those of this family."""
+"""`model_type` of this family."""
 _SIZES = {
     "vocab_size": "vocab_size",
     "d_model": "d_model",
@@ -92,7 +90,7 @@ _SIZES = {
     "num_heads": "num_heads",
     "num_layers": "num_encoder_layers",
 }
-# What T5 in this package takes for granted.
+# Values of config.json that our T5 requires.
 _FIXED = {
     "is_encoder_decoder": True,
     "is_decoder": False,
@@ -104,12 +102,12 @@ _FIXED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output:
-    """How logits come about.
+    """Computation of the logits.
 
     Attributes:
-      declared_tied: whether transformers 4 would share the embedding.
-      scaled: whether the decoder's output is multiplied by d_model**-0.5.
-      lenient: whether a missing `lm_head.weight` means the embedding, as in transformers 5.
+      declared_tied: True if transformers 4 would share the embedding.
+      scaled: True if the decoder's output is multiplied by d_model**-0.5.
+      lenient: True if the embedding replaces a missing `lm_head.weight`, as in transformers 5.
     """
 
     declared_tied: bool
@@ -118,17 +116,17 @@ class Output:
 
 
 def is_tied_t5(model: ModelConfig) -> bool:
-    """Whether a config is of a T5 whose output layer is its embedding."""
+    """Return whether a config is a T5 with a tied output layer."""
     return isinstance(model, T5Config) and model.tie_embeddings
 
 
 def is_t5_encoder(model: ModelConfig) -> bool:
-    """Whether a config is of T5's encoder alone."""
+    """Return whether a config is T5's encoder without a decoder."""
     return isinstance(model, T5EncoderConfig)
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The object in a directory's config.json."""
+    """Read the object in a directory's config.json."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory")
     path = directory / CONFIG
@@ -138,7 +136,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+    """Read the object in a JSON file."""
     try:
         found = plain_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -161,16 +159,16 @@ def to_model(
 def to_model(
     where: Path, config: Mapping[str, Any], *, encoder: bool = False
 ) -> T5Config | T5EncoderConfig:
-    """The sizes of the model; `tie_embeddings` as declared, which the weights may overrule."""
+    """Return the model config; `tie_embeddings` is as declared, and the weights may override it."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _ARCHITECTURES:
-        raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(_ARCHITECTURES)}")
+        raise InputError(f"{where}: model_type {kind!r} is not one of {', '.join(_ARCHITECTURES)}")
     feed_forward = config.get("feed_forward_proj", _DEFAULT_FEED_FORWARD[kind])
     if isinstance(feed_forward, str):
         feed_forward = _SYNONYMS.get(feed_forward, feed_forward)
     if feed_forward not in tuple(_ACTIVATIONS):  # a file may have a list there
         raise InputError(
-            f"{where}: feed_forward_proj {feed_forward!r} is none of {', '.join(_ACTIVATIONS)}"
+            f"{where}: feed_forward_proj {feed_forward!r} is not one of {', '.join(_ACTIVATIONS)}"
         )
     activation = _ACTIVATIONS[feed_forward]
     stated = config.get("dense_act_fn")
@@ -226,12 +224,12 @@ def _number(
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise InputError(f"{where}: {name} must be a {'whole ' * whole}number, got {value!r}")
     if not abs(value) < LARGEST:
-        raise InputError(f"{where}: {name} is {str(value)[:40]}, and must be below {LARGEST}")
+        raise InputError(f"{where}: {name} is {str(value)[:40]}, but must be below {LARGEST}")
     return value
 
 
 def output(config: Mapping[str, Any]) -> Output:
-    """How the logits of a config come about; see the module's docstring."""
+    """Return the computation of a config's logits; see the module's docstring."""
     version = re.match(r"\d{1,9}", str(config.get("transformers_version")))
     lenient = version is not None and int(version[0]) >= 5
     declared = config.get("tie_word_embeddings", True) is not False
@@ -249,7 +247,7 @@ _OF_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs", "is_encoder_decode
 def with_kept(
     config: Mapping[str, Any], kept: Mapping[str, Any], *, model: T5Config | T5EncoderConfig
 ) -> dict[str, Any]:
-    """Return a config.json with the fields of the one that the model was imported with."""
+    """Return a config.json with the other fields of the imported config.json."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
@@ -264,10 +262,7 @@ def with_kept(
 
 
 def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
-    """The T5 of which a config.json can be written.
-
-    Layers that are shared here are there twice: transformers has no such T5.
-    """
+    """Return the T5 to export; shared layers are duplicated, as transformers cannot share them."""
     if isinstance(model, T5EncoderConfig):
         return model
     if not isinstance(model, T5Config):
@@ -281,7 +276,7 @@ def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
 def from_model(
     model: T5Config | T5EncoderConfig, *, model_type: str | None, dtype: str
 ) -> dict[str, Any]:
-    """The content of a config.json that both transformers 4 and 5 read."""
+    """Return the content of a config.json for both transformers 4 and 5."""
     is_encoder = isinstance(model, T5EncoderConfig)
     if not is_encoder and model.share_layers:
         raise InputError("transformers has no T5 whose encoder and decoder share their layers")
@@ -289,7 +284,7 @@ def from_model(
     if model.relative_bias_per_layer:
         kind = "umt5"
     else:
-        # Of a tied mt5, transformers 5 does not scale the logits.
+        # transformers 5 does not scale the logits of a tied mt5.
         kind = "mt5" if model_type == "mt5" and (is_encoder or not tied) else "t5"
     architecture = _ARCHITECTURES[kind]
     if is_encoder:
@@ -323,8 +318,8 @@ def from_model(
 EMBEDDING = "shared.weight"
 HEAD = "lm_head.weight"
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-"""Copies of the embedding."""
-# Mesh TensorFlow's T5 had it and never used it; some releases hold it.
+"""Names of copies of the embedding."""
+# Mesh TensorFlow's T5 had this array and never used it; some releases still have it.
 _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 _PROJECTIONS = {"query": "q", "key": "k", "value": "v", "out": "o"}
 _SUBLAYERS = {
@@ -338,7 +333,7 @@ _SUBLAYERS = {
 
 
 def table(config: StackConfig) -> list[Rule]:
-    """The rules for a T5 or its encoder: ours -> PyTorch's names."""
+    """Return the rules for a T5 or its encoder, from our paths to PyTorch's names."""
     rules = [Rule("token_embedding/table", EMBEDDING, aliases=COPIES)]
     is_encoder = isinstance(config, T5EncoderConfig)
     for stack, sublayers in _SUBLAYERS.items():
@@ -359,7 +354,7 @@ def table(config: StackConfig) -> list[Rule]:
 
 
 def _sublayer_rules(config: StackConfig, ours: str, stack: str, theirs: str) -> list[Rule]:
-    """One sublayer's norm and kernels."""
+    """Return the rules of one sublayer's norm and kernels."""
     layer = f"{stack}.block.{LAYER}.layer"
     rules = [Rule(f"{ours}_norm/scale", f"{layer}.{theirs[0]}.layer_norm.weight")]
     if ours.endswith("mlp"):
@@ -374,7 +369,7 @@ def _sublayer_rules(config: StackConfig, ours: str, stack: str, theirs: str) -> 
 
 
 def model_pieces(config: StackConfig) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
-    """Our shapes by path, and all tensors that they are made of."""
+    """Return our arrays' shapes by path, and all tensors that they consist of."""
     abstract = shapes(lambda rngs: config.build(rngs=rngs))[1]
     ours = {path: tuple(leaf.shape) for path, leaf in trees.flatten(abstract).items()}
     return ours, pieces(table(config), ours)
@@ -382,25 +377,25 @@ def model_pieces(config: StackConfig) -> tuple[dict[str, tuple[int, ...]], list[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HFCheckpoint(Source):
-    """A directory whose tensors are those of its config; no large array has been read.
+    """A directory with tensors that match its config; large arrays are read later.
 
     Attributes:
-      config: the model.
-      hf_config: the content of config.json.
+      config: config of the model.
+      hf_config: content of config.json.
     """
 
     config: T5Config | T5EncoderConfig
     hf_config: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout, a view of the file where there can be one."""
+        """Read one piece in our layout, as a view of the file if possible."""
         tensor = value_of(self.tensors[piece.name])
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
 
 def read_hf(source: str | Path) -> HFCheckpoint:
-    """Reads what a directory holds, but no large array."""
+    """Read the config and tensor names of a directory; large arrays are read later."""
     directory = Path(source)
     hf_config = read_config(directory)
     tensors = read_tensors(directory)
@@ -424,8 +419,8 @@ def read_hf(source: str | Path) -> HFCheckpoint:
     for copy in (name for name in COPIES if name in arrays):
         if not is_same(arrays[names[EMBEDDING]], arrays[copy]):
             raise InputError(
-                f"{tensors.where}: {copy} differs from {names[EMBEDDING]}: a model with several "
-                "embeddings is not supported"
+                f"{tensors.where}: {copy} differs from {names[EMBEDDING]}; separate embeddings of "
+                "encoder and decoder are not supported"
             )
     return HFCheckpoint(
         where=tensors.where,
@@ -438,7 +433,7 @@ def read_hf(source: str | Path) -> HFCheckpoint:
 
 
 def _is_encoder(hf_config: Mapping[str, Any], arrays: Arrays) -> bool:
-    """Whether a directory holds T5's encoder alone (T5EncoderModel)."""
+    """Return whether a directory holds T5's encoder without a decoder (T5EncoderModel)."""
     classes = hf_config.get("architectures")
     names = [str(each) for each in classes] if isinstance(classes, list) else []
     said = hf_config.get("is_encoder_decoder") is False
@@ -449,20 +444,21 @@ def _is_encoder(hf_config: Mapping[str, Any], arrays: Arrays) -> bool:
 def _with_output(
     where: Path, config: T5Config, hf_config: Mapping[str, Any], arrays: Arrays
 ) -> tuple[T5Config, Arrays]:
-    """Settles whether the output is the embedding, and gives it a tensor where it is not.
+    """Decide whether the output layer is tied; if not, give it a tensor.
 
-    A head that transformers scales is scaled here, in float32, because our untied head is not.
+    Our untied output layer does not scale logits, so transformers' scale is multiplied into its
+    weights, in float32.
     """
     how = output(hf_config)
     arrays = dict(arrays)
     embedding = next((arrays[name] for name in (EMBEDDING, *COPIES) if name in arrays), None)
     head = arrays.get(HEAD)
     if embedding is None or (head is None and not how.declared_tied and not how.lenient):
-        return config, arrays  # and the missing tensors are listed
+        return config, arrays  # the caller lists the missing tensors
     separate = head is not None and not (how.declared_tied and is_same(embedding, head))
     if separate and how.declared_tied and not how.lenient:
         raise InputError(
-            f"{where}: {HEAD} differs from {EMBEDDING}, and tie_word_embeddings in {CONFIG} says "
+            f"{where}: {HEAD} differs from {EMBEDDING}, but tie_word_embeddings in {CONFIG} says "
             "that they are one; set it to false if the output is not scaled, or remove the tensor"
         )
     if not separate and how.scaled:
@@ -483,15 +479,15 @@ def _scaled(array: np.ndarray | LazyArray, factor: float) -> LazyArray:
 def their_tensors(
     config: T5Config | T5EncoderConfig, arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """The tensors of a `model.safetensors`, each made of our array when it is read."""
+    """Return the tensors of model.safetensors, each computed from our array when it is read."""
     ours, wanted = model_pieces(config)
     if difference := trees.difference(ours, arrays):
-        raise InputError(f"the parameters are not those of the model: {difference}")
+        raise InputError(f"the parameters do not match the model: {difference}")
     return lazy_tensors(wanted, arrays, where=where)
 
 
 def common_dtype(arrays: Iterable[LazyArray]) -> str:
-    """The name of the dtype that config.json states: that of most elements."""
+    """Return the name of the dtype of most elements, for config.json."""
     sizes: dict[str, int] = {}
     for array in arrays:
         sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.size

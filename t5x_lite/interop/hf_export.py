@@ -1,20 +1,18 @@
-"""`t5x-lite export hf`: a checkpoint as transformers loads it, with its model card.
-
-`t5x-lite export hf`: a checkpoint as Hugging Face's transformers loads it, with a model card.
+"""Export of a checkpoint for transformers, with a model card: `t5x-lite export hf`.
 
     config.json  generation_config.json  model.safetensors  tokenizer files  README.md
 
-Arrays go through one by one, so the memory that is needed is that of the largest few.
+Arrays are converted one by one, so memory holds only a few of the largest at a time.
 
-A retriever with two encoders, or with two projections, as one directory for each.
+A retriever with two encoders or with two projections has one directory for each:
 
-    DST/query_model/      as the export of a model alone
+    DST/query_model/      the same files as the export of one model
     DST/passage_model/
 
-That is the layout of RetroMAE's and Tevatron's checkpoints. A projection is the module 2_Dense of
+RetroMAE's and Tevatron's checkpoints have this layout. A projection is the module 2_Dense of
 sentence-transformers.
 
-The model card that `t5x-lite export hf` writes: README.md, as the Hugging Face Hub reads it.
+The model card README.md has the form that the Hugging Face Hub reads:
 
     ---
     # license: say which, such as apache-2.0
@@ -27,9 +25,9 @@ The model card that `t5x-lite export hf` writes: README.md, as the Hugging Face 
     # sst2
     ...
 
-It says the task, the base model, what was measured at that step, the command and the versions, as
-far as the checkpoint and its work directory say them. Licence and language are left to the user.
-The head is JSON, line by line, which is YAML, too.
+It lists the task, the base model, the metrics at that step, the command and the versions, as far as
+the checkpoint and its work directory have them. The user adds license and language. Each line of
+the YAML header has a JSON value, which is valid YAML.
 """
 
 import dataclasses
@@ -76,7 +74,7 @@ _logger = logging.getLogger(__name__)
 
 
 def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
-    """The roles that have a directory each; () where one model is for both."""
+    """Return the roles that get their own directory, or () if one model serves both."""
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     apart = head is not None and head.projection is not None and not head.tied
     two = experiment.objective.more_towers() or (projections and apart)
@@ -86,7 +84,7 @@ def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
 def of_role(
     experiment: Experiment, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[Experiment, dict[str, LazyArray]]:
-    """The checkpoint of the encoder of one role alone."""
+    """Return the config and the parameters of one role's encoder."""
     objective = experiment.objective.with_one_tower()
     found = as_model(params, tower_named(experiment, role))
     return dataclasses.replace(experiment, objective=objective), found
@@ -100,7 +98,7 @@ def tower_named(experiment: Experiment, role: Role) -> str:
 def projection_of(
     head: Dense, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[LazyArray, LazyArray | None] | None:
-    """The kernel [D, K] and the bias, if any, of a role's projection; None without one."""
+    """Return kernel [D, K] and optional bias of a role's projection, or None without one."""
     if head.projection is None:
         return None
     start = f"{HEADS}{head.name}/{'query' if head.tied else role}"
@@ -111,10 +109,10 @@ def projection_of(
 Dtype = Literal["keep", "float32", "bfloat16"]
 
 HUGGINGFACE = "huggingface"
-"""The folder of a step's files that holds those of the model's release."""
+"""Folder in a checkpoint's files with the files of the imported release."""
 GENERATION = "generation_config.json"
 MODEL = "model/"
-"""What the paths of the model's parameters begin with."""
+"""Prefix of the paths of the model's parameters."""
 
 
 def refuse_of_t5(
@@ -125,11 +123,11 @@ def refuse_of_t5(
     part: encoder_checkpoints.Part,
     head: str | None,
 ) -> None:
-    """Refuses what encoders alone have."""
+    """Raise InputError for options that apply only to encoders."""
     name = type(experiment.model).__name__
     if sentence_transformers and not hf.is_t5_encoder(experiment.model):
         raise InputError(
-            f"checkpoint {source}: a {name} is not exported for sentence-transformers, but "
+            f"checkpoint {source}: a {name} is not exported for sentence-transformers, only "
             "encoders are, such as a BERT or the encoder of a T5"
         )
     if hf.is_t5_encoder(experiment.model) and roles_of(
@@ -137,7 +135,7 @@ def refuse_of_t5(
     ):
         raise InputError(
             f"checkpoint {source}: it has one {name} or one projection for queries and one for "
-            "passages, and only encoders such as a BERT are exported as two directories"
+            "passages, but only encoders such as a BERT are exported as two directories"
         )
     if part != "model":
         raise InputError(f"checkpoint {source}: a {name} has no {part}")
@@ -153,7 +151,7 @@ def write_sentences(
     *,
     dtype: Dtype,
 ) -> None:
-    """Write the files of sentence-transformers beside a T5's encoder."""
+    """Write the files of sentence-transformers next to a T5's encoder."""
     d_model = hf.written(experiment.model, where=directory).d_model
     length = trained_length(experiment)
     for name, content in sentence_files(head, d_model=d_model, max_length=length).items():
@@ -196,7 +194,7 @@ def export_t5(
 
 
 def merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
-    """A checkpoint's parameters by path, with its adapters added to the model's kernels."""
+    """Return a checkpoint's parameters by path, with adapters merged into the model's kernels."""
     learner = learner_of(with_float32_base(experiment))
     params = checkpointing.restore_params(source, learner.shapes)
     try:
@@ -205,7 +203,7 @@ def merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
             merged["towers"] = {name: learner.merged(params, tower=name) for name in towers}
     except InputError as error:
         raise InputError(
-            f"checkpoint {source}: {error}, and no directory of transformers holds it"
+            f"checkpoint {source}: {error}, so a transformers directory cannot hold it"
         ) from error
     flat = trees.flatten({**params, **merged})
     kept = {path: np.asarray(leaf) for path, leaf in flat.items() if not path.startswith(ADAPTERS)}
@@ -262,7 +260,7 @@ def export_encoder(
 def _write_projection(
     directory: Path, head: Dense, params: Mapping[str, LazyArray], role: Role, *, dtype: Dtype
 ) -> None:
-    """Write the tensors of a vector's projection, if it has one."""
+    """Write the tensors of the projection of a retriever's vectors, if it has one."""
     layer = projection_of(head, params, role)
     if layer is None:
         return
@@ -278,13 +276,13 @@ def _write_projection(
 
 
 def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
-    """The model_type that an imported model had."""
+    """Return the model_type of the imported model, or None."""
     found = _earlier_config(source, files).get("model_type")
     return found if isinstance(found, str) else None
 
 
 def _earlier_config(source: AnyPath, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The config.json of an imported model; {} without one."""
+    """Return the config.json of the imported model, or {} without one."""
     name = f"{HUGGINGFACE}/{hf.CONFIG}"
     try:
         kept = json.loads(files.get(name, b"{}"))
@@ -294,7 +292,7 @@ def _earlier_config(source: AnyPath, files: Mapping[str, bytes]) -> dict[str, An
 
 
 def cast(array: LazyArray, dtype: Dtype) -> LazyArray:
-    """The array in the dtype that was asked for; float64, which JAX would not hold, in float32."""
+    """Convert an array to the requested dtype; "keep" converts only float64, to float32."""
     if dtype == "keep":
         wanted = np.dtype(np.float32) if array.dtype == np.float64 else array.dtype
     else:
@@ -303,13 +301,13 @@ def cast(array: LazyArray, dtype: Dtype) -> LazyArray:
 
 
 def as_json(content: Mapping[str, Any]) -> bytes:
-    """A file of JSON for people: indented, with a newline at its end."""
+    """Return indented JSON with a newline at its end."""
     return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
 
 
 CARD = "README.md"
 SOURCE_FILE = "huggingface/source.json"
-"""File of an imported step: {"repository", "revision"} where it came from the hub."""
+"""File of an imported checkpoint with {"repository", "revision"} if it is from the hub."""
 _PIPELINES = {
     "ForConditionalGeneration": "text2text-generation",
     "ForMaskedLM": "fill-mask",
@@ -325,15 +323,15 @@ _GENERIC = "feature-extraction"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a step directory and its work directory say about how it was made.
+    """Facts in a checkpoint directory and its work directory about the model's training.
 
     Attributes:
-      name: of the work directory, or of the step directory where it stands alone.
-      step: its number; 0 of imported weights.
-      start: the newest start of the run up to this step; None where there is no record.
-      metrics: named "<split>/<name>", measured at this step; those of test splits are left out.
-      hub_base: the model of the hub that its weights or those of its run's beginning are from; "".
-      base: the same, or the path of the checkpoint that its run began with; "".
+      name: name of the work directory, or else of the checkpoint directory.
+      step: training step; 0 for imported weights.
+      start: record of the last start of the run before this step, or None.
+      metrics: "<split>/<name>" -> value at this step, without test splits.
+      hub_base: hub name of the model that the weights or the run started from, or "".
+      base: `hub_base`, or the path of the checkpoint that the run started from, or "".
     """
 
     name: str
@@ -345,7 +343,7 @@ class Origin:
 
 
 def source_file(source: Found) -> dict[str, bytes]:
-    """The file that says where imported weights came from; none where from a directory."""
+    """Return the file that records a hub model as the source of weights, or {} for a directory."""
     if not source.repository:
         return {}
     content = {"repository": source.repository, "revision": source.revision}
@@ -353,7 +351,7 @@ def source_file(source: Found) -> dict[str, bytes]:
 
 
 def directory_file(source: Found) -> dict[str, bytes]:
-    """The same of a local directory: where imported weights came from."""
+    """Return the file that records the source of weights, a hub model or a local directory."""
     if source.repository:
         return source_file(source)
     content = {"directory": str(source.directory.absolute())}
@@ -370,7 +368,7 @@ def origin_name(files: Mapping[str, bytes]) -> str:
 def write_adapter_card(
     directory: Path, *, library: str, base: str, experiment: Experiment, name: str
 ) -> None:
-    """Write README.md beside an exported adapter."""
+    """Write README.md next to an exported adapter."""
     head: dict[str, Any] = {"library_name": library, "tags": ["t5x_lite", library]}
     if _AT_HUB.fullmatch(base):
         head["base_model"] = base
@@ -389,7 +387,7 @@ def write_adapter_card(
 
 
 def origin_of(step: AnyPath, files: Mapping[str, bytes], experiment: Experiment) -> Origin:
-    """Reads what is known of a step."""
+    """Collect the facts about a checkpoint's training."""
     number = int(step.name) if step.name.isdigit() else 0
     in_workdir = step.parent.name == checkpointing.DIRECTORY
     workdir = step.parent.parent if in_workdir else step
@@ -412,20 +410,20 @@ def origin_of(step: AnyPath, files: Mapping[str, bytes], experiment: Experiment)
 
 
 def _repository(files: Mapping[str, bytes]) -> str:
-    """The name at the hub that imported weights came from, "" where they did not."""
+    """Return the hub name that weights were imported from, or ""."""
     found = _json_of(files.get(SOURCE_FILE, b"{}")).get("repository")
     return found if isinstance(found, str) else ""
 
 
 def _base_of(experiment: Experiment) -> str:
-    """The name at the hub that the checkpoint of `init` was imported from; "" without one."""
+    """Return the hub name that the checkpoint in `init` was imported from, or ""."""
     checkpoint = experiment.init.checkpoint
     if not checkpoint:
         return ""
     try:
         path = checkpointing.find_step(checkpoint) / "files" / SOURCE_FILE
         return _repository({SOURCE_FILE: path.read_bytes()} if path.exists() else {})
-    except (InputError, OSError):  # it has been moved
+    except (InputError, OSError):  # it has been moved or deleted
         return ""
 
 
@@ -438,7 +436,7 @@ def _json_of(content: bytes) -> dict[str, Any]:
 
 
 def write_card(directory: Path, origin: Origin, experiment: Experiment) -> None:
-    """Writes README.md beside the exported files, whose config.json says what they are."""
+    """Write README.md next to the exported files; their config.json names the architecture."""
     architecture = str((read_json(directory / CONFIG).get("architectures") or [""])[0])
     sentences = (directory / _SENTENCES).is_file()
     card = model_card(origin, experiment, architecture=architecture, sentences=sentences)
@@ -448,7 +446,7 @@ def write_card(directory: Path, origin: Origin, experiment: Experiment) -> None:
 def model_card(
     origin: Origin, experiment: Experiment, *, architecture: str, sentences: bool = False
 ) -> str:
-    """The card."""
+    """Return the text of the model card."""
     pipeline = next((p for end, p in _PIPELINES.items() if architecture.endswith(end)), _GENERIC)
     head = _head(origin, experiment, pipeline="sentence-similarity" if sentences else pipeline)
     if sentences:
@@ -523,7 +521,7 @@ def _usage(architecture: str, *, sentences: bool) -> str:
 
 
 def _flag_usage(experiment: Experiment) -> str:
-    """Show how FlagEmbedding loads a BGE-M3; "" for other checkpoints."""
+    """Return how to load a BGE-M3 with FlagEmbedding; "" for other checkpoints."""
     if not is_encoder(experiment.model):
         return ""
     heads = heads_of(experiment.objective, experiment.heads)

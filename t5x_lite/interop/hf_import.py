@@ -1,27 +1,25 @@
-"""`t5x-lite import hf` and `import t5x`: checkpoints of other code bases, in.
+"""Import of checkpoints of Hugging Face and T5X: `t5x-lite import hf` and `import t5x`.
 
-`t5x-lite import` and `t5x-lite export`: checkpoints of other code bases, in and out.
+An imported directory is a checkpoint directory without an optimizer, which every `--checkpoint` and
+`--init` accepts:
 
-An imported directory is a step directory without an optimizer, which every `--checkpoint` and
-`--init` takes:
-
-    params/                                  Orbax, dtype of the source or as asked for
-    files/config.json                        an Experiment; what no checkpoint says is a default
+    params/                                  Orbax, dtype of the source or of --dtype
+    files/config.json                        an Experiment; unknown fields have their defaults
     files/vocabulary/                        sentencepiece.model, special_tokens.json; or bytes.json
     files/huggingface/                       config.json and generation_config.json of the source,
                                              and pooler.safetensors of an encoder without classifier
     manifest.json                            checksums of all of these, written last
 
-Arrays go through one by one, so the memory that is needed is that of the largest few.
+Arrays are converted one by one, so memory holds only a few of the largest at a time.
 
-A retriever of two directories, in: what `interop.hf_export`, RetroMAE and Tevatron write.
+A retriever may have two directories, as `interop.hf_export`, RetroMAE and Tevatron write it:
 
-    SOURCE/query_model/        an encoder; perhaps with the modules of sentence-transformers
-    SOURCE/passage_model/      its like
-    SOURCE/pooler.pt           perhaps (`interop.retrievers`)
+    SOURCE/query_model/        an encoder, optionally with the modules of sentence-transformers
+    SOURCE/passage_model/      the same
+    SOURCE/pooler.pt           optional (`interop.retrievers`)
 
-Two encoders become the model and the tower of passages, towers/passage. Where all their weights are
-equal they are one encoder, and only what projects its states may differ.
+The query encoder becomes the model and the passage encoder the tower towers/passage. If all their
+weights are equal, they become one encoder, and only the projections of its states may differ.
 """
 
 import dataclasses
@@ -71,29 +69,29 @@ _HEAD = f"{HEADS}{Dense().name}/"
 
 
 def directories_of(source: Path) -> dict[Role, Path]:
-    """The directories of the two encoders; {} where the source is a model itself."""
+    """Return the directories of the two encoders, or {} if the source is a model itself."""
     found: dict[Role, Path] = {role: source / f"{role}_model" for role in get_args(Role)}
     if (source / CONFIG).exists() or not any(path.is_dir() for path in found.values()):
         return {}
     for role, path in found.items():
         if not path.is_dir():
             raise InputError(
-                f"{source}: has no {path.name}, the encoder of the {role} side, and the other one "
-                "is here; import that one by itself, or bring both"
+                f"{source}: has no {path.name}, the encoder of the {role} side, but the other one; "
+                "import that one by itself, or add the missing one"
             )
     return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TwoTowers:
-    """A retriever's two directories.
+    """The two directories of a retriever.
 
     Attributes:
-      releases: what each holds, by role.
-      configs: the content of their config.json, by role.
-      head: that makes the vectors.
-      pooler: beside the directories, where there is one.
-      is_one: whether the weights of the encoders are the same.
+      releases: role -> contents of the directory.
+      configs: role -> content of config.json.
+      head: head that computes the vectors.
+      pooler: projection in a file next to the directories, or None.
+      is_one: True if both encoders have the same weights.
     """
 
     releases: Mapping[Role, Release]
@@ -103,7 +101,7 @@ class TwoTowers:
     is_one: bool
 
     def experiment(self, place: Path) -> Experiment:
-        """A config around the retriever."""
+        """Return an experiment config for the retriever."""
         one = self.releases["query"].experiment(place)
         vectors = {"pooling": self.head.pooling, "normalize": self.head.normalize}
         temperature = {} if self.head.normalize else {"temperature": DOT["temperature"]}
@@ -117,7 +115,7 @@ class TwoTowers:
         )
 
     def arrays(self) -> dict[str, LazyArray]:
-        """The learner's parameters by path, each read when it is needed."""
+        """Return the learner's parameters by path, each read when it is needed."""
         query, passage = (self.releases[role].arrays() for role in get_args(Role))
         found = {path: array for path, array in query.items() if path.startswith(_MODEL)}
         if not self.is_one:
@@ -142,7 +140,7 @@ class TwoTowers:
 
 
 def read_towers(source: Path, directories: Mapping[Role, Path]) -> TwoTowers:
-    """Reads the two directories; of equal encoders all arrays, one by one."""
+    """Read the two directories; comparing the encoders reads all their arrays, one by one."""
     configs: dict[Role, dict[str, Any]] = {
         role: read_config(path) for role, path in directories.items()
     }
@@ -151,18 +149,18 @@ def read_towers(source: Path, directories: Mapping[Role, Path]) -> TwoTowers:
         family = encoder_checkpoints.family_of(configs[role])
         if family is None:
             kind = configs[role].get("model_type")
-            raise InputError(f"{path / CONFIG}: model_type {kind!r} is no encoder's")
+            raise InputError(f"{path / CONFIG}: model_type {kind!r} is not an encoder")
         releases[role] = read_release(family, path, configs[role])
         _warn_of_others(path, releases[role])
     query, passage = (releases[role] for role in get_args(Role))
     if query.checkpoint.model != passage.checkpoint.model:
         raise InputError(
-            f"{source}: the two encoders are of different shapes or families: "
+            f"{source}: the two encoders have different shapes or families: "
             f"{query.checkpoint.model} and {passage.checkpoint.model}"
         )
     if query.vocabulary.files() != passage.vocabulary.files():
         raise InputError(
-            f"{source}: the two encoders have different vocabularies, and a retriever here has one"
+            f"{source}: the two encoders have different vocabularies, but a retriever has only one"
         )
     is_one = _are_equal(query.checkpoint, passage.checkpoint)
     pooler = read_pooler(source, d_model=query.checkpoint.model.d_model)
@@ -173,30 +171,33 @@ def read_towers(source: Path, directories: Mapping[Role, Path]) -> TwoTowers:
 def _head(
     source: Path, releases: Mapping[Role, Release], pooler: Pooler | None, *, is_one: bool
 ) -> Dense:
-    """What makes the vectors of both."""
+    """Return the head that computes the vectors of queries and passages."""
     query, passage = (releases[role].vectors for role in get_args(Role))
     if pooler is not None:
         if query is not None or passage is not None:
             raise InputError(
-                f"{source}: {POOLER} and the encoders' directories both say how vectors are made; "
-                "keep one of them"
+                f"{source}: {POOLER} and the encoders' directories both define how vectors are "
+                "computed; keep one of them"
             )
         return pooler.head
     if query is None and passage is None:
         _logger.warning(
-            "%s: nothing says how vectors are made; taken to be states of [CLS], compared by "
-            "products, as RetroMAE and Tevatron do: else set objective.pooling and "
+            "%s: no file defines how vectors are computed; assuming [CLS] states, compared by dot "
+            "product, as RetroMAE and Tevatron do; otherwise set objective.pooling and "
             "objective.normalize",
             source,
         )
         return Dense(pooling="cls", normalize=False)
     if query is None or passage is None:
-        raise InputError(f"{source}: one of the two directories has no modules.json, and one has")
+        raise InputError(
+            f"{source}: only one of the two directories has a modules.json; add the other"
+        )
     prompts = {prompt.name: prompt for prompt in (*passage.prompts, *query.prompts)}
     both = dataclasses.replace(passage, prompts=query.prompts, default_prompt=query.default_prompt)
     if both != query:
         raise InputError(
-            f"{source}: the two directories make vectors in different ways: {query} and {passage}"
+            f"{source}: the two directories compute vectors in different ways: {query} and "
+            f"{passage}"
         )
     sources = [releases[role].projection for role in get_args(Role)]
     tied = all(one is None for one in sources) or (
@@ -206,24 +207,24 @@ def _head(
 
 
 def _are_equal(one: Source, other: Source) -> bool:
-    """Whether two sources hold the same arrays."""
+    """Return whether two sources hold the same arrays."""
     return dict(one.shapes) == dict(other.shapes) and all(
         np.array_equal(one.array(path), other.array(path)) for path in one.shapes
     )
 
 
 def _warn_of_others(directory: Path, release: Release) -> None:
-    """Says what of a directory is no part of a retriever."""
+    """Warn of heads in a directory that a retriever does not use."""
     paths = [path for source in release.sources for path in source.shapes]
     left = sorted({path.split("/")[1] for path in paths if not path.startswith((_MODEL, _HEAD))})
     if left:
         _logger.warning(
-            "%s: left out, as a retriever's tower has none: %s", directory, ", ".join(left)
+            "%s: skipping, as a retriever's tower has none: %s", directory, ", ".join(left)
         )
 
 
 _PADDING = 128
-"""The released embeddings are rounded up to a multiple of it."""
+"""Multiple to which released checkpoints round up the rows of the embedding."""
 
 
 def import_model(
@@ -237,7 +238,7 @@ def import_model(
     dtype: Dtype,
     more: Mapping[str, bytes],
 ) -> None:
-    """Imports one model."""
+    """Import one model."""
     config = hf.read_config(source)
     if part == "generator":
         config = encoder_checkpoints.generator_config(source, config)
@@ -247,7 +248,7 @@ def import_model(
         options |= {"part": part, "skip_from": skip_from}
         _import_encoder(family, source, directory, destination, config, **options)
     elif skip_from is not None:
-        raise InputError("--skip-from is for the head of a Condenser, which stands on a BERT")
+        raise InputError("--skip-from applies only to the head of a Condenser, which needs a BERT")
     else:
         with tempfile.TemporaryDirectory() as scratch:
             options |= {"sentinels": sentinels, "scratch": Path(scratch)}
@@ -262,7 +263,7 @@ def import_towers(
     dtype: Dtype,
     more: Mapping[str, bytes],
 ) -> None:
-    """Imports a retriever of two directories; the files kept are those of queries."""
+    """Import a retriever of two directories; files are kept from the query encoder."""
     query = found.releases["query"]
     kept = {hf.CONFIG: as_json(found.configs["query"]), **query.tokenizer}
     _write(
@@ -289,7 +290,7 @@ def _import_t5(
     kinds = (*hf.MODEL_TYPES, *encoder_checkpoints.MODEL_TYPES)
     if (kind := config.get("model_type")) not in kinds:
         where = source / hf.CONFIG
-        raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(kinds)}")
+        raise InputError(f"{where}: model_type {kind!r} is not one of {', '.join(kinds)}")
     found = read_hf(source)
     vocabulary = read_tokenizer(
         source,
@@ -316,7 +317,7 @@ def _import_t5(
 
 
 def tell_what_was_made(destination: str | Path) -> Path:
-    """Says what an import made."""
+    """Log the class, size and vocabulary of an imported model; return its directory."""
     files = Path(destination) / "files"
     experiment = read_experiment(
         Path(destination), {c: (files / c).read_bytes() for c in (checkpointing.CONFIG_FILE,)}
@@ -370,17 +371,17 @@ def import_t5x_model(
     extra_ids: int | None,
     dtype: Dtype,
 ) -> None:
-    """Writes a checkpoint of T5X as a step directory, which goes to the destination."""
+    """Write a T5X checkpoint as a checkpoint directory, to be moved to the destination."""
     if extra_ids is not None and extra_ids > found.config.vocab_size:
         raise InputError(
-            f"{extra_ids} extra ids, and the embedding of {source} has "
+            f"{extra_ids} extra ids, but the embedding of {source} has only "
             f"{found.config.vocab_size} rows: lower --extra-ids"
         )
     loaded = _load_vocabulary(vocabulary, extra_ids=extra_ids)
     if loaded.size > found.config.vocab_size:
         raise InputError(
             f"the vocabulary {vocabulary} has {loaded.size} tokens with {loaded.extra_ids} "
-            f"extra ids, and the embedding of {source} {found.config.vocab_size} rows"
+            f"extra ids, but the embedding of {source} has {found.config.vocab_size} rows"
         )
     _warn_of_few_tokens(source, loaded, vocab_size=found.config.vocab_size)
     place = _vocabulary_of(destination)
@@ -389,9 +390,9 @@ def import_t5x_model(
 
 
 def _warn_of_few_tokens(source: str | Path, vocabulary: Vocabulary, *, vocab_size: int) -> None:
-    """Says that a vocabulary is probably another: embeddings are padded by less than 128 rows.
+    """Warn of a vocabulary that is too small to be the model's; padding adds less than 128 rows.
 
-    The byte vocabulary without ids of its own for the sentinels is smaller by those of ByT5.
+    The byte vocabulary that shares ids with the sentinels is smaller than ByT5's by their number.
     """
     without = isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio"
     if vocab_size - vocabulary.size >= _PADDING and not without:
@@ -420,7 +421,7 @@ def _write(
     dtype: Dtype,
     files: Mapping[str, bytes],
 ) -> None:
-    """Writes the step directory."""
+    """Write the checkpoint directory."""
     contents = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
         **{
@@ -433,7 +434,7 @@ def _write(
 
 
 def _vocabulary_of(destination: str | Path) -> Path:
-    """Where the vocabulary of a step directory will be."""
+    """Return the future path of a checkpoint directory's vocabulary."""
     return Path(destination).absolute() / "files" / checkpointing.VOCABULARY_DIRECTORY
 
 
@@ -444,9 +445,9 @@ def _experiment(
     *,
     trained_steps: int = 0,
 ) -> Experiment:
-    """A config around an imported model: fine-tuning as the paper does it, on span corruption.
+    """Return a config for fine-tuning an imported model, with the paper's optimizer.
 
-    An encoder alone has no loss.
+    The task is span corruption. A model without decoder gets no loss.
     """
     is_bytes = isinstance(vocabulary, Bytes)
     named = isinstance(vocabulary, Bytes) and not vocabulary.added

@@ -1,16 +1,17 @@
-"""Models of the Hugging Face Hub by name: downloaded, or found in the hub's local cache.
+"""Models of the Hugging Face Hub by name, downloaded or read from the local cache of the hub.
 
     find_source("google/flan-t5-small")         # .../snapshots/0fc9ddf78a1e988dac52e2dac...
     find_source("google/flan-t5-small", revision="v1.0")
-    find_source("work/flan")                    # a directory of that name wins: as it is
+    find_source("work/flan")                    # an existing directory of that name takes priority
 
-The download goes through huggingface_hub (extra `hub`), which keeps it in its cache and logs in by
-its own rules. Where the hub cannot be reached or the extra is missing, the cache serves alone:
+huggingface_hub (extra `hub`) downloads the files into its cache and handles the login. If the hub
+cannot be reached or the extra is not installed, the files are read from the cache:
 
-    $HF_HUB_CACHE/models--ORG--NAME/refs/main          the name of the snapshot
+    $HF_HUB_CACHE/models--ORG--NAME/refs/main          the commit of the snapshot
     $HF_HUB_CACHE/models--ORG--NAME/snapshots/SHA/     the files, links to blobs/
 
-Formats that are not read (TensorFlow, ONNX, ...) are not downloaded, and of several one is.
+Formats that t5x_lite does not read (TensorFlow, ONNX, ...) are not downloaded. If a repository has
+weights in several formats, only one is downloaded.
 """
 
 import dataclasses
@@ -37,24 +38,24 @@ _NOT_READ = (
     *("onnx/*", "openvino/*", "coreml/*", "*.md", "*.png", "*.jpg", "*.gif", ".git*"),
 )
 _SECONDS = 5.0
-"""For which a connection to the hub is waited."""
+"""Timeout of a connection to the hub, in seconds."""
 _GENERATOR = "pytorch_model.generator.bin"
 _BY_PREFERENCE = (
     ("model*.safetensors", "adapter_model.safetensors"),
     ("pytorch_model*.bin", "adapter_model.bin"),
     ("flax_model*.msgpack",),
 )
-"""Patterns of the weights, of which the first that a repository has is downloaded."""
+"""File patterns of the weights, best first; only the first format that exists is downloaded."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """Where a source is on this machine.
+    """Location of a source on this machine.
 
     Attributes:
-      directory: that holds its files.
-      repository: its name at the hub; "" of a directory.
-      revision: the commit, where that is known; else "".
+      directory: directory of the files.
+      repository: name of the repository at the hub, or "" for a local directory.
+      revision: commit, or "" if unknown.
     """
 
     directory: Path
@@ -63,14 +64,14 @@ class Found:
 
 
 def is_hub_id(source: str) -> bool:
-    """Whether a name may be one of the hub, ORG/NAME or NAME."""
+    """Return whether a name has the form of a repository name at the hub, ORG/NAME or NAME."""
     return _ID.fullmatch(source) is not None and "--" not in source and ".." not in source
 
 
 def find_source(
     source: str | Path, *, revision: str | None = None, generator: bool = False
 ) -> Found:
-    """Where the files of a source are, which are downloaded where they have to be."""
+    """Return the location of a source's files; download them if necessary."""
     name = str(source)
     if Path(source).exists() or not is_hub_id(name):
         if revision is not None:
@@ -86,24 +87,24 @@ def find_source(
         reason = downloaded
     cached = find_cached(name, revision)
     if cached is not None:
-        _logger.info("%s: the cached copy %s is used (%s)", name, cached, reason)
+        _logger.info("%s: using the cached copy %s (%s)", name, cached, reason)
         return Found(directory=cached, repository=name, revision=cached.name)
     raise InputError(
-        f"{name}: no such directory, and as a model of the hub it is not here ({reason}): {remedy}"
-        f"run `{download_command(name, revision)}` where the hub can be reached, and give that "
+        f"{name}: no such directory, and the hub's cache has no copy of it ({reason}): {remedy}"
+        f"run `{download_command(name, revision)}` where the hub can be reached, and pass that "
         "directory"
     )
 
 
 def download_command(repository: str, revision: str | None = None) -> str:
-    """The command of huggingface_hub that makes a directory of a repository."""
+    """Return the shell command that downloads a repository with huggingface_hub."""
     words = ["hf", "download", repository]
     words += [] if revision is None else ["--revision", revision]
     return shlex.join([*words, "--local-dir", repository.rpartition("/")[2]])
 
 
 def cache_directory() -> Path:
-    """Where huggingface_hub keeps what it downloads, by its environment variables."""
+    """Return the cache directory of huggingface_hub, from its environment variables."""
     if own := os.environ.get("HF_HUB_CACHE"):
         return Path(own).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
@@ -112,7 +113,7 @@ def cache_directory() -> Path:
 
 
 def find_cached(repository: str, revision: str | None = None) -> Path | None:
-    """The snapshot of a revision in the cache; None where it has none with files."""
+    """Return the cached snapshot of a revision, or None if no files are cached."""
     folder = cache_directory() / f"models--{repository.replace('/', '--')}"
     wanted = revision or "main"
     reference = folder / "refs" / wanted
@@ -125,7 +126,7 @@ def find_cached(repository: str, revision: str | None = None) -> Path | None:
 
 
 def wanted_files(names: Sequence[str], *, generator: bool = False) -> list[str]:
-    """The files of a repository that are read: all but weights of other formats."""
+    """Return the files of a repository to download: all but weights in other formats."""
     weights = next(
         (
             patterns
@@ -147,7 +148,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def why_unreachable(endpoint: str) -> str:
-    """Why a server does not take a connection, "" where it does or a proxy stands between."""
+    """Return why a connection to a server fails, or "" if it succeeds or a proxy is configured."""
     address = urllib.parse.urlsplit(endpoint)
     if address.scheme in urllib.request.getproxies():
         return ""
@@ -160,13 +161,13 @@ def why_unreachable(endpoint: str) -> str:
 
 
 def _download(repository: str, revision: str | None, *, generator: bool) -> Path | str:
-    """The snapshot of a repository, or why it cannot be reached."""
+    """Download a repository; return its snapshot, or the reason why the hub cannot be reached."""
     import huggingface_hub
     from huggingface_hub import constants, errors
 
     hub: Any = huggingface_hub
     if unreachable := why_unreachable(constants.ENDPOINT):
-        return unreachable  # at once: the library would try again for half a minute
+        return unreachable  # at once: huggingface_hub would retry for half a minute
     try:
         names = wanted_files(
             hub.HfApi().list_repo_files(repository, revision=revision), generator=generator
@@ -174,7 +175,8 @@ def _download(repository: str, revision: str | None, *, generator: bool) -> Path
         return Path(hub.snapshot_download(repository, revision=revision, allow_patterns=names))
     except errors.GatedRepoError as error:
         raise InputError(
-            f"{repository} is gated: ask for access on its page of the hub, and run `hf auth login`"
+            f"{repository} is gated: request access on its page at the hub, then run `hf auth "
+            "login`"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise InputError(f"{repository} has no revision {revision} at the hub") from error

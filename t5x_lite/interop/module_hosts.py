@@ -1,10 +1,10 @@
-"""Hugging Face's names of the dense layers that modules stand at, as other libraries write them.
+"""Hugging Face's names of the dense layers that adapters can attach to.
 
-    hosts = hosts_of(T5Config(...), None)
+    hosts = hosts_of(T5Config(...), None, where="checkpoint")
     hosts.places["encoder.block.0.layer.0.SelfAttention.q"].site      "attention/query"
 
-The names come from the tables of `interop.hf` and `interop.encoders`, so a site that they name can
-have a module. A file's names may stand with the prefix of the model's class or without it.
+The names come from the rule tables of `interop.hf` and `interop.encoders`, so an adapter can attach
+to every site that these tables name. Names in a file may have the prefix of the model class or not.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ _ATTENTION = ("query", "key", "value", "out")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """One layer's dense site.
+    """One dense layer of a model.
 
     Attributes:
-      stack: of the model's stacks.
-      site: as `nn.slots` names it.
-      layer: its number in the stack.
+      stack: "encoder" or "decoder".
+      site: name of the site, as in `nn.slots`.
+      layer: index of the layer in its stack.
     """
 
     stack: str
@@ -50,14 +50,14 @@ class Hosts:
     """The dense layers of a model under Hugging Face's names.
 
     Attributes:
-      places: name -> place, as the writer names them.
-      kernels: (stack, site) -> our kernel's shape [N, in, out].
-      num_heads: of each attention.
-      paths: (stack, site) -> its path in a learner.
-      model_type: of its config.json.
-      head: what stands on the model.
-      pieces: the tensors of that head.
-      base: the tensors of the model itself; their paths begin with "model/".
+      places: Hugging Face's name, as an export writes it -> stack, site and layer.
+      kernels: (stack, site) -> shape of our kernel, [N, in, out].
+      num_heads: attention heads per layer.
+      paths: (stack, site) -> path of the kernel in a learner.
+      model_type: `model_type` of config.json.
+      head: head on the model, or None.
+      pieces: tensors of the head.
+      base: tensors of the model without the head; their paths begin with "model/".
     """
 
     places: Mapping[str, Place]
@@ -71,11 +71,11 @@ class Hosts:
 
     @functools.cached_property
     def bodies(self) -> dict[str, str]:
-        """Written names by what they are without the prefix of the model's class."""
+        """Each name without the prefix of the model class -> the name that an export writes."""
         return {_body(name): name for name in self.places}
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """The written name that a file's name means, and what stands before the body there."""
+        """Return the exported name that matches a file's name, and the prefix in the file."""
         parts = name.split(".")
         for start in range(len(parts)):
             body = ".".join(parts[start:])
@@ -87,7 +87,7 @@ class Hosts:
 def hosts_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None = None, where: object
 ) -> Hosts:
-    """The names for a model."""
+    """Return the dense layers of a model under Hugging Face's names."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         num_heads = config.num_heads
@@ -129,7 +129,7 @@ def hosts_of(
 
 
 def _site(rule: Rule) -> tuple[str, str] | None:
-    """Stack and site of a rule's kernel; None where it is of none."""
+    """Return stack and site of a rule's kernel, or None if no adapter can attach to it."""
     match = _KERNEL.fullmatch(rule.ours)
     if match is None:
         return None
@@ -137,28 +137,28 @@ def _site(rule: Rule) -> tuple[str, str] | None:
     if block == "mlp":
         return stack or "encoder", f"mlp/{_MLP[name]}"
     if name not in _ATTENTION:
-        return None  # DeBERTa's projections of positions
+        return None  # DeBERTa's position projections
     return stack or "encoder", f"{_BLOCKS.get(block, block)}/{name}"
 
 
 def _body(name: str) -> str:
-    """A written name without the prefix of the model's class."""
+    """Return an exported name without the prefix of the model class."""
     match = re.search(r"(?:encoder|decoder)\.(?:layer|block)\.\d.*", name)
     if match is None:
-        raise ValueError(f"{name} is of no layer")
+        raise ValueError(f"{name} does not belong to a layer")
     return match.group()
 
 
 def head_modules(found: Sequence[Piece]) -> tuple[str, ...]:
-    """What Hugging Face calls the modules of a head, such as classifier and pooler."""
+    """Return Hugging Face's names of the modules of a head, such as classifier and pooler."""
     shortest = (min((piece.name, *piece.aliases), key=len) for piece in found)
     return tuple(dict.fromkeys(name.partition(".")[0] for name in shortest))
 
 
 def refuse_views(where: object, views: Sequence[object]) -> None:
-    """Refuses a base that stores other arrays than it reads."""
+    """Raise InputError if the base shares arrays, that is, stores fewer arrays than it reads."""
     if views:
         raise InputError(
-            f"checkpoint {where}: its layers or tables are shared, and a module needs a base of "
-            "its own: export it by `t5x-lite export hf` and import that"
+            f"checkpoint {where} shares its layers or tables, and an adapter needs a base that "
+            "does not: export it with `t5x-lite export hf` and import the result"
         )

@@ -1,4 +1,4 @@
-"""PEFT's directories of adapters, in and out: LoRA, with rsLoRA and DoRA, and (IA)^3.
+"""Import of PEFT's adapters: LoRA, with rsLoRA and DoRA, and (IA)^3.
 
     adapter_config.json            {"peft_type": "LORA", "r": 8, "lora_alpha": 16, ...}
     adapter_model.safetensors      base_model.model.HOST.lora_A.weight [r, in]; or .bin
@@ -8,17 +8,18 @@ HOST is Hugging Face's name of a dense layer (`interop.module_hosts`).
 | theirs | ours, below adapters/NAME/STACK/SITE |
 |---|---|
 | lora_A.weight [r, in], lora_B.weight [out, r] | a [N, in, r], b [N, r, out] |
-| lora_magnitude_vector [out], of DoRA | magnitude [N, out], less the norms of the base's columns |
+| lora_magnitude_vector [out], of DoRA | magnitude [N, out], minus the column norms of the base |
 | ia3_l [out, 1] | scale [N, out] of the layer's output |
-| ia3_l [1, in], of feedforward_modules | scale [N, in] of what the layer reads, at mlp/hidden |
+| ia3_l [1, in], of feedforward_modules | scale [N, in] of the layer's input, at mlp/hidden |
 | base_model.model.classifier.weight, of modules_to_save | heads/classifier/out/kernel |
 
-A module of ours has one rank, one scale, and the same sites in each layer and stack. Where a file
-has several (rank_pattern, alpha_pattern, layers_to_transform, a regular expression), A and B get
-zeros, which no step of training moves, and B another factor; the result is the same.
+Our adapters have one rank, one scale, and the same sites in each layer and stack. A file may differ
+by layer (rank_pattern, alpha_pattern, layers_to_transform, a regular expression). Then A and B are
+padded with zeros, whose gradient is zero, and B is rescaled; the outputs are the same.
 
-What cannot interchange is refused by the name of the field: a bias, what moves the base (pissa,
-olora, corda, loftq), tokens, replicated layers, prefixes; `interop.peft_prompts` has prompts.
+A setting that cannot be converted raises an error that names its field: a bias, an initialization
+that changes the base (pissa, olora, corda, loftq), trained tokens, replicated layers, prefixes.
+`interop.peft_prompts` converts prompts, and `interop.peft_writing` exports.
 Source: huggingface/peft 0.21, config.py, tuners/lora, tuners/ia3, utils/save_and_load.py.
 """
 
@@ -58,14 +59,14 @@ MAGNITUDE, SCALE = "lora_magnitude_vector", "ia3_l"
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """An array of a LoRA, in both forms: ours is theirs transposed, times a factor, less norms.
+    """An array of a LoRA; ours is theirs transposed, scaled, and relative to the base's norms.
 
     Attributes:
-      ours: its name here.
-      theirs: the end of its name in a file.
-      axes: its axes there; ours are in the other order.
-      scaled: whether ours has the share of a layer's alpha / r in the module's.
-      less_norms: whether ours is counted from the norms of the base's columns.
+      ours: our name.
+      theirs: suffix of its name in a file.
+      axes: names of the axes in a file; ours are in reverse order.
+      scaled: True if ours is multiplied by the layer's alpha / r over the adapter's.
+      less_norms: True if ours is the difference from the column norms of the base's kernel.
     """
 
     ours: str
@@ -75,16 +76,16 @@ class Leaf:
     less_norms: bool = False
 
     def shape(self, **sizes: int) -> tuple[int, ...]:
-        """The shape in a file, of the sizes of the axes."""
+        """Return the shape in a file, for the given sizes of the axes."""
         return tuple(sizes[axis] for axis in self.axes)
 
     def to_ours(self, tensor: np.ndarray, *, factor: np.float32, norms: Any) -> np.ndarray:
-        """The array of a layer here; norms [out] of the base's columns."""
+        """Return one layer's array in our layout; `norms` [out] are the base's column norms."""
         array = tensor.T * factor if self.scaled else tensor.T
         return array - norms if self.less_norms else array
 
     def to_theirs(self, array: np.ndarray, *, norms: Any) -> np.ndarray:
-        """The tensor of a layer in a file whose config has the module's alpha and rank."""
+        """Return one layer's tensor in PEFT's layout, if its config has our alpha and rank."""
         return (array + norms if self.less_norms else array).T
 
 
@@ -93,34 +94,34 @@ _DIRECTION = Leaf("magnitude", MAGNITUDE, ("out",), less_norms=True)
 
 
 def lora_leaves(*, dora: bool) -> tuple[Leaf, ...]:
-    """The arrays of a LoRA."""
+    """Return the arrays of a LoRA."""
     return (_A, _B, _DIRECTION) if dora else (_A, _B)
 
 
 _LEAVES = {"LORA": tuple(leaf.theirs for leaf in lora_leaves(dora=True)), "IA3": (SCALE,)}
-"""Ends of the names of a module's tensors."""
+"""Suffixes of the names of an adapter's tensors, by method."""
 HIDDEN = {"mlp/out": "mlp/hidden", "attention/out": "attention/hidden"} | {
     "cross_attention/out": "cross_attention/hidden"
 }
-"""Site of a layer -> site of what it reads."""
+"""Site of a layer -> site of its input."""
 
 Site = tuple[str, str]
-"""Stack and site."""
+"""Stack and site of a dense layer."""
 Norms = Callable[[Site], np.ndarray]
-"""Site -> norms of the columns of the base's kernel, [N, out]; DoRA's vectors begin as them."""
+"""Function from a site to the base's column norms, [N, out], DoRA's initial magnitudes."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PeftFile:
-    """A directory of PEFT, whose config may become a module of ours.
+    """A PEFT directory with an adapter.
 
     Attributes:
-      where: the file of the tensors.
+      where: file of the tensors.
       config_file: adapter_config.json.
-      config: the content of that.
-      tensors: by name, without what stands before the model's own names; float32.
+      config: content of adapter_config.json.
+      tensors: name without "base_model.model." -> tensor, float32.
     """
 
     where: Path
@@ -129,37 +130,37 @@ class PeftFile:
     tensors: Mapping[str, np.ndarray]
 
     library: ClassVar[str] = "peft"
-    """Name of the folder that keeps adapter_config.json."""
+    """Name of the folder that adapter_config.json is kept in."""
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Ends of the names of the module's tensors."""
+        """Suffixes of the names of the adapter's tensors."""
         return _LEAVES[self.config["peft_type"]]
 
     def kept(self) -> dict[str, np.ndarray]:
-        """The tensors that are of no adapter: those of modules_to_save."""
+        """Return the tensors that are not of an adapter, but of modules_to_save."""
         ends = tuple(f".{leaf}" for leaf in self.leaves)
         return {name: array for name, array in self.tensors.items() if not name.endswith(ends)}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return what the directory says of a head."""
+        """Return the fields of the directory that describe a head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> "Module":
-        """See `to_module`."""
+        """Convert the file into our adapter, see `to_module`."""
         return to_module(self, hosts, name=name, norms=norms)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Module:
-    """A module of ours.
+    """One or more adapters in our layout, with what belongs to them.
 
     Attributes:
-      adapter: its config.
-      arrays: by path, those of the module and those of a head that came along; float32.
-      others: configs of more modules.
-      use: how they are composed.
-      head: config of a head that came along and that is none of transformers' for the base.
+      adapter: config of the adapter.
+      arrays: path -> array of the adapters or of a head in the directory, float32.
+      others: configs of further adapters.
+      use: composition of the adapters, as in the config field `adapters.use`.
+      head: config of a head in the directory that transformers does not have for the base, or None.
     """
 
     adapter: Adapter
@@ -170,24 +171,24 @@ class Module:
 
 
 def read_peft(directory: Path) -> PeftFile:
-    """What a directory holds."""
+    """Read an adapter of PEFT from a directory."""
     config = read_config(directory)
     path, arrays = arrays_of(directory)
     tensors: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         if not name.startswith(PREFIX):
-            raise InputError(f"{path}: {name} is not a name of PEFT's: they begin with {PREFIX}")
+            raise InputError(f"{path}: {name} is not a PEFT name, which begins with {PREFIX}")
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise InputError(f"{path}: {name} holds {array.dtype}, not weights")
         check_finite(path, name, array)
-        # Files of before 0.12 call DoRA's vectors parameters of a module.
+        # Files from before 0.12 store DoRA's magnitudes as parameters of a module.
         short = name.removeprefix(PREFIX).replace(f"{MAGNITUDE}.weight", MAGNITUDE)
         tensors[short] = np.asarray(array, np.float32)
     return PeftFile(where=path, config_file=directory / CONFIG, config=config, tensors=tensors)
 
 
 def arrays_of(directory: Path) -> tuple[Path, Mapping[str, Any]]:
-    """The file of a directory's tensors, and these by name."""
+    """Return the file of a directory's tensors, and the tensors by name."""
     path, torch = directory / SAFETENSORS, directory / _TORCH
     if path.is_file():
         return path, read_safetensors(path)
@@ -197,7 +198,7 @@ def arrays_of(directory: Path) -> tuple[Path, Mapping[str, Any]]:
 
 
 def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-    """A module of ours of a directory."""
+    """Convert an adapter of PEFT into ours."""
     by_layer, names = _by_place(file, hosts)
     if file.config["peft_type"] == "IA3":
         adapter, arrays = _to_ia3(file, hosts, by_layer, name=name)
@@ -213,7 +214,7 @@ def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Modul
 def _by_place(
     file: PeftFile, hosts: Hosts
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
-    """The module's tensors: written name of a layer -> leaf -> tensor; and -> its name there."""
+    """Return {exported name of a layer: {leaf: tensor}}, and each layer's name in the file."""
     by_layer: dict[str, dict[str, np.ndarray]] = {}
     names: dict[str, str] = {}
     prefix = ""
@@ -221,19 +222,21 @@ def _by_place(
         leaf = next((leaf for leaf in file.leaves if name.endswith(f".{leaf}")), None)
         if leaf is None:
             if "lora_" in name or "ia3_" in name:
-                raise InputError(f"{file.where}: {name} is of no module that is supported here")
+                raise InputError(
+                    f"{file.where}: {name} belongs to no adapter that is supported here"
+                )
             continue
         layer = name.removesuffix(f".{leaf}")
         hit = hosts.find(layer)
         if hit is None:
             raise InputError(
-                f"{file.where}: {name}: the base has no dense layer {layer} at which a module of "
-                "ours can stand"
+                f"{file.where}: {name}: the base has no dense layer {layer} that our adapters can "
+                "attach to"
             )
         written, prefix = hit
         names[written] = layer
         if leaf in by_layer.setdefault(written, {}):
-            raise InputError(f"{file.where}: {name} is there under two names")
+            raise InputError(f"{file.where}: {name} occurs under two names")
         by_layer[written][leaf] = array
     if not by_layer:
         raise InputError(f"{file.where}: holds no tensor {' or '.join(file.leaves)}")
@@ -250,7 +253,7 @@ def _by_place(
 def _check_targets(
     file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any], *, prefix: str
 ) -> None:
-    """Refuses a file whose layers are not those that its config names."""
+    """Raise InputError if a file's layers do not match target_modules in its config."""
     config, where = file.config, file.config_file
     if config.get("target_modules") is None:
         return
@@ -261,10 +264,10 @@ def _check_targets(
         if is_target(where, config, "target_modules", body)
         and not is_target(where, config, "exclude_modules", body)
     ]
-    if config.get("layers_to_transform") is not None:  # which are some of those
+    if config.get("layers_to_transform") is not None:  # only some of the named layers
         named = [written for written in named if written in by_layer]
     if difference := trees.difference(named, by_layer):
-        raise InputError(f"{file.where}: the layers are not those of target_modules: {difference}")
+        raise InputError(f"{file.where}: the layers do not match target_modules: {difference}")
 
 
 def _to_lora(
@@ -276,11 +279,11 @@ def _to_lora(
     names: Mapping[str, str],
     norms: Norms,
 ) -> tuple[Lora, dict[tuple[str, str, str], np.ndarray]]:
-    """LoRA's config, and its arrays by stack, site and leaf."""
+    """Return LoRA's config, and its arrays by stack, site and leaf."""
     config, where = file.config, file.config_file
     stabilised, dora = bool(config.get("use_rslora")), bool(config.get("use_dora"))
     if config.get("lora_dropout"):
-        _logger.warning("%s: lora_dropout is left out: it has no effect but in training", where)
+        _logger.warning("%s: ignoring lora_dropout, which only affects training", where)
     rank = number_of(where, "r", config.get("r", 8), least=1)
     alpha = number_of(where, "lora_alpha", config.get("lora_alpha", 8), least=1e-6)
     ranks, alphas = {}, {}
@@ -323,7 +326,7 @@ def _check_lora(
     by_layer: Mapping[str, Mapping[str, np.ndarray]],
     ranks: Mapping[str, int | float],
 ) -> None:
-    """Refuses tensors of other shapes than the ranks and the base say, and DoRA in some layers."""
+    """Check that shapes match the ranks and the base, and that DoRA covers all layers of a site."""
     dora = bool(file.config.get("use_dora"))
     if dora:
         _check_everywhere(file, hosts, by_layer)
@@ -339,7 +342,7 @@ def _check_lora(
 def _to_ia3(
     file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Mapping[str, np.ndarray]], *, name: str
 ) -> tuple[Ia3, dict[tuple[str, str, str], np.ndarray]]:
-    """The config of (IA)^3, and its arrays by stack, site and leaf."""
+    """Return the config of (IA)^3, and its arrays by stack, site and leaf."""
     _check_everywhere(file, hosts, by_layer)
     arrays: dict[tuple[str, str, str], np.ndarray] = {}
     outputs: dict[str, None] = {}
@@ -349,8 +352,8 @@ def _to_ia3(
         reads = tensor.shape == (1, features_in) and tensor.shape != (features_out, 1)
         if reads and place.site not in HIDDEN:
             raise InputError(
-                f"{file.where}: {written} is one of feedforward_modules, and a module of ours "
-                f"scales what {' and '.join(HIDDEN)} read alone"
+                f"{file.where}: {written} is one of feedforward_modules, but our adapters scale "
+                f"only the inputs of {' and '.join(HIDDEN)}"
             )
         if not reads:
             _check_shape(file, f"{written}.{SCALE}", tensor, (features_out, 1))
@@ -363,7 +366,7 @@ def _to_ia3(
     hidden = {site for _, site, _ in arrays if site.endswith("hidden")}
     attention = hidden - {"mlp/hidden"}
     if not outputs:
-        raise InputError(f"{file.where}: no output of a layer is scaled, which a module of ours is")
+        raise InputError(f"{file.where}: scales no output of a layer, which our (IA)^3 always does")
     made = Ia3(
         name=name,
         feed_forward="mlp/hidden" in hidden,
@@ -373,20 +376,20 @@ def _to_ia3(
     crosses = any(site == "cross_attention/out" for _, site in hosts.kernels)
     if attention and crosses and len(attention) == 1:
         raise InputError(
-            f"{file.where}: what one of attention and cross-attention reads is scaled, and a "
-            "module of ours scales both or none"
+            f"{file.where}: scales the input of the output layer in only one of attention and "
+            "cross-attention; our (IA)^3 scales both or none"
         )
     return made, arrays
 
 
 def _all_sites(hosts: Hosts, by_layer: Iterable[str]) -> list[Site]:
-    """The places of a module that has these layers: each of its sites, in every stack."""
+    """Return stack and site of each kernel that has an adapter; sites are equal in all stacks."""
     sites = {hosts.places[written].site for written in by_layer}
     return [(stack, site) for stack, site in hosts.kernels if site in sites]
 
 
 def _sites(hosts: Hosts, by_layer: Iterable[str], *, default: tuple[str, ...]) -> dict[str, Any]:
-    """The field `sites` of a module; nothing where it is the default."""
+    """Return the field `sites` of an adapter, or nothing if it is the default."""
     sites = {hosts.places[written].site for written in by_layer}
     return _named_sites(hosts, sites, default=default)
 
@@ -398,19 +401,19 @@ def _named_sites(hosts: Hosts, sites: set[str], *, default: tuple[str, ...]) -> 
 
 
 def _check_everywhere(file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any]) -> None:
-    """Refuses vectors that some layers lack: theirs would begin to train here."""
+    """Raise InputError if some layers lack a vector; in our adapters these would be trained too."""
     sites = {hosts.places[written].site for written in by_layer}
     wanted = [written for written, place in hosts.places.items() if place.site in sites]
     if difference := trees.difference(wanted, by_layer):
         what = "use_dora" if file.config["peft_type"] == "LORA" else "(IA)^3"
         raise InputError(
-            f"{file.where}: {what} in some layers or stacks alone is not supported: {difference}"
+            f"{file.where}: {what} in only some layers or stacks is not supported: {difference}"
         )
 
 
 def _check_shape(file: PeftFile, name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> None:
     if tensor.shape != shape:
         raise InputError(
-            f"{file.where}: {name} has shape {tensor.shape}, and its config and the base say "
+            f"{file.where}: {name} has shape {tensor.shape}, but its config and the base need "
             f"{shape}"
         )

@@ -1,14 +1,12 @@
-"""What PEFT's directories hold: adapter_config.json, heads and arrays of the base.
-
-adapter_config.json of PEFT: what is read of it, and what is refused, by its name.
-
-Heads and arrays of the base in PEFT's directories: what modules_to_save keeps.
+"""Contents of PEFT's directories: checks of adapter_config.json, heads and arrays of the base.
 
     base_model.model.classifier.weight            heads/classifier/out/kernel
     base_model.model.bert.pooler.dense.weight     heads/classifier/dense/kernel
 
-A directory need not hold all of a head: PEFT leaves BERT's pooler to the base by default. It may
-also hold arrays of the base: an embedding with added tokens, the output layer of a T5, norms.
+adapter_config.json may only have settings that can be converted; others raise an error that names
+the field. modules_to_save keeps heads and arrays of the base. A directory need not hold a complete
+head: by default PEFT does not save BERT's pooler, which then comes from the base. It may also hold
+arrays of the base: an embedding with added tokens, the output layer of a T5, norms.
 """
 
 import dataclasses
@@ -48,46 +46,47 @@ _HARMLESS = (
     *("init_ia3_weights", "init_lora_weights", "feedforward_modules"),
     *("layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern"),
     *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora"),
-    # Of an initialisation that `init_lora_weights` names, or of nothing that is in the file.
+    # Settings of an initialization in `init_lora_weights`, or of something that the file lacks.
     *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core"),
     *("megatron_config", "qalora_group_size", "runtime_config"),
 )
 _OFF = {"bias": ("none",)}
-"""Values besides null, false and empty ones that turn a field off."""
+"""Values that turn a field off, in addition to null, false and empty values."""
 _LEAVES_THE_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The content of a directory's adapter_config.json, if a module can be made of it."""
+    """Read adapter_config.json; raise InputError if the adapter cannot be converted."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory")
     where = directory / CONFIG
     if not where.is_file():
         raise InputError(
-            f"{directory}: holds no {CONFIG}; give a directory that PEFT "
+            f"{directory}: holds no {CONFIG}; pass a directory that PEFT "
             "or the library adapters saved"
         )
     config = read_json(where)
     kind = config.get("peft_type")
     if kind in _LATER:
         raise InputError(
-            f"{where}: peft_type {kind}: of PEFT's, LoRA, (IA)^3, prompt and prefix tuning are read"
+            f"{where}: peft_type {kind} is not supported, only LoRA, (IA)^3, prompt and prefix "
+            "tuning"
         )
     if kind not in _METHODS:
         raise InputError(
-            f"{where}: peft_type {kind!r} cannot interchange; {' and '.join(_METHODS)} can"
+            f"{where}: peft_type {kind!r} cannot be converted; {' and '.join(_METHODS)} can"
         )
     for name, value in config.items():
         if name not in _HARMLESS and value and value not in _OFF.get(name, ()):
             raise InputError(
-                f"{where}: {name} {str(value)[:60]!r} is not supported: no module of ours does that"
+                f"{where}: {name} {str(value)[:60]!r} is not supported by our adapters"
             )
     initial = config.get("init_lora_weights", True)
     if not any(initial is each or initial == each for each in _LEAVES_THE_BASE):
         raise InputError(
-            f"{where}: init_lora_weights {initial!r} moves the base, so these weights are not for "
-            "the base as it is; PEFT converts them to ordinary LoRA when it saves "
-            "(path_initial_model_for_weight_conversion)"
+            f"{where}: init_lora_weights {initial!r} changes the base, so these weights do not fit "
+            "the original base; PEFT converts them to ordinary LoRA when it saves them with "
+            "path_initial_model_for_weight_conversion"
         )
     for name in ("use_rslora", "use_dora"):
         if not isinstance(config.get(name) or False, bool):
@@ -96,7 +95,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def number_of(where: object, name: str, value: Any, *, least: int | float) -> Any:
-    """A number of the config."""
+    """Return a number of the config after a check of its range."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value < LARGEST:
         raise InputError(f"{where}: {name} must be a number from {least}, got {str(value)[:60]!r}")
@@ -106,7 +105,7 @@ def number_of(where: object, name: str, value: Any, *, least: int | float) -> An
 def of_pattern(
     where: object, config: Mapping[str, Any], field: str, name: str, default: Any
 ) -> Any:
-    """What a table of patterns says of a layer: the first that matches the end of its name."""
+    """Return a layer's value in a pattern table: the first pattern that matches its name's end."""
     patterns = config.get(field) or {}
     if not isinstance(patterns, dict):
         raise InputError(f"{where}: {field} must be an object, got {str(patterns)[:60]!r}")
@@ -123,7 +122,7 @@ def of_pattern(
 
 
 def is_target(where: object, config: Mapping[str, Any], field: str, name: str) -> bool:
-    """Whether target_modules or exclude_modules names a layer."""
+    """Return whether target_modules or exclude_modules matches a layer."""
     targets = config.get(field)
     if isinstance(targets, str):
         return _matches(where, field, targets, name)
@@ -150,7 +149,7 @@ def _matches(where: object, field: str, pattern: str, name: str, *, start: str =
 
 
 def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
-    """target_modules that mean some layers and no others: short names, or else an expression."""
+    """Return target_modules that match exactly these layers: short names or an expression."""
     wanted, all_names = set(chosen), set(known)
     short = sorted({_short(name) for name in wanted})
     if {n for n in all_names if n.endswith(tuple(f".{end}" for end in short))} == wanted:
@@ -159,7 +158,7 @@ def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
 
 
 def expression_of(chosen: Iterable[str], known: Iterable[str]) -> str:
-    """A regular expression that means some layers and no others; see `targets_of`."""
+    """Return a regular expression that matches exactly these layers; see `targets_of`."""
     wanted, all_names = set(chosen), set(known)
     layers: dict[tuple[str, str], set[int]] = {}
     everywhere: dict[tuple[str, str], set[int]] = {}
@@ -178,7 +177,7 @@ def expression_of(chosen: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _short(name: str) -> str:
-    """The end of a layer's name that its kind has: its last part, or what "dense" is of."""
+    """Return the last part of a layer's name; before "dense" also the part in front of it."""
     parts = name.split(".")
     return parts[-1] if parts[-1] != "dense" else ".".join(parts[-2:])
 
@@ -186,7 +185,7 @@ def _short(name: str) -> str:
 TASKS = {"SEQ_CLS": "classifier", "TOKEN_CLS": "token", "QUESTION_ANS": "span"}
 """task_type -> our head."""
 _OUTPUTS = tuple(name for family in FAMILIES for name in family.copies)
-"""Copies of the embedding that a masked language model's head has in transformers."""
+"""Copies of the embedding in transformers' masked language model heads."""
 
 
 def head_of(
@@ -198,7 +197,7 @@ def head_of(
     model_type: str | None,
     heads: Mapping[str, Head],
 ) -> Head | None:
-    """Return the head whose tensors a directory keeps, or None if it keeps none."""
+    """Return the head that a directory keeps tensors of, or None."""
     if not kept or not is_encoder(model):
         return None
     encoder, family = with_family(model, where=where)
@@ -217,7 +216,7 @@ def head_of(
     names = {name for rule in family.table(encoder, head, kind) for name in _names(rule)}
     if head is None or not family.heads(head) or not any(map(names.__contains__, own)):
         raise InputError(
-            f"{where}: modules_to_save: {min(own)} is of no head for a task; task_type may be "
+            f"{where}: modules_to_save: {min(own)} belongs to no task head; task_type may be "
             f"{', '.join(TASKS)}"
         )
     base = heads.get(head.name)
@@ -234,17 +233,17 @@ def _names(rule: Rule) -> tuple[str, ...]:
 
 
 def _is_of(name: str, rules: Collection[str]) -> bool:
-    """Whether a tensor is of the encoder itself."""
+    """Return whether a tensor belongs to the encoder itself."""
     return name in rules or re.sub(r"\.\d+\.", f".{LAYER}.", name, count=1) in rules
 
 
 def _classes(head: Head) -> Any:
-    """The number of a head's classes; None where it has none."""
+    """Return the number of a head's classes, or None if it has none."""
     return next((v for k, v in vars(head).items() if k == "num_classes"), None)
 
 
 def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> dict[str, np.ndarray]:
-    """Return the arrays of a head, by our path, that a directory keeps."""
+    """Return the arrays of the head that a directory keeps, by our path."""
     left, arrays = dict(kept), {}
     for piece in hosts.pieces:
         names = [name for name in (piece.name, *piece.aliases) if name in left]
@@ -260,8 +259,8 @@ def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> di
     known |= {hf.HEAD} if is_t5 else set(_OUTPUTS)
     if odd := sorted(set(left) - known):
         raise InputError(
-            f"{where}: {odd[0]} (modules_to_save) is of no head that the base has or that "
-            "task_type names, and no array of the base"
+            f"{where}: {odd[0]} (modules_to_save) belongs neither to the base, nor to its head, "
+            "nor to the head of task_type"
         )
     return arrays
 
@@ -271,8 +270,8 @@ class BaseChange:
     """Arrays of the base that a directory replaces.
 
     Attributes:
-      model: config of the model with them.
-      arrays: by path, float32.
+      model: config of the model after the replacement.
+      arrays: path -> float32 array.
     """
 
     model: ModelConfig
@@ -290,8 +289,8 @@ def base_change(
 ) -> BaseChange:
     """Return the arrays of the base that modules_to_save replaces.
 
-    PEFT replaces one module at a time. A replaced embedding of a tied T5 leaves the output layer as
-    it was, so the model gets an output layer of its own here.
+    PEFT replaces one module at a time. If it replaces the embedding of a tied T5, the output layer
+    keeps the old embedding, so our model gets an untied output layer.
     """
     own = {name for piece in hosts.pieces for name in (piece.name, *piece.aliases)}
     left = {name: x for name, x in kept.items() if name not in own}
@@ -322,43 +321,43 @@ def _t5_tables(
     scaled: bool,
     read: Callable[[str], np.ndarray],
 ) -> tuple[T5Config, dict[str, np.ndarray]]:
-    """Take the embedding and the output layer of a T5 out of `left`."""
+    """Remove the embedding and the output layer of a T5 from `left`; return them as our arrays."""
     d_model, arrays = model.d_model, {}
     shared, head = left.pop(hf.EMBEDDING, None), left.pop(hf.HEAD, None)
     copies = [left.pop(name) for name in hf.COPIES if name in left]
     for tensor in (shared, head, *copies):
         if tensor is not None and (tensor.ndim != 2 or tensor.shape[1] != d_model):
             raise InputError(
-                f"{where}: an embedding has shape {tensor.shape}, and d_model is {d_model}"
+                f"{where}: an embedding has shape {tensor.shape}, but d_model is {d_model}"
             )
     if copies and (len(copies) < 2 or not np.array_equal(copies[0], copies[1])):
         raise InputError(
             f"{where}: the embeddings of encoder and decoder differ (modules_to_save: "
-            "embed_tokens), and a T5 here has one"
+            "embed_tokens), but our T5 has only one"
         )
     table = read(f"{MODEL}token_embedding/table")
     if copies:
         new = copies[0]
     elif shared is not None and len(shared) != len(table):
-        new = shared  # of a table with other rows, which PEFT copies before it trains
+        new = shared  # has another number of rows; PEFT copies it to both stacks before training
     else:
         new = None
         if shared is not None and not np.array_equal(shared, table):
             _logger.warning(
-                "%s: %s is not read: the encoder and the decoder of transformers read "
-                "embed_tokens, so PEFT's result does not depend on it",
+                "%s: skipping %s: encoder and decoder of transformers read embed_tokens, so PEFT's "
+                "result does not depend on it",
                 where,
                 hf.EMBEDDING,
             )
     rows = len(table) if new is None else len(new)
     factor = np.float32(d_model**-0.5 if scaled else 1.0)
     if head is not None and len(head) != rows:
-        raise InputError(f"{where}: {hf.HEAD} has {len(head)} rows, and the embedding {rows}")
+        raise InputError(f"{where}: {hf.HEAD} has {len(head)} rows, but the embedding has {rows}")
     tied = model.tie_embeddings
     if head is None and new is not None and rows != len(table) and (copies or not tied):
         raise InputError(
-            f"{where}: the embedding has {rows} rows and the base {len(table)}; save the module "
-            "with lm_head in modules_to_save"
+            f"{where}: the embedding has {rows} rows, but the base has {len(table)}; save the "
+            "adapter with lm_head in modules_to_save"
         )
     if head is None and tied and copies:
         head = table
@@ -380,7 +379,7 @@ def _encoder_table(
     *,
     read: Callable[[str], np.ndarray],
 ) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Take the embedding of an encoder, and a copy of it in a head, out of `left`."""
+    """Remove an encoder's embedding, and its copy in a head, from `left`; return our array."""
     path = f"{MODEL}embedding/token"
     names = [name for p in hosts.base if p.path == path for name in (p.name, *p.aliases)]
     found = [left.pop(name) for name in names if name in left]
@@ -389,21 +388,21 @@ def _encoder_table(
     new = found[0] if found else table
     if new.ndim != 2 or new.shape[1] != table.shape[1]:
         raise InputError(
-            f"{where}: the embedding has shape {new.shape}, and the base has {table.shape}"
+            f"{where}: the embedding has shape {new.shape}, but the base has {table.shape}"
         )
     for name, output in outputs.items():
         if hosts.head is not None and not np.array_equal(output, new):
             raise InputError(
-                f"{where}: {name} differs from the embedding, with which a masked language model "
-                "here shares it"
+                f"{where}: {name} differs from the embedding, but our masked language model shares "
+                "one array for both"
             )
     if np.array_equal(new, table):
         return model, {}
     tied = hosts.head is not None and hosts.head.name == Mlm().name
     if tied and not outputs:
         raise InputError(
-            f"{where}: the embedding is replaced (modules_to_save) and the output layer of the "
-            "masked language model is not; here they are one array"
+            f"{where}: modules_to_save replaces the embedding but not the output layer of the "
+            "masked language model; here they are one array"
         )
     return model.replace(vocab_size=len(new)), {path: np.asarray(new, np.float32)}
 
@@ -430,7 +429,7 @@ def changed_base(
             modules.append("word_embeddings")
         else:
             raise InputError(
-                f"checkpoint {where}: {path} trained beside the module, and a directory of PEFT "
-                "would leave it out: `t5x-lite export hf` writes the merged model"
+                f"checkpoint {where}: {path} was trained together with the adapter, and PEFT's "
+                "directory cannot hold it: `t5x-lite export hf` writes the merged model"
             )
     return tensors, modules

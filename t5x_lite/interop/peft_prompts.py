@@ -1,36 +1,26 @@
-"""Prefix tuning and prompt tuning of PEFT, in and out.
-
-Prefix tuning of PEFT on a T5, a BERT or a RoBERTa, in and out.
+"""Import and export of PEFT's prefix tuning and prompt tuning.
 
     adapter_config.json            {"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 20, ...}
-    adapter_model.safetensors      prompt_embeddings [P, 2 N J], or .bin; and a head that trained
+    adapter_model.safetensors      prompt_embeddings, and the tensors of a trained head; or .bin
 
-A row is keys and values of the N layers one after the other, J = H K of each; a network that made
-them is not in the file. They lie to the left of the tokens (`Prefix(place="left")`): T5's relative
-bias reaches them, and a BERT's tokens have the positions behind them. In a T5 they are in the
-decoder's self-attention alone. There PEFT repeats the table and takes every second pair, so layer l
-has pair 2 l mod N: an even number of layers shares N / 2 of them, and the others are read by none.
+`prompt_embeddings` is the table of the P virtual tokens, one row each.
 
-Source: huggingface/peft 0.21, tuners/prefix_tuning, peft_model.py (PeftModel.get_prompt).
+Prefix tuning of a T5, a BERT or a RoBERTa has prompt_embeddings [P, 2 N J]. A row holds the keys
+and values of the N layers one after the other, J = H K numbers for each; the network that computed
+them in training is not in the file. The prefix lies to the left of the tokens
+(`Prefix(place="left")`): T5's relative bias covers it, and the positions of a BERT's tokens start
+after it. In a T5 only the decoder's self-attention has a prefix. There PEFT repeats the table and
+takes every second pair, so layer l reads pair 2 l mod N. With an even number of layers, N / 2 pairs
+are each read by two layers and the other pairs are unused.
 
-Prompt tuning of PEFT on a T5, in and out.
+Prompt tuning of a T5 has prompt_embeddings [P, D] or [2 P, D]. The rows are prepended to the
+encoder's tokens in both libraries. For sequence-to-sequence models PEFT makes a table of two
+prompts by default (`num_transformer_submodules` 2) and reads only the first, and so do we. On an
+encoder PEFT adds positions to the rows and applies the first norm to them. Ours are added after
+both, so prompts of encoders cannot be converted.
 
-    adapter_config.json            {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 20, ...}
-    adapter_model.safetensors      prompt_embeddings [P, D], or [2 P, D]; or .bin
-
-The rows stand before the encoder's tokens there and here. For a sequence-to-sequence model PEFT
-makes a table of two prompts by default (`num_transformer_submodules` 2) and reads the first alone,
-so that is what is read. On an encoder PEFT's rows go through positions and the first norm, which
-ours do not: there the two cannot interchange.
-
-Source: huggingface/peft 0.21, tuners/prompt_tuning, peft_model.py (PeftModelForSeq2SeqLM.forward).
-
-The table of virtual tokens that PEFT's prompts and prefixes are.
-
-    adapter_config.json            {"num_virtual_tokens": 20, ...}
-    adapter_model.safetensors      prompt_embeddings [P, N], and a head's tensors; or .bin
-
-Source: huggingface/peft 0.21, peft_model.py (PeftModel.get_prompt), utils/save_and_load.py.
+Source: huggingface/peft 0.21, tuners/{prefix_tuning,prompt_tuning}, utils/save_and_load.py,
+peft_model.py (PeftModel.get_prompt, PeftModelForSeq2SeqLM.forward).
 """
 
 import dataclasses
@@ -54,15 +44,15 @@ ROWS = "prompt_embeddings"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """What a directory holds.
+    """The contents of a directory with virtual tokens.
 
     Attributes:
-      where: the file of the tensors.
+      where: file of the tensors.
       config_file: adapter_config.json.
-      config: the content of that.
-      number: virtual tokens, P.
-      rows: [P, N], or where there may be twice as many [2 P, N]; float32.
-      others: the other tensors by name; float32.
+      config: content of adapter_config.json.
+      number: number of virtual tokens, P.
+      rows: [P, N], or [2 P, N] if `read_table` allows it; float32.
+      others: name -> other tensor; float32.
     """
 
     where: Path
@@ -74,7 +64,7 @@ class Table:
 
 
 def read_table(directory: Path, *, may_be_double: bool = False) -> Table:
-    """Reads a directory of PEFT."""
+    """Read a PEFT directory with virtual tokens."""
     where = directory / CONFIG
     config = read_json(where)
     number = number_of(where, "num_virtual_tokens", config.get("num_virtual_tokens"), least=1)
@@ -89,7 +79,7 @@ def read_table(directory: Path, *, may_be_double: bool = False) -> Table:
     counts = (number, 2 * number) if may_be_double else (number,)
     if rows.ndim != 2 or len(rows) not in counts:
         raise InputError(
-            f"{path}: {ROWS} has shape {rows.shape}, and {CONFIG} says {number} virtual tokens"
+            f"{path}: {ROWS} has shape {rows.shape}, but {CONFIG} has {number} virtual tokens"
         )
     return Table(
         where=path, config_file=where, config=config, number=number, rows=rows, others=found
@@ -98,21 +88,13 @@ def read_table(directory: Path, *, may_be_double: bool = False) -> Table:
 
 PREFIX_KIND = "PREFIX_TUNING"
 HEAD = "base_model."
-"""Beginning of the names of a head's tensors."""
+"""Prefix of the names of a head's tensors."""
 _PREFIX = "attention/prefix"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixFile:
-    """A directory of PEFT that holds prefixes.
-
-    Attributes:
-      where: the file of the tensors.
-      config_file: adapter_config.json.
-      config: the content of that.
-      rows: [P, 2 N J]; float32.
-      head: the tensors of a head that trained, by name; float32.
-    """
+    """A PEFT directory with prefixes: `rows` [P, 2 N J], and `head`, tensors of a trained head."""
 
     where: Path
     config_file: Path
@@ -123,15 +105,15 @@ class PrefixFile:
     library: ClassVar[str] = "peft"
 
     def kept(self) -> dict[str, np.ndarray]:
-        """The tensors of a head."""
+        """Return the tensors of the head."""
         return dict(self.head)
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return what the directory says of a head."""
+        """Return the fields of the directory that describe a head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """A module of ours."""
+        """Convert the prefixes into our adapter."""
         del norms
         stack, num_layers = _stack(hosts, where=self.where)
         config, where = self.config, self.config_file
@@ -139,8 +121,8 @@ class PrefixFile:
         said = config.get("num_transformer_submodules")
         if said != (2 if several else 1):
             raise InputError(
-                f"{where}: num_transformer_submodules {said}: of an encoder-decoder 2 are read, "
-                "and of an encoder 1"
+                f"{where}: num_transformer_submodules {said} is not supported; it must be 2 for an "
+                "encoder-decoder and 1 for an encoder"
             )
         width = hosts.kernels[stack, "attention/key"][2]
         for field, wanted in (
@@ -150,13 +132,13 @@ class PrefixFile:
         ):
             if config.get(field) != wanted:
                 raise InputError(
-                    f"{where}: {field} {config.get(field)}, and the base's {stack} has {wanted}"
+                    f"{where}: {field} is {config.get(field)}, but the base's {stack} has {wanted}"
                 )
         length = len(self.rows)
         if self.rows.shape[1] != 2 * num_layers * width:
             raise InputError(
-                f"{self.where}: {ROWS} has {self.rows.shape[1]} columns, and {2 * num_layers} keys "
-                f"and values of {width} numbers would be {2 * num_layers * width}"
+                f"{self.where}: {ROWS} has {self.rows.shape[1]} columns, but {2 * num_layers} keys "
+                f"and values of size {width} need {2 * num_layers * width}"
             )
         sizes = (hosts.num_heads, width // hosts.num_heads)
         pairs = self.rows.reshape(length, num_layers, 2, *sizes).transpose(1, 2, 0, 3, 4)
@@ -171,17 +153,19 @@ class PrefixFile:
 
 
 def is_prefix(directory: Path) -> bool:
-    """Whether a directory of PEFT says that it holds prefixes."""
+    """Return whether a PEFT directory holds prefixes."""
     where = directory / CONFIG
     return where.is_file() and read_json(where).get("peft_type") == PREFIX_KIND
 
 
 def read_prefix(directory: Path) -> PrefixFile:
-    """What a directory holds."""
+    """Read the prefixes of a PEFT directory."""
     table = read_table(directory)
     for name in table.others:
         if not name.startswith(HEAD):
-            raise InputError(f"{table.where}: {name} is neither {ROWS} nor of a head, {HEAD}...")
+            raise InputError(
+                f"{table.where}: {name} is neither {ROWS} nor a head tensor, {HEAD}..."
+            )
     return PrefixFile(
         where=table.where,
         config_file=table.config_file,
@@ -194,7 +178,7 @@ def read_prefix(directory: Path) -> PrefixFile:
 def prefix_of(
     adapter: Prefix, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The fields of adapter_config.json, and the table; a network is left out."""
+    """Return the fields of adapter_config.json, and the table; a network is not exported."""
     said = f"checkpoint {where}: module {adapter.name!r}"
     stack, num_layers = _stack(hosts, where=said)
     several = stack == "decoder"
@@ -202,13 +186,13 @@ def prefix_of(
     own = f"{ADAPTERS}{adapter.name}/{stack}/{_PREFIX}"
     if set(flat) != {f"{own}/keys", f"{own}/values"}:
         raise InputError(
-            f"{said}: PEFT's prefixes of a T5 are in the decoder's self-attention alone, and have "
-            "no gate: prefix(encoder=False, cross=False, place='left') is written"
+            f"{said}: PEFT's prefixes of a T5 are only in the decoder's self-attention, and have "
+            "no gate; only prefix(encoder=False, cross=False, place='left') can be exported"
         )
     if adapter.place != "left":
         raise InputError(
-            f"{said}: PEFT's prefixes lie to the left of the tokens, and this one lies nowhere: "
-            "prefix(place='left') is written"
+            f"{said}: PEFT's prefixes have positions to the left of the tokens, and this prefix "
+            "has no positions; only prefix(place='left') can be exported"
         )
     pairs = np.stack([np.asarray(flat[f"{own}/{leaf}"]) for leaf in ("keys", "values")], axis=1)
     theirs = np.zeros_like(pairs)
@@ -216,8 +200,8 @@ def prefix_of(
     theirs[places] = pairs
     if not np.array_equal(theirs[places], pairs):
         raise InputError(
-            f"{said}: PEFT reads one pair for layer l and for layer l + {num_layers // 2} of an "
-            "even number of layers, and these differ here: use `--format adapters`, or merge"
+            f"{said}: with an even number of layers PEFT reads one pair for layer l and for layer "
+            f"l + {num_layers // 2}, but these differ here: use `--format adapters`, or merge"
         )
     width = hosts.kernels[stack, "attention/key"][2]
     length = pairs.shape[2]
@@ -231,19 +215,19 @@ def prefix_of(
         "num_transformer_submodules": 2 if several else 1,
         "num_attention_heads": hosts.num_heads,
         "num_layers": num_layers,
-        "encoder_hidden_size": width,  # of a network, which the file does not have
+        "encoder_hidden_size": width,  # size of the network, which is not in the file
         "prefix_projection": False,
     }
     return config, {ROWS: theirs.transpose(2, 0, 1, 3, 4).reshape(length, -1)}
 
 
 def _pairs(num_layers: int, *, several: bool) -> list[int]:
-    """The pair of keys and values that each layer reads."""
+    """Return the index of the pair of keys and values that each layer reads."""
     return [2 * layer % num_layers if several else layer for layer in range(num_layers)]
 
 
 def _stack(hosts: Hosts, *, where: object) -> tuple[str, int]:
-    """The stack that has the prefixes, and its layers."""
+    """Return the stack that has the prefixes, and its number of layers."""
     if hosts.model_type.startswith("deberta"):
         raise InputError(f"{where}: PEFT has no prefixes for {hosts.model_type}")
     stack = "decoder" if ("decoder", "attention/key") in hosts.kernels else "encoder"
@@ -255,14 +239,7 @@ PROMPT_KIND = "PROMPT_TUNING"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptFile:
-    """A directory of PEFT that holds a prompt.
-
-    Attributes:
-      where: the file of the tensor.
-      config_file: adapter_config.json.
-      config: the content of that.
-      rows: the first prompt [P, D]; float32.
-    """
+    """A PEFT directory with a prompt; `rows` is the first prompt, float32 [P, D]."""
 
     where: Path
     config_file: Path
@@ -272,21 +249,21 @@ class PromptFile:
     library: ClassVar[str] = "peft"
 
     def kept(self) -> dict[str, np.ndarray]:
-        """No tensor is of a head."""
+        """Return no tensors: a prompt directory has no head."""
         return {}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return what the directory says of a head."""
+        """Return the fields of the directory that describe a head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """A module of ours."""
+        """Convert the prompt into our adapter."""
         del norms
         check_t5(self.where, hosts)
         d_model = hosts.kernels["encoder", "attention/query"][1]
         if self.rows.shape[1] != d_model:
             raise InputError(
-                f"{self.where}: {ROWS} has {self.rows.shape[1]} columns, and the base's d_model is "
+                f"{self.where}: {ROWS} has {self.rows.shape[1]} columns, but the base's d_model is "
                 f"{d_model}"
             )
         path = f"{ADAPTERS}{name}/encoder/prompt/rows"
@@ -294,16 +271,16 @@ class PromptFile:
 
 
 def is_prompt(directory: Path) -> bool:
-    """Whether a directory of PEFT says that it holds a prompt."""
+    """Return whether a PEFT directory holds a prompt."""
     where = directory / CONFIG
     return where.is_file() and read_json(where).get("peft_type") == PROMPT_KIND
 
 
 def read_prompt(directory: Path) -> PromptFile:
-    """What a directory holds."""
+    """Read the prompt of a PEFT directory."""
     table = read_table(directory, may_be_double=True)
     if table.others:
-        raise InputError(f"{table.where}: holds {sorted(table.others)[0]}, and not {ROWS} alone")
+        raise InputError(f"{table.where}: holds {sorted(table.others)[0]}; expected only {ROWS}")
     return PromptFile(
         where=table.where,
         config_file=table.config_file,
@@ -315,12 +292,12 @@ def read_prompt(directory: Path) -> PromptFile:
 def prompt_of(
     adapter: Prompt, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The fields of adapter_config.json, and the tensor."""
+    """Return the fields of adapter_config.json, and the tensor."""
     check_t5(where, hosts)
     if adapter.init == "vocab":
         raise InputError(
-            f"checkpoint {where}: module {adapter.name!r} holds differences from rows of the table "
-            "of tokens (init='vocab'), and PEFT's prompt the rows themselves"
+            f"checkpoint {where}: adapter {adapter.name!r} holds differences from token embeddings "
+            "(init='vocab'), but PEFT's prompt holds the embeddings themselves"
         )
     rows = arrays[f"{ADAPTERS}{adapter.name}/encoder/prompt/rows"]
     layers, d_model, inner = hosts.kernels["encoder", "attention/query"]
@@ -330,7 +307,7 @@ def prompt_of(
         "num_virtual_tokens": len(rows),
         "token_dim": d_model,
         "num_transformer_submodules": 1,
-        "num_attention_heads": inner,  # which no prompt reads
+        "num_attention_heads": inner,  # not used for prompts
         "num_layers": layers,
         "prompt_tuning_init": "RANDOM",
     }
@@ -338,9 +315,9 @@ def prompt_of(
 
 
 def check_t5(where: object, hosts: Hosts) -> None:
-    """Refuses a base that is no T5, by an InputError."""
+    """Raise InputError unless the base is a T5."""
     if ("decoder", "cross_attention/query") not in hosts.kernels:
         raise InputError(
-            f"{where}: a prompt of PEFT on an encoder goes through its positions and first norm, "
-            "and one of ours stands behind them: prompts interchange for T5 alone"
+            f"{where}: PEFT adds positions and the first norm of an encoder to a prompt, and we do "
+            "not; prompts can be converted only for T5"
         )

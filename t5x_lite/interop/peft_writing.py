@@ -1,9 +1,9 @@
-"""PEFT's directories, written: the inverse of `interop.peft`.
+"""Writer of PEFT directories, the inverse of `interop.peft`.
 
-    write_peft(directory, Lora(...), arrays, hosts, norms=norms, kept={}, base="t5-v1_1-small")
+    write_peft(directory, Lora(...), arrays, hosts, norms=norms, base="t5-v1_1-small", where=step)
 
-The layers that the config names are those of the module: by short names, such as "q" and "v", where
-these mean no other layer of the model, or else by a regular expression.
+`target_modules` has short names, such as "q" and "v", if these match only the adapted layers, and
+otherwise a regular expression.
 """
 
 import json
@@ -38,12 +38,12 @@ def write_peft(
     where: object,
     scaled: bool = False,
 ) -> None:
-    """Writes adapter_config.json and adapter_model.safetensors."""
+    """Write adapter_config.json and adapter_model.safetensors."""
     if isinstance(adapter, Prompt):
         if any(path.startswith(MODEL) for path in arrays):
             raise InputError(
-                f"checkpoint {where}: an array of the base trained beside the prompt, and PEFT's "
-                "directory of a prompt has no modules_to_save"
+                f"checkpoint {where}: an array of the base was trained together with the prompt, "
+                "and PEFT's prompt directories have no modules_to_save"
             )
         said, tensors = prompt_of(adapter, arrays, hosts, where=where)
         common = {"base_model_name_or_path": base or None, "inference_mode": True}
@@ -62,8 +62,8 @@ def write_peft(
         return _write(directory, said, tensors, where=where)
     if not isinstance(adapter, Lora | Ia3):
         raise InputError(
-            f"checkpoint {where}: PEFT has no {type(adapter).__name__} as module "
-            f"{adapter.name!r}; of ours it has lora, ia3, prompt and prefix"
+            f"checkpoint {where}: PEFT has no {type(adapter).__name__} (adapter "
+            f"{adapter.name!r}); lora, ia3, prompt and prefix can be exported"
         )
     own = f"{ADAPTERS}{adapter.name}/"
     leaves: dict[Site, dict[str, np.ndarray]] = {}
@@ -73,11 +73,13 @@ def write_peft(
             leaves.setdefault((stack, "/".join(site)), {})[leaf] = array
     if EMBEDDING in adapter.sites:
         raise InputError(
-            f"checkpoint {where}: module {adapter.name!r} stands at the embeddings, where PEFT's "
-            "does not move what shares the table: merge it, or train it without this site"
+            f"checkpoint {where}: adapter {adapter.name!r} adapts the embeddings, and PEFT does "
+            "not apply such a change to the tied output layer: merge it, or train without this site"
         )
     if isinstance(adapter, Lora) and adapter.gate != "none":
-        raise InputError(f"checkpoint {where}: PEFT's LoRA has no gate, as {adapter.name!r} has")
+        raise InputError(
+            f"checkpoint {where}: PEFT's LoRA has no gate, but {adapter.name!r} has one"
+        )
     if isinstance(adapter, Lora):
         said, tensors = _lora(adapter, leaves, hosts, norms=norms)
     else:
@@ -103,7 +105,7 @@ def _write(
     *,
     where: object,
 ) -> None:
-    """Writes the two files."""
+    """Write the two files."""
     for name, array in tensors.items():
         check_finite(f"checkpoint {where}", name, array)
     (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -118,17 +120,17 @@ def _check_written(
     *,
     module: str,
 ) -> None:
-    """Refuses a module of which nothing is written, or not all."""
+    """Raise InputError if an adapter, or a part of it, has no counterpart in PEFT."""
     if not tensors:
-        raise InputError(f"{module} changes no layer: its numbers are 0 or it has no layer")
+        raise InputError(f"{module} changes no layer: its weights are all 0 or it has no layer")
     known = {(place.stack, place.site) for place in hosts.places.values()}
     known |= {(stack, HIDDEN[site]) for stack, site in known if site in HIDDEN}
     if homeless := sorted(leaves.keys() - known):
-        raise InputError(f"{module}: PEFT has no layer for what stands at {'/'.join(homeless[0])}")
+        raise InputError(f"{module}: PEFT has no layer for the site {'/'.join(homeless[0])}")
 
 
 def _task(hosts: Hosts) -> str | None:
-    """task_type, by which PEFT chooses its class; None is none for a task."""
+    """Return task_type, by which PEFT chooses its class, or None for a model without task."""
     if hosts.head is None:
         return "SEQ_2_SEQ_LM" if any(stack == "decoder" for stack, _ in hosts.kernels) else None
     return next((task for task, name in TASKS.items() if name == hosts.head.name), None)
@@ -141,7 +143,7 @@ def _lora(
     *,
     norms: Norms,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """LoRA's fields and tensors; layers that are zeros alone are no layers of the module."""
+    """Return the fields and tensors of LoRA, without layers that are all zero."""
     tensors: dict[str, np.ndarray] = {}
     chosen, table = [], lora_leaves(dora=adapter.dora)
     for written, place in hosts.places.items():
@@ -175,17 +177,14 @@ def _lora(
 def _ia3(
     leaves: Mapping[Site, Mapping[str, np.ndarray]], hosts: Hosts
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The fields and tensors of (IA)^3.
-
-    A layer whose output and whose input are scaled has two vectors here, and one there.
-    """
+    """Return the fields and tensors of (IA)^3; PEFT scales either input or output of a layer."""
     tensors: dict[str, np.ndarray] = {}
     outputs, inputs = [], []
     for written, place in hosts.places.items():
         hidden = (place.stack, HIDDEN.get(place.site, ""))
         own = (place.stack, place.site)
         if own in leaves and hidden in leaves:
-            raise InputError(f"PEFT scales what {written} reads or what it gives, and not both")
+            raise InputError(f"PEFT scales either the input or the output of {written}, not both")
         if own in leaves:
             outputs.append(written)
             tensors[f"{written}.{SCALE}"] = leaves[own]["scale"][place.layer][:, None]

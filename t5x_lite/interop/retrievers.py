@@ -1,44 +1,40 @@
-"""Retrievers beside a directory of an encoder: Condenser, BGE-M3, RetroMAE's pooler.
+"""Import and export of retrievers that store files next to an encoder's directory.
 
-Condenser's head layers beside a directory of transformers, in and out.
-
-luyug/Condenser saves a BERT or RoBERTa with its masked-LM head as transformers does, and the head's
-layers in model.pt, under the names of transformers' layers:
+Condenser. luyug/Condenser saves a BERT or RoBERTa with its masked-LM head as transformers does, and
+the layers of Condenser's head in model.pt, under transformers' names of layers:
 
     c_head.{i}.attention.self.{query,key,value}.{weight,bias}     c_head.{i}.intermediate.dense...
     c_head.{i}.attention.output.{dense,LayerNorm}...              c_head.{i}.output...
     co_target                                                     a buffer of coCondenser
 
-The buffer has the size of the batch of that run, and is not read; whatever else is in the file is
-refused by name. The file does not say which layer the head skips from. The arguments that are
-pickled beside it (args.pt, training_args.bin) are never read: unpickling runs what a file says.
-Here the layers are written as safetensors under the same names.
-
+The size of the buffer is the batch size of that run, and it is ignored; any other tensor raises an
+error that names it. The file does not store which layer the skip connection starts from. The
+pickled arguments in the same directory (args.pt, training_args.bin) are never read, because
+unpickling runs code from the file. Exports have the layers as safetensors under the same names.
 Source: luyug/Condenser modeling.py, CondenserForPretraining.save_pretrained.
 
-BGE-M3's heads beside a directory of an XLM-R, in and out.
+BGE-M3. An XLM-R has two more heads:
 
     colbert_linear.pt     weight [k, d], bias [k]       heads/multi_vector/out
     sparse_linear.pt      weight [1, d], bias [1]       heads/lexical/out
 
-Each file is the state of one linear layer, as FlagEmbedding saves it; the directory itself is that
-of sentence-transformers, with the pooling of [CLS] and vectors of length 1. A file with anything
-but these tensors is refused, and nothing in it is run (`interop.torch_files`). Exports have the
-same files; safetensors under the same names are read, too. Releases without them have newly
-initialized heads, which the log says.
+Each file is the state of one linear layer, as FlagEmbedding saves it. The directory itself is a
+sentence-transformers directory with [CLS] pooling and vectors of length 1. A file with any other
+tensor raises an error, and no code in a file is run (`interop.torch_files`). Exports have the same
+files; safetensors under the same names are read, too. If a release lacks them, the heads are newly
+initialized, and a warning is logged.
 
-FlagEmbedding reads the end token of the tokenizer as eos_token. A BERT's tokenizer names it
-sep_token only, so `flag_tokenizer` adds the name to the exported tokenizer_config.json.
+FlagEmbedding reads the end token of the tokenizer as eos_token. A BERT's tokenizer names it only
+sep_token, so `flag_tokenizer` adds the name to the exported tokenizer_config.json.
 
-The projection of RetroMAE's and Tevatron's retrievers, in: pooler.pt and pooler_config.json.
+RetroMAE and Tevatron. Their retrievers have a projection, which is only imported:
 
     pooler_config.json      input_dim d, output_dim k, tied
     pooler.pt               linear_q and linear_p, each with weight [k, d] and bias [k]
 
-It stands beside one encoder, or beside the directories of two. Vectors are products' there: of
-[CLS], and not of length 1. A tied pooler's file holds the one layer under both names, or under that
-of queries alone.
-
+The files are next to one encoder or next to the directories of two. Vectors are projected [CLS]
+states, compared by dot product and not scaled to length 1. The file of a tied pooler holds its one
+layer under both names, or only under the name for queries.
 Source: staoxiao/RetroMAE, examples/retriever/modeling.py; texttron/tevatron, modeling/dense.py.
 """
 
@@ -93,16 +89,16 @@ _LAYER = re.compile(r"c_head\.(\d+)\.")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CondenserHead(Source):
-    """The head's layers of a directory; no large array has been read.
+    """The layers of a Condenser's head in a directory; large arrays are read later.
 
     Attributes:
-      objective: what trains them.
+      objective: config of the objective that trains them.
     """
 
     objective: Condenser
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout, a view of the file."""
+        """Read one piece in our layout, as a view of the file."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
@@ -116,20 +112,20 @@ def read_condenser(
     mask_id: int,
     skip_from: int | None,
 ) -> CondenserHead | None:
-    """The head's layers beside an encoder; None where there are none."""
+    """Read the layers of a Condenser's head, or return None if a directory has none."""
     where, arrays = _read(directory, needed=skip_from is not None)
     if where is None:
         return None
     if skip_from is None:
         raise InputError(
-            f"{where}: holds the head of a Condenser, and does not say which layer it skips from: "
-            f"give --skip-from N, which is the middle in the paper, {model.num_layers // 2} of "
-            f"{model.num_layers} layers"
+            f"{where}: holds the head of a Condenser, but not the layer that its skip connection "
+            f"starts from: pass --skip-from N; the paper uses the middle, {model.num_layers // 2} "
+            f"of {model.num_layers} layers"
         )
     if head != Mlm():
         raise InputError(
-            f"{where}: the head of a Condenser without a masked language model beside it: the "
-            "directory must hold a BertForMaskedLM or a RobertaForMaskedLM"
+            f"{where}: the head of a Condenser needs a masked language model: the directory must "
+            "hold a BertForMaskedLM or a RobertaForMaskedLM"
         )
     numbers = {int(match[1]) for name in arrays if (match := _LAYER.match(name))}
     objective = Condenser(mask_id=mask_id, skip_from=skip_from, head_layers=max(1, len(numbers)))
@@ -152,27 +148,27 @@ def condenser_files(
     *,
     where: object,
 ) -> dict[str, dict[str, LazyArray]]:
-    """The tensors of files beside an exported encoder, by the name of the file."""
+    """Return the tensors of the files next to an exported encoder, by the name of the file."""
     if not isinstance(objective, Condenser) or not isinstance(model, EncoderConfig):
         return {}
     if head != Mlm():
-        _logger.info("%s: the head of the Condenser is left out, as the head mlm is", where)
+        _logger.info("%s: skipping the Condenser's head, because the mlm head is skipped", where)
         return {}
     ours = _shapes(objective, model)
     if difference := trees.difference(ours, arrays):
-        raise InputError(f"{where}: the parameters are not those of the objective: {difference}")
+        raise InputError(f"{where}: the parameters do not match the objective: {difference}")
     wanted = pieces(layer_rules(f"{PREFIX}condenser", f"c_head.{LAYER}"), ours)
     return {SAFETENSORS: lazy_tensors(wanted, arrays, where=where)}
 
 
 def _shapes(objective: Condenser, model: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """The shapes of the head's layers by path."""
+    """Return the shapes of the head's layers by path."""
     abstract = shapes(lambda rngs: objective.build(model, rngs=rngs))[1]
     return {PREFIX + path: tuple(leaf.shape) for path, leaf in trees.flatten(abstract).items()}
 
 
 def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, np.ndarray]]:
-    """The file of the head's layers and its tensors; None where there is none."""
+    """Return the file of the head's layers and its tensors, or None if the file is missing."""
     if (path := directory / SAFETENSORS).is_file():
         return path, read_safetensors(path)
     path = directory / TORCH
@@ -180,7 +176,7 @@ def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, n
         if needed:
             raise InputError(
                 f"{directory}: holds no {TORCH} and no {SAFETENSORS}, the head of a Condenser: "
-                "leave --skip-from out"
+                "remove --skip-from"
             )
         return None, {}
     try:
@@ -188,41 +184,41 @@ def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, n
     except InputError as error:
         if needed:
             raise
-        _logger.warning("not read: %s", error)
+        _logger.warning("skipped: %s", error)
         return None, {}
     if needed or any(_LAYER.match(name) for name in arrays):
         return path, arrays
-    _logger.info("not read: %s, which is no head of a Condenser", path)
+    _logger.info("skipped %s, which is not the head of a Condenser", path)
     return None, {}
 
 
 _ROLES = {"bos_token": "cls", "eos_token": "sep"}
-"""Roles of special tokens that FlagEmbedding reads under another name."""
+"""Field of tokenizer_config.json that FlagEmbedding reads -> role of that special token."""
 
 FILES = {"lexical": "sparse_linear", "multi_vector": "colbert_linear"}
-"""Names of the heads, and of their files without a suffix."""
+"""Head -> name of its file, without a suffix."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class M3Heads(Source):
-    """The heads of a directory.
+    """The heads of a BGE-M3 directory.
 
     Attributes:
-      lexical: the config of the head of terms.
-      multi_vector: the config of the head of tokens' vectors.
+      lexical: config of the head for term weights.
+      multi_vector: config of the head for token vectors.
     """
 
     lexical: Lexical
     multi_vector: MultiVector
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout, a view of its file."""
+        """Read one piece in our layout, as a view of its file."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
     def objective(self, vectors: Dense | None) -> M3:
-        """What trains the heads."""
+        """Return the objective that trains the heads."""
         own = (
             {} if vectors is None else {"pooling": vectors.pooling, "normalize": vectors.normalize}
         )
@@ -230,7 +226,7 @@ class M3Heads(Source):
 
 
 def read_m3(directory: Path, model: EncoderConfig, *, specials: tuple[int, ...]) -> M3Heads | None:
-    """The heads beside an encoder; None where there are none."""
+    """Read the heads of a BGE-M3, or return None if a directory has none."""
     places = {name: _place(directory, stem) for name, stem in FILES.items()}
     if not any(places.values()):
         return None
@@ -238,8 +234,8 @@ def read_m3(directory: Path, model: EncoderConfig, *, specials: tuple[int, ...])
     for name, path in places.items():
         if path is None:
             raise InputError(
-                f"{directory}: has no {FILES[name]}.pt, which stands beside the other head of a "
-                "BGE-M3: both are needed, or none"
+                f"{directory}: has no {FILES[name]}.pt, but the other head of a BGE-M3; a BGE-M3 "
+                "needs both"
             )
         tensors = read_safetensors(path) if path.suffix == ".safetensors" else read_torch(path)
         check_names(
@@ -269,7 +265,7 @@ def m3_files(
     *,
     where: object,
 ) -> dict[str, dict[str, LazyArray]]:
-    """The tensors of the files beside an exported encoder, by name of the file."""
+    """Return the tensors of the files next to an exported encoder, by the name of the file."""
     vectors = heads.get("multi_vector")
     if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
         return {}
@@ -304,7 +300,7 @@ def flag_tokenizer(
 
 
 def flag_embedding(heads: Mapping[str, Head], model: EncoderConfig) -> str:
-    """Return the line of Python by which FlagEmbedding loads an export; "" without the heads."""
+    """Return the line of Python that loads an export with FlagEmbedding; "" without the heads."""
     vectors = heads.get("multi_vector")
     if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
         return ""
@@ -327,7 +323,7 @@ def _dense_shapes(d_in: int, d_out: int) -> dict[str, tuple[int, ...]]:
 
 
 def _all_shapes(model: EncoderConfig, *, size: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of both heads by path."""
+    """Return the shapes of both heads by path."""
     sizes = {"lexical": 1, "multi_vector": size}
     return {
         f"{HEADS}{name}/{path}": shape
@@ -350,30 +346,30 @@ _LAYERS: dict[Role, str] = {"query": "linear_q", "passage": "linear_p"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pooler(Source):
-    """A projection, or one of queries and one of passages.
+    """A projection of all vectors, or one for queries and one for passages.
 
     Attributes:
-      head: that it belongs to.
+      head: config of the head that it belongs to.
     """
 
     head: Dense
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout."""
+        """Read one piece in our layout."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
 
 def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
-    """The pooler of a directory; None where there is none."""
+    """Read the pooler of a directory, or return None if it has none."""
     path, where = directory / POOLER, directory / _CONFIG
     if not path.is_file() and not where.is_file():
         return None
     for file in (path, where):
         if not file.is_file():
             raise InputError(
-                f"{file}: there is no such file, and the other one of a pooler is here"
+                f"{file}: there is no such file, but a pooler needs both {POOLER} and {_CONFIG}"
             )
     config = read_json(where)
     found_in, size = (_size(where, config, name) for name in ("input_dim", "output_dim"))
@@ -381,7 +377,9 @@ def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
     if not isinstance(tied, bool):
         raise InputError(f"{where}: tied must be true or false: got {tied!r}")
     if found_in != d_model:
-        raise InputError(f"{where}: input_dim is {found_in}, and the encoder's states {d_model}")
+        raise InputError(
+            f"{where}: input_dim is {found_in}, but the encoder's states have {d_model}"
+        )
     head = Dense(pooling="cls", normalize=False, projection=size, tied=tied)
     found = read_torch(path)
     kinds: dict[Role, str] = {role: _LAYERS[role] for role in get_args(Role)[: 1 if tied else 2]}
@@ -404,7 +402,7 @@ def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
 
 
 def _size(where: Path, config: Mapping[str, Any], name: str) -> int:
-    """A size that the config says."""
+    """Return a size in the config."""
     size = config.get(name)
     if not isinstance(size, int) or size < 1:
         raise InputError(f"{where}: {name} must be at least 1: got {size!r}")
@@ -412,10 +410,10 @@ def _size(where: Path, config: Mapping[str, Any], name: str) -> int:
 
 
 def _check_tied(path: Path, found: dict[str, np.ndarray]) -> None:
-    """Refuses a tied pooler whose two layers differ."""
+    """Raise InputError if the two layers of a tied pooler differ."""
     for leaf in ("weight", "bias"):
         query, passage = (found.get(f"{layer}.{leaf}") for layer in _LAYERS.values())
         if query is not None and passage is not None and not is_same(query, passage):
             raise InputError(
-                f"{path}: {_CONFIG} says tied, and linear_q.{leaf} and linear_p.{leaf} differ"
+                f"{path}: {_CONFIG} says tied, but linear_q.{leaf} and linear_p.{leaf} differ"
             )

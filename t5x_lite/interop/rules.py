@@ -1,14 +1,14 @@
-"""Tables of rules: which tensor of another code base is which of our arrays.
+"""Rule tables that map the tensors of another code base to our arrays.
 
-Ours: nested dicts whose layers are stacked on axis 0, kernels [in, out], relative bias tables
-[buckets, heads]. A rule names one of our arrays and the tensors that it is made of:
+Our parameters are nested dicts, with layers stacked on axis 0. Kernels are [in, out] and
+relative bias tables [buckets, heads]. A rule names one of our arrays and its source tensors:
 
     Rule("encoder/layers/mlp/wo/kernel",
          "encoder.block.{layer}.layer.1.DenseReluDense.wo.weight", transpose=True)
 
-With our shape [2, 24, 16] this rule stands for two pieces, each a tensor [16, 24] that is
-transposed into one layer. `pieces` writes a whole table out and refuses one that does not name each
-of our arrays once; the `check_` functions refuse what a user's file holds instead.
+If our shape is [2, 24, 16], this rule expands to two pieces. Each is a tensor [16, 24] that is
+transposed into one layer. `pieces` expands a whole table and raises ValueError unless it names each
+of our arrays once. The `check_` functions raise InputError for wrong tensors in a user's file.
 """
 
 import dataclasses
@@ -26,16 +26,16 @@ from t5x_lite.core.trees import LazyArray
 
 LAYER = "{layer}"
 _CHUNK = 1 << 22
-"""Elements that are looked at together when an array is searched for NaN."""
+"""Elements per block when an array is searched for NaN."""
 
 
 def value_of(array: np.ndarray | LazyArray) -> np.ndarray:
-    """An array, made now if it is lazy."""
+    """Return an array; a lazy one is read now."""
     return array.read() if isinstance(array, LazyArray) else array
 
 
 def is_same(a: np.ndarray | LazyArray, b: np.ndarray | LazyArray) -> bool:
-    """Whether two tensors are equal; row by row, as they may be large."""
+    """Return whether two tensors are equal; compare blocks of rows to save memory."""
     if tuple(a.shape) != tuple(b.shape) or a.dtype != b.dtype:
         return False
     first, second = value_of(a), value_of(b)
@@ -49,16 +49,16 @@ def is_same(a: np.ndarray | LazyArray, b: np.ndarray | LazyArray) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One of our arrays and what it is called elsewhere.
+    """One of our arrays and its name in another code base.
 
     Attributes:
       ours: our path, such as "encoder/layers/mlp/wo/kernel".
       theirs: their name; with "{layer}" it names one tensor for each index of our axis 0.
-      transpose: whether the last two axes are the other way round there.
-      stack_axis: of a single tensor that holds all layers, the axis that they are on; our axis 0.
-      shape: their shape of one layer, where it is another division of the same elements (heads and
-        head size apart, say); None where it follows from ours.
-      aliases: other names under which a file may hold the same tensor, instead or as well.
+      transpose: True if their last two axes are swapped.
+      stack_axis: axis of the layers in a single tensor that holds all layers; our axis 0.
+      shape: their shape of one layer, if the same elements are divided differently (for example
+        into heads and head size); None if it follows from our shape.
+      aliases: other names that a file may use for the same tensor, instead or in addition.
     """
 
     ours: str
@@ -70,21 +70,23 @@ class Rule:
 
     def __post_init__(self) -> None:
         if LAYER in self.theirs and self.stack_axis is not None:
-            raise ValueError(f"{self.theirs}: layers are in the name or on an axis, and not both")
+            raise ValueError(
+                f"{self.theirs}: layers are either in the name or on an axis, not both"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One tensor of theirs and the place that it takes in ours.
+    """One tensor of another code base and its position in our array.
 
     Attributes:
-      path: our array.
-      layer: index of our axis 0; None where the tensor is the whole array.
-      name: their tensor.
-      aliases: its other names.
-      shape: the shape that it must have there.
-      target: the shape of what it fills in ours: a layer, or the whole array.
-      rule: what it comes from.
+      path: path of our array.
+      layer: index on our axis 0; None if the tensor is the whole array.
+      name: their name.
+      aliases: their other names.
+      shape: required shape of their tensor.
+      target: shape in our layout, of one layer or of the whole array.
+      rule: rule that the piece comes from.
     """
 
     path: str
@@ -96,7 +98,7 @@ class Piece:
     rule: Rule
 
     def to_ours(self, tensor: np.ndarray) -> np.ndarray:
-        """Their tensor in our layout: a view of it where NumPy can make one."""
+        """Return their tensor in our layout, as a view if NumPy can make one."""
         stack_axis = self.rule.stack_axis
         if stack_axis is not None:
             tensor = np.moveaxis(tensor, stack_axis, 0)
@@ -105,7 +107,7 @@ class Piece:
         return tensor.reshape(self.target)
 
     def to_theirs(self, array: np.ndarray) -> np.ndarray:
-        """The inverse of `to_ours`, for what `of` takes from our array."""
+        """Return our part, as `of` selects it, in their layout; the inverse of `to_ours`."""
         if self.rule.stack_axis is None:
             return self._layout(array.reshape(_swapped(self.shape, self.rule.transpose)))
         rest = _without(self.shape, self.rule.stack_axis)
@@ -114,7 +116,7 @@ class Piece:
         return np.moveaxis(self._layout(stacked), 0, self.rule.stack_axis)
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """The part of our array that this piece is."""
+        """Select this piece from our array."""
         return array if self.layer is None else array[self.layer]
 
     def _layout(self, array: np.ndarray) -> np.ndarray:
@@ -122,14 +124,14 @@ class Piece:
 
 
 def check_layers(where: object, counts: Mapping[str, int], tensors: Mapping[str, Any]) -> None:
-    """Refuses more layers than there are tensors, before all their names are written out."""
+    """Raise InputError if there are more layers than tensors, before the table is expanded."""
     for name, count in counts.items():
         if count > len(tensors):
-            raise InputError(f"{where}: {name} is {count}, and the weights are {len(tensors)}")
+            raise InputError(f"{where}: {name} is {count}, but the file has {len(tensors)} tensors")
 
 
 def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:
-    """All tensors of a table, in its order."""
+    """Expand a table into pieces, in the order of the table."""
     rules = list(table)
     paths = [rule.ours for rule in rules]
     twice = sorted({path for path in paths if paths.count(path) > 1})
@@ -144,7 +146,7 @@ def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list
 
 
 def _written_out(rule: Rule, shape: tuple[int, ...]) -> list[Piece]:
-    """The pieces of one rule."""
+    """Expand one rule into its pieces."""
     if LAYER not in rule.theirs:
         theirs = _their_shape(rule, shape)
         return [Piece(rule.ours, None, rule.theirs, rule.aliases, theirs, shape, rule)]
@@ -180,7 +182,7 @@ def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
 def lazy_tensors(
     wanted: Iterable[Piece], arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """The other code base's tensors by name, each made of our array when it is read."""
+    """Return the other code base's tensors by name; each is computed from our array when read."""
 
     @functools.lru_cache(maxsize=1)
     def array(path: str) -> np.ndarray:
@@ -202,7 +204,7 @@ def lazy_tensors(
 def check_names(
     where: object, wanted: Iterable[Piece], found: Iterable[str], *, ignored: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Refuses a file that lacks tensors or holds others."""
+    """Return the name in the file of each piece; raise InputError for missing or extra tensors."""
     there = set(found)
     names: dict[str, str] = {}
     known: set[str] = set()
@@ -220,14 +222,13 @@ def check_names(
     }
     if missing or unexpected:
         raise InputError(
-            f"{where}: the tensors are not those of its config: "
-            f"{trees.difference(missing, unexpected)}"
+            f"{where}: the tensors do not match its config: {trees.difference(missing, unexpected)}"
         )
     return names
 
 
 def check_shape(where: object, piece: Piece, shape: Sequence[int]) -> None:
-    """Refuses a tensor of another shape."""
+    """Raise InputError if a tensor has the wrong shape."""
     if tuple(shape) != piece.shape:
         raise InputError(
             f"{where}: {piece.name} has shape {tuple(shape)}, and its config says {piece.shape}"
@@ -235,8 +236,8 @@ def check_shape(where: object, piece: Piece, shape: Sequence[int]) -> None:
 
 
 def check_finite(where: object, name: str, tensor: np.ndarray) -> None:
-    """Refuses weights that are not numbers; integers pass."""
-    flat = np.ravel(tensor, order="K")  # without a copy of a transposed one
+    """Raise InputError if weights are NaN or infinite; integers always pass."""
+    flat = np.ravel(tensor, order="K")  # does not copy a transposed tensor
     bad = sum(
         int(np.count_nonzero(~np.isfinite(flat[start : start + _CHUNK])))
         for start in range(0, flat.size, _CHUNK)
@@ -249,13 +250,13 @@ def check_finite(where: object, name: str, tensor: np.ndarray) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Arrays of ours that are read from tensors of theirs, one by one.
+    """Our arrays, each read from the tensors of another code base when it is needed.
 
     Attributes:
       where: their file or directory, for messages.
-      shapes: our arrays' shapes by path.
-      pieces: what our arrays are made of.
-      tensors: theirs, by the name of the piece; nothing but a dtype is asked of them here.
+      shapes: path -> shape of our array.
+      pieces: the pieces of all our arrays.
+      tensors: name of the piece -> their tensor; this class reads only its dtype.
     """
 
     where: object
@@ -264,23 +265,23 @@ class Source:
     tensors: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout, read now."""
+        """Read one piece in our layout."""
         raise TypeError(f"{type(self).__name__} does not define read")
 
     def lazy_arrays(self, prefix: str = "") -> dict[str, LazyArray]:
-        """Our arrays, each read when it is needed, by their paths behind a prefix."""
+        """Return our arrays by path with a prefix, each read when it is needed."""
         return {
             prefix + path: LazyArray(shape, self.dtype(path), functools.partial(self.array, path))
             for path, shape in self.shapes.items()
         }
 
     def dtype(self, path: str) -> np.dtype:
-        """The dtype of one of our arrays there; of layers that differ, the widest."""
+        """Return the dtype of one of our arrays in the file; the widest if layers differ."""
         dtypes = [self.tensors[piece.name].dtype for piece in self._pieces(path)]
         return np.dtype(functools.reduce(jnp.promote_types, dtypes))
 
     def array(self, path: str) -> np.ndarray:
-        """One of our arrays, read now: its size and that of one piece are held in memory."""
+        """Read one of our arrays; memory holds the array and one piece."""
         found = self._pieces(path)
         if found[0].layer is None:
             return self.read(found[0])

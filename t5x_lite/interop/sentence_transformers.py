@@ -1,26 +1,20 @@
-"""Directories of sentence-transformers, and their projection.
+"""Directories of sentence-transformers: their config files and the module Dense.
 
-A directory of an encoder as sentence-transformers has it: what stands beside the weights.
-
-    modules.json                            the encoder, the pooling and, if asked for, the norm
-    sentence_bert_config.json               tokens of a text at most
-    1_Pooling/config.json                   of which states a vector is made
-    2_Dense/                                what a pooled state is multiplied with
-    2_Normalize/config.json                 that it has length 1; nothing is in it
-    config_sentence_transformers.json       prompts, and how vectors are compared
-
-The files are read into a `Dense` head and written of one. The names are those of
-sentence-transformers 2, which all later versions read. A module that changes vectors and is not one
-of these is refused by its name.
-
-The module Dense of a sentence-transformers directory, in: what a pooled state is multiplied by.
-
-    2_Dense/config.json                       sizes, whether there is a bias, the activation
-    2_Dense/model.safetensors                 linear.weight [k, d], linear.bias [k]; or
+    modules.json                            Transformer, Pooling, optional Dense and Normalize
+    sentence_bert_config.json               maximum text length, in tokens
+    1_Pooling/config.json                   pooling of the token states to a vector
+    2_Dense/config.json                     sizes, bias or not, activation of the projection
+    2_Dense/model.safetensors               linear.weight [k, d], linear.bias [k]; or
     2_Dense/pytorch_model.bin
+    2_Normalize/config.json                 empty; the module scales vectors to length 1
+    config_sentence_transformers.json       prompts, and the similarity function
 
-It becomes the projection of a `Dense` head. If its config says that it has a bias and the file
-lacks it, the bias is 0.
+The files are read into a `Dense` head and written from one. The names are the names of
+sentence-transformers 2, which all later versions read. An unknown module would change the vectors,
+so it raises an error that names it.
+
+The module Dense becomes the projection of the `Dense` head. If its config has a bias and the file
+does not, the bias is 0.
 """
 
 import dataclasses
@@ -43,18 +37,18 @@ from t5x_lite.models.towers import Pooling
 from t5x_lite.models.vector_heads import Dense, Projected, Prompt
 
 ACTIVATIONS: dict[str, Projected] = {"Identity": "identity", "Tanh": "tanh"}
-"""Classes of torch -> the head's activation."""
+"""Name of a torch activation class -> activation of the head."""
 _FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Projection(Source):
-    """A projection that a directory holds.
+    """The projection in a directory.
 
     Attributes:
-      size: k.
-      activation: of its result.
-      bias: whether it has a bias.
+      size: output size, k.
+      activation: activation of the output.
+      bias: True if the projection has a bias.
     """
 
     size: int
@@ -62,23 +56,23 @@ class Projection(Source):
     bias: bool = True
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout."""
+        """Read one piece in our layout."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
 
 def read_projection(directory: Path, *, d_model: int) -> Projection:
-    """The projection of a directory 2_Dense."""
+    """Read the projection of a directory 2_Dense."""
     where = directory / "config.json"
     if not where.is_file():
-        raise InputError(f"{where}: there is no such file, and it says what is projected")
+        raise InputError(f"{where}: no such file, and it must describe the projection")
     config = read_json(where)
     name = str(config.get("activation_function", "")).rpartition(".")[2]
     if name not in ACTIVATIONS:
         raise InputError(
-            f"{where}: the activation {name or 'none'} is not supported: {', '.join(ACTIVATIONS)} "
-            "are"
+            f"{where}: the activation {name or 'none'} is not supported, only "
+            f"{', '.join(ACTIVATIONS)}"
         )
     path = next((directory / file for file in _FILES if (directory / file).is_file()), None)
     if path is None:
@@ -88,13 +82,13 @@ def read_projection(directory: Path, *, d_model: int) -> Projection:
     if weight is None or len(weight.shape) != 2 or weight.shape[1] != d_model:
         shape = None if weight is None else tuple(weight.shape)
         raise InputError(
-            f"{path}: linear.weight has shape {shape}, and the encoder's states have {d_model}"
+            f"{path}: linear.weight has shape {shape}, but the encoder's states have size {d_model}"
         )
     size = int(weight.shape[0])
     tensors = {"linear.weight": np.asarray(weight)}
     has_bias = config.get("bias", "linear.bias" in found) is not False
     if not has_bias and "linear.bias" in found:
-        raise InputError(f"{path}: holds linear.bias, and bias in {where} is false")
+        raise InputError(f"{path}: holds linear.bias, but {where} has bias false")
     if has_bias:
         tensors["linear.bias"] = np.asarray(found.get("linear.bias", np.zeros(size, np.float32)))
     if has_bias and tensors["linear.bias"].shape != (size,):
@@ -118,7 +112,7 @@ def read_projection(directory: Path, *, d_model: int) -> Projection:
 
 
 PROJECTION = "2_Dense"
-"""The directory of a projection."""
+"""Directory of a projection."""
 _MODULES = "sentence_transformers.models."
 _KINDS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 _NAMES: dict[Pooling, str] = {"cls": "cls_token", "mean": "mean_tokens"}
@@ -135,7 +129,7 @@ _LENGTHS = tuple(
 
 
 def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | None:
-    """How a directory makes vectors of texts; None where it has no modules.json."""
+    """Return the `Dense` head of a directory, or None if it has no modules.json."""
     if not (directory / _LIST).is_file():
         return None
     modules = _modules(directory)
@@ -144,17 +138,17 @@ def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | No
         if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
             raise InputError(
                 f"{directory / _LIST}: the module {kind} is not supported, only Transformer, "
-                "Pooling, Dense and Normalize: its vectors would be others"
+                "Pooling, Dense and Normalize; without it the vectors would differ"
             )
     rest = [["Dense"] * dense + ["Normalize"] * norm for dense in (0, 1) for norm in (0, 1)]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in rest:
         raise InputError(
-            f"{directory / _LIST}: the modules must be Transformer, Pooling and, at the end, "
-            f"perhaps Dense and Normalize; got {', '.join(kinds) or 'none'}"
+            f"{directory / _LIST}: the modules must be Transformer, Pooling and optionally Dense "
+            f"and Normalize, in this order; got {', '.join(kinds) or 'none'}"
         )
     if modules[0][1] not in ("", "."):
         raise InputError(
-            f"{directory / _LIST}: the encoder is in {modules[0][1]}; move its files beside "
+            f"{directory / _LIST}: the encoder is in {modules[0][1]}; move its files next to "
             f"{_LIST}, and set its path to ''"
         )
     prompts, default = _prompts(directory)
@@ -178,7 +172,7 @@ def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | No
 
 
 def projection_of(directory: Path, *, d_model: int) -> Projection | None:
-    """The projection of a directory; None where its modules.json has none."""
+    """Return the projection of a directory, or None if its modules.json has none."""
     if not (directory / _LIST).is_file():
         return None
     place = next((path for kind, path in _modules(directory) if kind == "Dense"), None)
@@ -186,7 +180,7 @@ def projection_of(directory: Path, *, d_model: int) -> Projection | None:
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
-    """Kind and path of each module."""
+    """Return kind and path of each module."""
     path = directory / _LIST
     try:
         content = plain_json(path.read_bytes())
@@ -205,7 +199,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 def _pooling(path: Path, *, d_model: int, prompts: tuple[Prompt, ...]) -> Pooling:
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file, and it says how states are pooled")
+        raise InputError(f"{path}: no such file, and it must describe the pooling")
     config = read_json(path)
     modes = {
         name.removeprefix(_MODE) for name, on in config.items() if name.startswith(_MODE) and on
@@ -220,14 +214,14 @@ def _pooling(path: Path, *, d_model: int, prompts: tuple[Prompt, ...]) -> Poolin
         )
     size = config.get("word_embedding_dimension", config.get("embedding_dimension", d_model))
     if size != d_model:
-        raise InputError(f"{path}: its states have {size!r} numbers, and the encoder's {d_model}")
+        raise InputError(f"{path}: its states have size {size!r}, but the encoder's have {d_model}")
     if prompts and config.get("include_prompt", True) is not True:
         raise InputError(f"{path}: include_prompt false is not supported")
     return kinds[modes.pop()]
 
 
 def _longest(directory: Path, *, lowers: bool) -> int | None:
-    """Tokens of a text at most; None where neither a module nor the tokenizer says it."""
+    """Return the maximum text length in tokens, or None if no file of the directory sets it."""
     path = next((directory / name for name in _LENGTHS if (directory / name).is_file()), None)
     if path is not None:
         config = read_json(path)
@@ -244,11 +238,11 @@ def _longest(directory: Path, *, lowers: bool) -> int | None:
     said = read_json(tokenizer).get("model_max_length") if tokenizer.is_file() else None
     if isinstance(said, bool) or not isinstance(said, int | float):
         return None
-    return int(said) if 1 <= said < LARGEST else None  # 1e30 is the word for no limit
+    return int(said) if 1 <= said < LARGEST else None  # 1e30 means no limit
 
 
 def _prompts(directory: Path) -> tuple[tuple[Prompt, ...], str]:
-    """Prompts and the name of the default one, without those that say nothing."""
+    """Return the prompts that are not empty, and the name of the default prompt or ""."""
     path = directory / _PROMPTS
     if not path.is_file():
         return (), ""
@@ -258,13 +252,13 @@ def _prompts(directory: Path) -> tuple[tuple[Prompt, ...], str]:
     if not all(isinstance(text, str) for text in texts) or not isinstance(default, str):
         raise InputError(f"{path}: prompts must be an object of texts, got {str(prompts)[:60]!r}")
     if default and default not in prompts:
-        raise InputError(f"{path}: default_prompt_name {default!r} is none of the prompts")
+        raise InputError(f"{path}: no prompt is named {default!r} (default_prompt_name)")
     found = tuple(Prompt(name=name, text=text) for name, text in sorted(prompts.items()) if text)
     return found, default if prompts.get(default) else ""
 
 
 def sentence_files(head: Dense, *, d_model: int, max_length: int) -> dict[str, bytes]:
-    """The files, by their paths in the directory."""
+    """Return the contents of the config files by their paths in the directory."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     if head.projection is not None:
         modules.append((PROJECTION, "Dense"))

@@ -1,18 +1,17 @@
-"""composable-sft: sparse differences, in and out.
-
-Files of composable-sft: sparse differences of a model of Hugging Face.
+"""Import and export of sparse deltas of composable-sft.
 
     pytorch_diff.bin    {"diffs": {name: {"size", "index_steps", "values"}}, "abs": {name: tensor}}
 
-A place is one number, in which the FIRST axis runs fastest; places are sorted, and each is stored
-less the one before it. Theirs are tensors of one layer, [out, in]; ours are stacked, [N, in, out].
-`abs` has whole tensors: the head's. Their reader adds up the steps as int32 numbers, so a tensor of
-2^31 entries or more is not written. Source: cambridgeltl/composable-sft, src/sft/sft.py.
+`diffs` holds changed entries of the tensors of a Hugging Face model. The index of an entry is one
+number, counted with the FIRST axis fastest. Indices are sorted, and each is stored as its
+difference from the one before. Their tensors are of one layer, [out, in]; ours are stacked, [N, in,
+out].
+`abs` holds the whole tensors of the head. Their reader sums the index steps in int32, so tensors of
+2^31 entries or more cannot be exported. Source: cambridgeltl/composable-sft, src/sft/sft.py.
 
-`t5x-lite import sft` and `export adapter --format sft`: composable-sft's files, in and out.
-
-An imported directory is a step directory that holds a `sparse` module, and names its base, as
-`interop.adapter_checkpoints` writes one. What is exported is any delta whose parts are sparse sums.
+`t5x-lite import sft` writes a checkpoint directory with a `sparse` adapter and the name of its
+base, as `interop.adapter_checkpoints` does. `t5x-lite export adapter --format sft` exports every
+delta whose parts are all sparse sums.
 """
 
 import dataclasses
@@ -73,7 +72,7 @@ _PREFIXES = ("bert.", "roberta.", "deberta.", "electra.", "transformer.")
 def table_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None, where: object
 ) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
-    """Our shapes by path in a learner, and the tensors that they are made of."""
+    """Return our arrays' shapes by path in a learner, and the tensors they consist of."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         kind = str(family.from_model(config, head, model_type)["model_type"])
@@ -86,13 +85,13 @@ def table_of(
 def read_sft(
     directory: Path, shapes: Mapping[str, tuple[int, ...]], table: Sequence[Piece]
 ) -> tuple[dict[str, Sparse], dict[str, np.ndarray]]:
-    """The differences of a directory, and what it has of the head."""
+    """Read the sparse changes of a directory, and its tensors of the head."""
     where = directory / FILE
     if not where.is_file():
-        raise InputError(f"{directory} has no {FILE}, as composable-sft writes it")
+        raise InputError(f"{directory} has no {FILE}, the file that composable-sft writes")
     content = read_tree(where, longest_pickle=_LONGEST_PICKLE)
     if not isinstance(content, dict) or not isinstance(content.get(_DIFFS), dict):
-        raise InputError(f"{where}: it has no {_DIFFS}, and is no file of composable-sft")
+        raise InputError(f"{where}: has no {_DIFFS}, so composable-sft did not write it")
     placed: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     by_name = _by_name(table)
     for name, one in content[_DIFFS].items():
@@ -120,30 +119,30 @@ def _heads(
     by_name: Mapping[str, Piece],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, np.ndarray]:
-    """The head's arrays, which must be whole."""
+    """Return the arrays of the head, which must be complete."""
     arrays: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
         piece = _piece(where, name, by_name)
         path = _ours(piece)
         if not path.startswith(HEADS) or piece.layer is not None:
             raise InputError(
-                f"{where}: {name} of {_WHOLE} is a whole tensor of the model, and the head's alone "
-                "are read"
+                f"{where}: {name} of {_WHOLE} is a whole tensor of the model; only whole tensors "
+                "of the head are supported"
             )
         if tuple(tensor.shape) != piece.shape:
             raise InputError(
-                f"{where}: {name} has shape {tuple(tensor.shape)}, and the base's is {piece.shape}"
+                f"{where}: {name} has shape {tuple(tensor.shape)}, but the base has {piece.shape}"
             )
         check_finite(where, name, tensor)
         arrays[path] = piece.to_ours(tensor).astype(np.float32)
     heads = {path for path in shapes if path.startswith(HEADS)}
     if arrays and (missing := sorted(heads - arrays.keys())):
-        raise InputError(f"{where}: it has a part of the head, and lacks {missing[0]}")
+        raise InputError(f"{where}: the head is incomplete, it lacks {missing[0]}")
     return arrays
 
 
 def _by_name(table: Sequence[Piece]) -> dict[str, Piece]:
-    """The pieces by all names that a file may have, with a model's prefix and without."""
+    """Return the pieces by all names that a file may use, with and without a model's prefix."""
     names: dict[str, Piece] = {}
     for piece in table:
         for name in (piece.name, *piece.aliases):
@@ -155,33 +154,33 @@ def _by_name(table: Sequence[Piece]) -> dict[str, Piece]:
 
 def _piece(where: Path, name: str, by_name: Mapping[str, Piece]) -> Piece:
     parts = name.split(".")
-    for start in range(len(parts)):  # whatever stands before the model's own names
+    for start in range(len(parts)):  # skip any prefix before the model's own names
         if (body := ".".join(parts[start:])) in by_name:
             return by_name[body]
     raise InputError(f"{where}: the base has no tensor {name}{did_you_mean(name, by_name)}")
 
 
 def _ours(piece: Piece) -> str:
-    """The path of a piece's array in a learner."""
+    """Return the path of a piece's array in a learner."""
     return piece.path if piece.path.startswith((MODEL, HEADS)) else MODEL + piece.path
 
 
 def _decoded(where: Path, name: str, one: Any, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-    """Flat places of a tensor, in C order, and values."""
+    """Return the flat indices of a tensor's changed entries, in C order, and their values."""
     try:
         size, steps, values = tuple(one["size"]), one["index_steps"], one["values"]
         numbers = np.asarray(steps, np.int64)
         values = np.asarray(values, np.float32)
         if numbers.ndim != 1 or numbers.shape != values.shape:
-            raise ValueError(f"{numbers.shape} places and {values.shape} values")
+            raise ValueError(f"{numbers.shape} indices and {values.shape} values")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{where}: {name} is damaged ({error})") from error
     if size != piece.shape:
-        raise InputError(f"{where}: {name} has shape {size}, and the base's is {piece.shape}")
+        raise InputError(f"{where}: {name} has shape {size}, but the base has {piece.shape}")
     places = np.cumsum(numbers)
     wrong = (numbers[1:] <= 0).any() or (places < 0).any() or (places >= math.prod(size)).any()
     if wrong:
-        raise InputError(f"{where}: {name} has places that are no sorted places of {size}")
+        raise InputError(f"{where}: the indices of {name} are not sorted or not within {size}")
     check_finite(where, name, values)
     axes = np.unravel_index(places, size, order="F")
     return np.ravel_multi_index(axes, size), values
@@ -193,10 +192,10 @@ def write_sft(
     heads: Mapping[str, np.ndarray],
     table: Sequence[Piece],
 ) -> None:
-    """Writes pytorch_diff.bin into a directory."""
+    """Write pytorch_diff.bin into a directory."""
     ours = {_ours(piece) for piece in table}
     if missing := sorted({*parts, *heads} - ours):
-        raise InputError(f"transformers has no tensor for {missing[0]}, so the file has none")
+        raise InputError(f"transformers has no tensor for {missing[0]}, so it cannot be exported")
     storages: list[bytes] = []
     diffs: list[tuple[str, bytes]] = []
     for path, part in parts.items():
@@ -206,7 +205,9 @@ def write_sft(
         for piece in (each for each in table if _ours(each) == path):
             theirs = piece.to_theirs(piece.of(order.reshape(shape)))
             if theirs.size >= _MOST:
-                raise InputError(f"{piece.name} has {theirs.size} entries: the file has no such")
+                raise InputError(
+                    f"{piece.name} has {theirs.size} entries; the format allows {_MOST - 1}"
+                )
             flat = theirs.reshape(-1, order="F")
             places = np.flatnonzero(flat >= 0)
             if places.size:
@@ -224,7 +225,7 @@ def write_sft(
 def _encoded(
     size: tuple[int, ...], places: np.ndarray, values: np.ndarray, storages: list[bytes]
 ) -> bytes:
-    """One tensor's size, steps and values."""
+    """Pickle one tensor's size, index steps and values."""
     steps = np.diff(places, prepend=0)
     listed = b"](" + b"".join(map(writing.number, steps.tolist())) + b"e"
     shape = b"ctorch\nSize\n(" + writing.numbers(size) + b"tR"
@@ -243,27 +244,27 @@ def import_sft(
     step: Step = None,
     name: str = "sft",
 ) -> Path:
-    """Imports a sparse difference that composable-sft saved."""
+    """Import a sparse delta of composable-sft."""
     where = Path(find_step(local_path(base, what="base"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
     experiment = read_experiment(where, files)
     if experiment.adapters.modules:
         raise InputError(
-            f"checkpoint {where} has modules itself: merge them by `t5x-lite merge` and give what "
-            "that writes"
+            f"checkpoint {where} has adapters itself: merge them with `t5x-lite merge` and pass "
+            "the result"
         )
     refuse_views(where, views_of(experiment.model, experiment.objective))
     if experiment.objective.more_towers():
         raise InputError(
-            f"checkpoint {where} has two towers, and {source} changes one encoder; give a base "
+            f"checkpoint {where} has two towers, but {source} changes one encoder; pass a base "
             "with one encoder"
         )
     head = head_for_export(experiment, where=where)
     shapes, table = table_of(experiment.model, head, model_type=model_type_of(files), where=where)
     parts, heads = read_sft(local_path(source, what="directory"), shapes, table)
     if not parts:
-        raise InputError(f"{source}: it changes no tensor of the model")
+        raise InputError(f"{source}: changes no tensor of the model")
     sizes = {path.removeprefix(_MODEL): len(part.indices) for path, part in parts.items()}
     total = sum(int(np.prod(shape)) for path, shape in shapes.items() if path.startswith(_MODEL))
     adapter = SparseTuning(
@@ -298,28 +299,28 @@ def import_sft(
 def export_sft(
     checkpoint: str | Path, destination: str | Path, *, step: Step = None, head: bool = True
 ) -> Path:
-    """Exports a sparse delta as composable-sft's SFT.apply reads it.
+    """Export a sparse delta in the format that composable-sft's SFT.apply reads.
 
-    It goes on the model that `t5x-lite export hf` writes of its base.
+    Apply it to the model that `t5x-lite export hf` writes from the base.
     """
     opened = open_delta(checkpoint, step=step)
     delta, where = opened.delta, opened.directory
     if any(path.startswith(TOWERS) for path in delta.parts):
         raise InputError(
-            f"checkpoint {where} has two towers, and a file of sft changes one encoder; "
+            f"checkpoint {where} has two towers, but an sft file changes one encoder; "
             "`t5x-lite export hf` writes both merged"
         )
     sparse: dict[str, Sparse] = {}
     for path, part in delta.parts.items():
         if not isinstance(part, Sparse):
             raise InputError(
-                f"{where}: {path} is changed by a {type(part).__name__} part, and the file has "
-                "sparse sums: `t5x-lite compose 'sparsify(a, density=0.005)'` makes such, or "
-                "`t5x-lite export hf` writes the merged model"
+                f"{where}: the change of {path} is a {type(part).__name__}, and an sft file holds "
+                "only sparse sums: make one with `t5x-lite compose 'sparsify(a, density=0.005)'`, "
+                "or write the merged model with `t5x-lite export hf`"
             )
         sparse[path] = part
     if delta.config:
-        raise InputError(f"{where}: the module {delta.config[0].name} is no sparse sum")
+        raise InputError(f"{where}: the adapter {delta.config[0].name} is not a sparse sum")
     files = {**checkpointing.step_files(opened.base()[0]), **opened.files}
     experiment = read_experiment(where, files)
     own = head_for_export(experiment, where=where)

@@ -1,12 +1,10 @@
-"""t5x checkpoints: names, layouts, sizes and files.
-
-t5x checkpoints: names, layouts and sizes of google-research/t5x and flaxformer.
+"""Import of checkpoints of google-research/t5x and flaxformer.
 
     checkpoint = read_t5x("t5_1_1_small/checkpoint_1000000")
     checkpoint.config                        T5Config(d_model=512, ...), from the arrays' shapes
     checkpoint.array("lm_head/kernel")       read now, in our layout
 
-Where each thing is (N layers, D d_model, H heads, K d_kv, F d_ff):
+Names and layouts (N layers, D d_model, H heads, K d_kv, F d_ff):
 
     examples/t5, flaxformer                        encoder/layers_0/mlp/wo/kernel    [F, D]
     examples/scalable_t5, its layers scanned       encoder/layers/mlp/wo/kernel      [F, N, D]
@@ -16,23 +14,23 @@ Where each thing is (N layers, D d_model, H heads, K d_kv, F d_ff):
     relative bias, one for a stack                 encoder/relpos_bias/rel_embedding [H, buckets]
     relative bias, one for a layer                 .../relpos_bias/ or .../relative_posemb/ in each
 
-The names are those of T5 1.0, 1.1 and LM-adapted, mT5, ByT5, umT5, Flan-T5 and T0. Other models of
-the code base have other tensors (LongT5's local attention, the experts of Switch), which are
-refused by name, and so are checkpoints without an encoder. No checkpoint says how it was trained:
-the dropout rate, and distances from which on the relative bias is the same, are T5's unless given.
-
-Files of t5x checkpoints: names and shapes at once, arrays one by one when they are asked for.
+T5 1.0, 1.1 and LM-adapted, mT5, ByT5, umT5, Flan-T5 and T0 have these names. Other models of the
+code base have other tensors (LongT5's local attention, the experts of Switch). They raise an error
+that names the tensors, and so do checkpoints without an encoder. A checkpoint does not store
+hyperparameters of training: the dropout rate, and the maximum distance of the relative bias, are
+T5's defaults unless given.
 
 A step is a directory checkpoint_N in one of three layouts (t5x checkpoints.py):
 
     checkpoint                        t5x's own: an index in flax's msgpack, whose leaves are arrays
-    target.encoder.layers_0.../       or TensorStore specs of the zarr folders beside it
-    state/checkpoint                  Orbax until 2024: the same, but a leaf that lies in a folder
+    target.encoder.layers_0.../       or TensorStore specs of zarr folders in the same directory
+    state/checkpoint                  Orbax until 2024: the same, but a leaf with its own folder
     state/target.encoder.../          is the string "PLACEHOLDER://target.encoder..."
     state/_METADATA, ...              Orbax since then, read by Orbax
 
-The parameters are the tree `target` of the index. What else there is (the optimizer's state, the
-position in the data) is not read. A directory may be gs://bucket/path in the first two layouts.
+Opening reads only names and shapes; arrays are read one by one. The parameters are the tree
+`target` of the index. Everything else (the optimizer's state, the position in the data) is ignored.
+A directory may be gs://bucket/path in the first two layouts.
 """
 
 import contextlib
@@ -76,10 +74,10 @@ _OCDBT = "manifest.ocdbt"
 _PLACEHOLDER = "PLACEHOLDER://"
 _STATE = "state"
 _MOST_COMPRESSED = {None: 1, "gzip": 1100, "zlib": 1100}
-"""How many times larger than its files an array can be, by what compressed it."""
+"""Compressor -> maximum ratio of an array's size to the size of its files."""
 _MOST_COMPRESSED_BY_OTHERS = 50_000
 _TENSORFLOW = b"model_checkpoint_path"
-# "optimizer" is t5x's; "_optimizer" and "params" are its train states saved as they are.
+# "optimizer" is t5x's; "_optimizer" and "params" are from train states saved directly.
 _TARGETS = (("optimizer", "target"), ("_optimizer", "target"), ("target",), ("params",))
 
 
@@ -88,11 +86,11 @@ class StoredTensor:
     """One array of a checkpoint that has not been read.
 
     Attributes:
-      shape: its shape there.
-      dtype: of what `read` gives.
-      read: reads all of it; raises InputError where its files are damaged. Its argument is the axis
-        that shall be the outermost one in memory, as `numpy.moveaxis` will want it, or None; who
-        cannot do so for free does not.
+      shape: shape in the checkpoint.
+      dtype: dtype of the array that `read` returns.
+      read: function that reads the array; raises InputError if its files are damaged. Its argument
+        is the axis that should be outermost in memory, for a later `numpy.moveaxis`, or None. It is
+        a hint, which is ignored if it has a cost.
     """
 
     shape: tuple[int, ...]
@@ -101,7 +99,7 @@ class StoredTensor:
 
 
 def find_checkpoint(source: str | Path, *, step: int | None = None) -> str:
-    """The directory checkpoint_N that is meant."""
+    """Return the directory checkpoint_N of a step, by default the last."""
     text = str(source).rstrip("/")
     if text.startswith("gs://"):
         return text if step is None else f"{text}/checkpoint_{step}"
@@ -120,11 +118,11 @@ def find_checkpoint(source: str | Path, *, step: int | None = None) -> str:
 
 
 def read_target(directory: str) -> dict[str, StoredTensor]:
-    """The parameters of a step by path, such as "encoder/layers_0/mlp/wo/kernel"."""
+    """Return the parameters of a step by path, such as "encoder/layers_0/mlp/wo/kernel"."""
     for folder in (directory, f"{directory}/{_STATE}"):
         store = _open_store(folder)
         index = _content(store, INDEX, folder)
-        # Orbax's database of all arrays in one is not the folders that the index speaks of.
+        # If there is an Orbax database of all arrays, the folders in the index do not exist.
         if index is not None and _content(store, _OCDBT, folder) is None:
             return _indexed(folder, index)
         if _content(store, _METADATA, folder) is not None:
@@ -136,7 +134,7 @@ def read_target(directory: str) -> dict[str, StoredTensor]:
 
 
 def _kvstore(directory: str) -> dict[str, Any]:
-    """TensorStore's spec of a directory."""
+    """Return TensorStore's spec of a directory."""
     bucket = re.fullmatch(r"gs://([^/]+)/?(.*)", directory)
     if bucket:
         return {"driver": "gcs", "bucket": bucket[1], "path": f"{bucket[2]}/"}
@@ -149,7 +147,7 @@ def _open_store(directory: str) -> ts.KvStore:
 
 
 def _content(store: ts.KvStore, name: str, where: str) -> bytes | None:
-    """A file's content; None where there is no such file."""
+    """Return a file's content, or None if it does not exist."""
     with _reading(f"{where}/{name}"):
         found = store.read(name).result()
     return found.value if found.state == "value" else None
@@ -157,7 +155,7 @@ def _content(store: ts.KvStore, name: str, where: str) -> bytes | None:
 
 @contextlib.contextmanager
 def _reading(where: str) -> Iterator[None]:
-    """Makes an InputError that says where of whatever fails inside."""
+    """Convert every exception in the block into an InputError with the location."""
     try:
         yield
     except InputError:
@@ -168,7 +166,7 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def _target(where: str, contents: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """The tree of parameters in the tree of an index, and the keys that lead to it."""
+    """Return the keys that lead to the tree of parameters in an index, and the tree."""
     for keys in _TARGETS:
         found = contents
         for key in keys:
@@ -178,7 +176,7 @@ def _target(where: str, contents: Any) -> tuple[tuple[str, ...], Mapping[str, An
     raise InputError(f"t5x checkpoint {where}: holds no parameters, which are its tree 'target'")
 
 
-# t5x's own layout, and Orbax's old one
+# t5x's own layout, and Orbax's old layout
 
 
 def _indexed(directory: str, index: bytes) -> dict[str, StoredTensor]:
@@ -193,7 +191,7 @@ def _indexed(directory: str, index: bytes) -> dict[str, StoredTensor]:
     if isinstance(contents, Mapping) and contents.get("version") == 1:
         raise InputError(f"t5x checkpoint {where}: is of version 1; t5x reads 2 and later")
     leaves = dict(_leaves(_target(where, contents)[1]))
-    # All are opened together: each waits for a small file, from a bucket perhaps.
+    # All are opened in parallel, because each waits for a small file, possibly in a bucket.
     opened = {}
     for path, leaf in leaves.items():
         if not isinstance(leaf, np.ndarray):
@@ -216,11 +214,11 @@ def _indexed(directory: str, index: bytes) -> dict[str, StoredTensor]:
 
 
 def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
-    """Refuses a shape for which the array's files are too small: it would be allocated first."""
+    """Raise ValueError if an array's files are too small for its shape, before allocating it."""
     spec: Any = stored.spec().to_json()
     metadata = spec.get("metadata", {})
     compressor = (metadata.get("compressor") or {}).get("id")
-    if "codecs" in metadata:  # zarr3 has several, one in another
+    if "codecs" in metadata:  # zarr3 chains several codecs
         compressor = "codecs"
     chunk = [length or 1 for length in stored.chunk_layout.read_chunk.shape or ()]
     size = max(math.prod(stored.shape), math.prod(chunk)) * dtype.itemsize
@@ -231,12 +229,12 @@ def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
 
 
 def _check_size(size: int, files: int | None, most: int) -> None:
-    """Refuses an array of more bytes than its files, if they are of this machine, can hold."""
+    """Raise ValueError if an array is larger than its local files or the memory can hold."""
     if files is not None and size > files * most:
-        raise ValueError(f"its shape makes {size} bytes, and its files have {files}")
+        raise ValueError(f"its shape needs {size} bytes, but its files have {files}")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
-        raise ValueError(f"its shape makes {size} bytes, and this machine's memory has {memory}")
+        raise ValueError(f"its shape needs {size} bytes, but this machine's memory has {memory}")
 
 
 def _bytes_below(directory: str) -> int:
@@ -253,7 +251,7 @@ def _read_zarr(
 ) -> np.ndarray:
     axis = outermost or 0
     with _reading(where):
-        # A scanned kernel of XXL is 4 GB: it is put in order while it is read, not copied after.
+        # A scanned kernel of XXL has 4 GB: it is transposed while reading, not copied afterwards.
         moved = stored[ts.d[axis].transpose[0]] if stored.rank else stored
         array = moved.read().result().view(dtype)
     return np.moveaxis(array, 0, axis) if stored.rank else array
@@ -264,7 +262,7 @@ def _is_spec(leaf: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Paths and leaves: arrays, specs and placeholders. Nothing at all (None) is no leaf."""
+    """Yield paths and leaves: arrays, specs and placeholders; None is skipped."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and not _is_spec(value):
@@ -276,15 +274,17 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, Any]:
-    """What opens the folder that a leaf names, which lies beside the index wherever that is."""
+    """Return the spec of a leaf's zarr folder, which is always in the directory of the index."""
     if _is_spec(leaf):
-        # TensorStore before 0.1.14 wrote the path beside the kvstore.
+        # TensorStore before 0.1.14 wrote the path outside the kvstore.
         store = leaf["kvstore"] if isinstance(leaf["kvstore"], Mapping) else {}
         driver, folder = leaf["driver"], store.get("path", leaf.get("path", ""))
     elif isinstance(leaf, str) and leaf.startswith(_PLACEHOLDER):
         driver, folder = "zarr", leaf.removeprefix(_PLACEHOLDER)
     else:
-        raise InputError(f"t5x checkpoint {where}: {path} is neither an array nor a place of one")
+        raise InputError(
+            f"t5x checkpoint {where}: {path} is neither an array nor the location of one"
+        )
     name = str(folder).rstrip("/").rpartition("/")[2]
     if driver not in ("zarr", "zarr3") or name in ("", ".", ".."):
         raise InputError(
@@ -294,7 +294,7 @@ def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, An
     return {
         "driver": driver,
         "kvstore": {**store, "path": f"{store['path']}{name}/"},
-        # A chunk that is not there would be read as zeros; t5x writes those of zeros as well.
+        # A missing chunk would be read as zeros; t5x also writes the chunks that are all zero.
         "fill_missing_data_reads": False,
     }
 
@@ -310,7 +310,7 @@ def _orbax(directory: str) -> dict[str, StoredTensor]:
         contents = handler.metadata(path).tree
     keys, tree = _target(directory, contents)
     tensors = dict(_orbax_tensors(handler, path, tree, keys))
-    # Of a database of all arrays, no one knows which bytes are whose.
+    # In a database of all arrays, the bytes cannot be assigned to one array.
     files = None if directory.startswith("gs://") else _bytes_below(directory)
     for name, tensor in tensors.items():
         with _reading(f"{directory}: {name}"):
@@ -375,30 +375,30 @@ _ATTENTIONS = {
     },
 }
 _SCAN_AXIS = 1
-"""T5Config.param_scan_axis of scalable_t5, and what flaxformer's T5 uses."""
+"""Layer axis of scanned arrays, T5Config.param_scan_axis of scalable_t5 and flaxformer's T5."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5XCheckpoint(Source):
-    """A checkpoint whose names and shapes are those of its config; no array has been read.
+    """A checkpoint with names and shapes that match its config; arrays are read later.
 
     Attributes:
-      config: the model that the shapes make.
-      step: the N of its directory checkpoint_N; None of another name.
+      config: model config that follows from the shapes.
+      step: N of its directory checkpoint_N, or None if the directory has another name.
     """
 
     config: T5Config
     step: int | None = None
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout, read now."""
+        """Read one piece in our layout."""
         ours = piece.to_ours(self.tensors[piece.name].read(piece.rule.stack_axis))
         check_finite(self.where, piece.name, ours)
         return ours
 
 
 def read_t5x(source: str | Path, *, step: int | None = None, **fields: Any) -> T5XCheckpoint:
-    """Reads what a t5x checkpoint holds, but no large array."""
+    """Read the names and shapes of a t5x checkpoint; large arrays are read later."""
     directory = find_checkpoint(source, step=step)
     where = f"t5x checkpoint {directory}"
     tensors = read_target(directory)
@@ -430,15 +430,15 @@ def read_t5x(source: str | Path, *, step: int | None = None, **fields: Any) -> T
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stack:
-    """How an encoder or a decoder is laid out there.
+    """Layout of an encoder or a decoder in a checkpoint.
 
     Attributes:
       name: "encoder" or "decoder".
-      layer: what a layer's names begin with; with "{layer}" where each has names of its own.
-      axis: of all layers in one tensor; None where they are apart.
-      num_layers: how many there are.
-      joined: whether heads and their size are one axis of the attention's kernels.
-      bias: the relative bias's name.
+      layer: prefix of a layer's names; it contains "{layer}" if each layer has its own tensors.
+      axis: layer axis of tensors that hold all layers, or None for one tensor per layer.
+      num_layers: number of layers.
+      joined: True if attention kernels have one axis for both heads and head size.
+      bias: name of the relative bias.
     """
 
     name: str
@@ -450,12 +450,12 @@ class Stack:
 
     @property
     def bias_per_layer(self) -> bool:
-        """Whether each layer has a relative bias of its own."""
+        """True if each layer has its own relative bias."""
         return self.bias.startswith(f"{self.layer}/")
 
 
 def table(config: T5Config, stacks: Sequence[Stack]) -> list[Rule]:
-    """The rules for a model in a layout."""
+    """Return the rules for a model in a layout."""
     rules = [Rule("token_embedding/table", _EMBEDDING)]
     for stack in stacks:
         rules += _stack_rules(config, stack)
@@ -491,7 +491,7 @@ def _stack_rules(config: T5Config, stack: Stack) -> list[Rule]:
 
 
 def _find_stack(where: str, name: str, tensors: Mapping[str, StoredTensor]) -> Stack:
-    """How a stack is laid out, by the names that there are."""
+    """Return the layout of a stack, from the names of its tensors."""
     first_norm = next(iter(_NORMS[name].values()))
     matches = (re.match(rf"{name}/layers_(\d+)/", path) for path in tensors)
     numbers = sorted({int(match[1]) for match in matches if match})
@@ -504,8 +504,9 @@ def _find_stack(where: str, name: str, tensors: Mapping[str, StoredTensor]) -> S
         found = [prefix for prefix in scanned if f"{prefix}/{first_norm}/scale" in tensors]
         if not found:
             raise InputError(
-                f"{where}: holds no layers of a T5's {name}, such as {name}/layers_0/mlp; an "
-                f"encoder-decoder is read, and this holds {', '.join(sorted(tensors)[:3])}, ..."
+                f"{where}: holds no layers of a T5's {name}, such as {name}/layers_0/mlp; only an "
+                f"encoder-decoder is supported, but this holds {', '.join(sorted(tensors)[:3])}, "
+                "..."
             )
         layer, axis = found[0], _SCAN_AXIS
         num_layers = _shape(where, tensors, f"{layer}/{first_norm}/scale")[axis]
@@ -526,11 +527,11 @@ def _find_stack(where: str, name: str, tensors: Mapping[str, StoredTensor]) -> S
 def _sizes(
     where: str, stacks: Sequence[Stack], tensors: Mapping[str, StoredTensor]
 ) -> dict[str, Any]:
-    """The fields of T5Config that the shapes say."""
+    """Return the fields of T5Config that follow from the shapes."""
     encoder, decoder = stacks
     if encoder.bias_per_layer != decoder.bias_per_layer:
         raise InputError(
-            f"{where}: relative biases are per layer in one stack and not in the other: "
+            f"{where}: only one of the stacks has a relative bias per layer: "
             f"{encoder.bias} and {decoder.bias}"
         )
     axis = encoder.axis
@@ -567,12 +568,12 @@ def _shape(
     ranks: Sequence[int] = (2,),
     axis: int | None = None,
 ) -> tuple[int, ...]:
-    """The shape of a tensor, or of its first layer: by name, or on the axis, which is left out."""
+    """Return the shape of one layer of a tensor, without the layer axis if it has one."""
     name = name.replace(LAYER, "0")
     if name not in tensors:
         raise InputError(f"{where}: {name} is missing")
     shape = tensors[name].shape
     rest = shape if axis is None else (*shape[:axis], *shape[axis + 1 :])
     if len(rest) not in ranks or len(shape) - len(rest) != (axis is not None):
-        raise InputError(f"{where}: {name} has shape {shape}, which is none of a T5's")
+        raise InputError(f"{where}: {name} has shape {shape}, which does not fit a T5")
     return rest

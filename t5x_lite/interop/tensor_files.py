@@ -1,23 +1,21 @@
-"""Files of tensors as memory maps: safetensors, PyTorch's, and Flax's msgpack.
-
-Files of tensors in a Hugging Face directory, as views of the files in memory maps.
+"""Files of tensors, read as memory maps: safetensors, PyTorch's and Flax's msgpack.
 
     tensors = read_tensors(Path("t5-v1_1-small"))
-    tensors.arrays["shared.weight"].shape         -> (32128, 512); nothing was read yet
+    tensors.arrays["shared.weight"].shape         -> (32128, 512); no weights have been read yet
 
-Of the formats that transformers writes, the first that is there is taken: safetensors, PyTorch's
-zip archives, flax's msgpack; each as one file or as shards with an index. What PyTorch wrote before
-1.6 is not read, and passed over where the weights are there in another format. Names and shapes
-are PyTorch's in all of them: Flax's kernels are given transposed.
+A Hugging Face directory may hold several formats. `read_tensors` takes the first of safetensors,
+PyTorch's zip archives and Flax's msgpack, each as one file or as shards with an index. Files that
+PyTorch before 1.6 wrote are not supported, and skipped if another format exists. All formats give
+PyTorch's names and shapes: Flax's kernels are transposed.
 
 A safetensors file is eight bytes of length (little endian), a JSON header {name: {"dtype", "shape",
 "data_offsets"}} and the tensors. Source: huggingface.co/docs/safetensors.
 
-Flax's msgpack files as views of the file, where flax.serialization would copy every array.
-
-A file is a tree of maps whose leaves are arrays: an extension of type 1, itself the msgpack of
-(shape, dtype's name, bytes). Arrays above a gigabyte are cut: {"__msgpack_chunked_array__": True,
-"shape": {"0": ...}, "chunks": {"0": ...}}. Sources: msgpack's spec.md; flax/serialization.py.
+Flax's msgpack files are read as views of the file; flax.serialization would copy every array. A
+file is a tree of maps whose leaves are arrays. An array is an extension of type 1, itself the
+msgpack of (shape, dtype's name, bytes). Arrays above a gigabyte are split into chunks:
+{"__msgpack_chunked_array__": True, "shape": {"0": ...}, "chunks": {"0": ...}}. Sources: msgpack's
+spec.md; flax/serialization.py.
 """
 
 import dataclasses
@@ -40,7 +38,7 @@ _CHUNKED = "__msgpack_chunked_array__"
 _NDARRAY = 1
 _MOST_AXES = 32
 _DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
-# First byte -> bytes of the number that follows.
+# First byte -> size in bytes of the number that follows.
 _UNSIGNED = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 _SIGNED = {0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
 _STRINGS = {0xD9: 1, 0xDA: 2, 0xDB: 4}
@@ -50,12 +48,12 @@ _MAPS = {0xDE: 2, 0xDF: 4}
 _EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
 _FIXED_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _MOST_VALUES = 1 << 20
-"""Names, shapes and arrays of a file; T5 XXL's has some thousands."""
+"""Maximum number of values in a file (names, shapes and arrays); T5 XXL has some thousands."""
 _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
 def read_msgpack(path: Path) -> dict[str, np.ndarray | LazyArray]:
-    """Views of the arrays of a flax_model.msgpack, by their keys joined with "."."""
+    """Return views of the arrays of a flax_model.msgpack, by their keys joined with "."."""
     try:
         data = np.memmap(path, np.uint8, mode="r")
         tree = _Reader(data, 0, data.size).value()
@@ -69,7 +67,7 @@ def read_msgpack(path: Path) -> dict[str, np.ndarray | LazyArray]:
 
 
 class _Reader:
-    """Reads msgpack from memory; binaries and arrays are views of it."""
+    """Reader of msgpack from memory; binaries and arrays are views."""
 
     def __init__(self, data: np.ndarray, position: int, end: int):
         self._data = data
@@ -78,7 +76,7 @@ class _Reader:
         self._values = 0
 
     def value(self) -> Any:
-        """The next value."""
+        """Read the next value."""
         self._values += 1
         if self._values > _MOST_VALUES:
             raise ValueError(f"it holds more than {_MOST_VALUES} values")
@@ -109,7 +107,7 @@ class _Reader:
             return self._extension(self._number(_EXTENSIONS[code]))
         if code in _FIXED_EXTENSIONS:
             return self._extension(_FIXED_EXTENSIONS[code])
-        raise ValueError(f"no array, but msgpack's type 0x{code:02x}")
+        raise ValueError(f"expected an array, found msgpack's type 0x{code:02x}")
 
     def _bytes(self, length: int) -> np.ndarray:
         begin, self._position = self._position, self._position + length
@@ -129,7 +127,7 @@ class _Reader:
     def _extension(self, length: int) -> np.ndarray:
         kind = self._number(1)
         if kind != _NDARRAY:
-            raise ValueError(f"no array, but an extension of type {kind}")
+            raise ValueError(f"expected an array, found an extension of type {kind}")
         begin = self._position
         self._bytes(length)
         shape, name, buffer = _Reader(self._data, begin, self._position).value()
@@ -156,19 +154,19 @@ def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, np.ndarray
 
 
 def _joined(chunked: dict[str, Any]) -> LazyArray:
-    """An array that was cut, put together when it is read."""
+    """Return a chunked array, concatenated when it is read."""
     shape = [chunked["shape"][str(i)] for i in range(len(chunked["shape"]))]
     chunks = [chunked["chunks"][str(i)].reshape(-1) for i in range(len(chunked["chunks"]))]
     dtypes = {chunk.dtype for chunk in chunks}
     whole = _is_shape(shape) and sum(chunk.size for chunk in chunks) == math.prod(shape)
     if not whole or len(dtypes) != 1:
-        raise ValueError(f"the chunks of an array {tuple(shape)} do not make it up")
+        raise ValueError(f"the chunks do not add up to an array {tuple(shape)}")
     [dtype] = dtypes
     return LazyArray(tuple(shape), dtype, lambda: np.concatenate(chunks).reshape(shape))
 
 
 def _is_shape(shape: Any) -> bool:
-    """Whether a value can be the shape of an array."""
+    """Return whether a value can be the shape of an array."""
     few = isinstance(shape, list) and len(shape) <= _MOST_AXES
     return few and all(type(size) is int and 0 <= size < 1 << 63 for size in shape)
 
@@ -188,7 +186,7 @@ DTYPES: Mapping[str, np.dtype] = {
 }
 _METADATA = "__metadata__"
 _LONGEST_HEADER = 100_000_000
-"""Bytes, as in the safetensors library."""
+"""Maximum header length in bytes, as in the safetensors library."""
 _SHARD_BYTES = 5 * 10**9
 
 Arrays = Mapping[str, np.ndarray | trees_LazyArray]
@@ -196,11 +194,11 @@ Arrays = Mapping[str, np.ndarray | trees_LazyArray]
 
 @dataclasses.dataclass(frozen=True)
 class Tensors:
-    """What a directory's files hold.
+    """The tensors of a directory.
 
     Attributes:
       where: the file, or the index of the shards.
-      arrays: views by name, under PyTorch's names and with its shapes.
+      arrays: PyTorch's name -> view, with PyTorch's shape.
     """
 
     where: Path
@@ -208,7 +206,7 @@ class Tensors:
 
 
 def read_tensors(directory: Path) -> Tensors:
-    """The tensors of a Hugging Face directory."""
+    """Read the tensors of a Hugging Face directory."""
     formats: Sequence[tuple[str, Callable[[Path], Arrays]]] = (
         (SAFETENSORS, read_safetensors),
         ("pytorch_model.bin", read_torch),
@@ -224,13 +222,13 @@ def read_tensors(directory: Path) -> Tensors:
         elif index.is_file():
             return Tensors(index, _read_shards(index, read))
     if legacy is not None:
-        return Tensors(legacy, read_torch(legacy))  # which says what to do
+        return Tensors(legacy, read_torch(legacy))  # raises an error with the remedy
     names = ", ".join(name for name, _ in formats)
-    raise InputError(f"{directory}: holds no weights that are read here: none of {names}")
+    raise InputError(f"{directory}: holds no weights in a supported format: none of {names}")
 
 
 def _read_shards(index: Path, read: Callable[[Path], Arrays]) -> Arrays:
-    """The tensors of the files that an index names."""
+    """Read the tensors of all files in an index."""
     try:
         files = plain_json(index.read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(files.values()))
@@ -240,18 +238,18 @@ def _read_shards(index: Path, read: Callable[[Path], Arrays]) -> Arrays:
     beside = {path.name for path in index.parent.iterdir() if path.is_file()}
     for shard in shards:
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise InputError(f"{index}: {shard!r} is not the name of a file beside it")
+            raise InputError(f"{index}: {shard!r} is not the name of a file in its directory")
         if shard not in beside:
             raise InputError(f"{index}: the shard {shard} is missing")
         found = read(index.parent / shard)
         if twice := sorted(arrays.keys() & found.keys()):
-            raise InputError(f"{index}: {twice[0]} is in {shard} and in a shard before it")
+            raise InputError(f"{index}: {twice[0]} is in {shard} and in an earlier shard")
         arrays.update(found)
     return arrays
 
 
 def _read_flax(path: Path) -> Arrays:
-    """Flax's tensors under PyTorch's names."""
+    """Read Flax's tensors under PyTorch's names."""
     arrays: dict[str, np.ndarray | trees_LazyArray] = {}
     for name, array in read_msgpack(path).items():
         head, _, last = name.rpartition(".")
@@ -269,12 +267,12 @@ def _transposed(array: np.ndarray | trees_LazyArray) -> np.ndarray | trees_LazyA
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """Views of a safetensors file's tensors."""
+    """Return views of a safetensors file's tensors."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
         if size < 8 or start > size:
-            raise InputError(f"{path}: truncated: it has {size} bytes, and its header ends later")
+            raise InputError(f"{path}: truncated: it has {size} bytes, but its header ends later")
         if start > _LONGEST_HEADER:
             raise InputError(f"{path}: not a safetensors file (its header has {start - 8} bytes)")
         try:
@@ -290,11 +288,11 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     for name, (dtype, shape, begin, end) in found.items():
         if start + end > size:
             raise InputError(
-                f"{path}: truncated: {name} ends at byte {start + end}, and the file at {size}"
+                f"{path}: truncated: {name} ends at byte {start + end}, but the file at {size}"
             )
         try:
             arrays[name] = data[start + begin : start + end].view(dtype).reshape(shape)
-        except (ValueError, OverflowError) as error:  # more axes, or longer, than NumPy's
+        except (ValueError, OverflowError) as error:  # more axes or elements than NumPy allows
             raise InputError(
                 f"{path}: not a safetensors file ({name}: {_reason(error)})"
             ) from error
@@ -302,14 +300,14 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _entry(entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
-    """dtype, shape, begin and end of one tensor."""
+    """Return dtype, shape, begin and end of one tensor."""
     if entry["dtype"] not in DTYPES:
-        raise ValueError(f"dtype {entry['dtype']} is not read")
+        raise ValueError(f"dtype {entry['dtype']} is not supported")
     dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
     begin, end = entry["data_offsets"]
     whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
     if not whole or end - begin != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"shape {shape} does not take bytes {begin} to {end}")
+        raise ValueError(f"shape {shape} does not need bytes {begin} to {end}")
     return dtype, shape, begin, end
 
 
@@ -318,9 +316,9 @@ def _reason(error: Exception) -> str:
 
 
 def write_safetensors(path: Path, arrays: Mapping[str, trees_LazyArray]) -> None:
-    """Writes a safetensors file, one tensor in memory at a time.
+    """Write a safetensors file, with one tensor in memory at a time.
 
-    The file has its name once it is whole. So `arrays` may be views of the file that it replaces.
+    The file gets its name when it is complete, so `arrays` may be views of a file that it replaces.
     """
     codes = {dtype: code for code, dtype in DTYPES.items()}
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}
@@ -347,7 +345,7 @@ def write_safetensors(path: Path, arrays: Mapping[str, trees_LazyArray]) -> None
 def write_tensors(
     directory: Path, arrays: Mapping[str, trees_LazyArray], *, shard_bytes: int = _SHARD_BYTES
 ) -> None:
-    """Writes model.safetensors, or shards and their index where it would be too large."""
+    """Write model.safetensors, or shards and their index if it would exceed `shard_bytes`."""
     shards: list[dict[str, trees_LazyArray]] = [{}]
     for name, array in arrays.items():
         used = sum(other.nbytes for other in shards[-1].values())

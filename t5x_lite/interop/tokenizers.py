@@ -1,30 +1,31 @@
-"""Tokenizers of Hugging Face's directories, in and out.
+"""Import and export of tokenizers in Hugging Face's directories.
 
-Vocabularies of Hugging Face directories, in and out.
+T5 family:
 
     spiece.model                    SentencePiece's own file
-    tokenizer.json                  reads text where there is one; without spiece.model, its pieces
-                                    and normaliser make a SentencePiece model again
-    tokenizer_class ByT5Tokenizer   no file: bytes, with sentinels above them
+    tokenizer.json                  takes priority for reading text; if spiece.model is missing, its
+                                    pieces and normalizer are converted to a SentencePiece model
+    tokenizer_class ByT5Tokenizer   no file: bytes, followed by sentinels
 
-The sentinels `<extra_id_N>` are, as in seqio, not in the model but appended (`extra_ids`), except
-where it holds them (mT5). Tokens that users added come from tokenizer_config.json,
+As in seqio, the sentinels `<extra_id_N>` are not in the model but appended (`extra_ids`), unless
+the model holds them (mT5). Tokens that users added come from tokenizer_config.json,
 added_tokens.json, special_tokens_map.json and tokenizer.json (`data.vocabularies.added_tokens`).
-Files without a tokenizer.json are read as transformers 4.57's Python tokenizers read them. On the
-way out spiece.model, tokenizer_config.json, added_tokens.json and the tokenizer.json that was read
-are written, from which AutoTokenizer makes a tokenizer with the same ids.
+Files without a tokenizer.json are read as transformers 4.57's Python tokenizers read them. An
+export writes spiece.model, tokenizer_config.json, added_tokens.json and the imported
+tokenizer.json; AutoTokenizer makes a tokenizer with the same ids from them.
 
-Tokenizers of Hugging Face's encoders, in and out.
+Encoders:
 
-    tokenizer.json       all that there is to know; what transformers 5 writes
-    vocab.txt            WordPiece: BERT and ELECTRA
-    spm.model            SentencePiece: DeBERTa v2 and v3, whose releases have no tokenizer.json
+    tokenizer.json             complete; written by transformers 5
+    vocab.txt                  WordPiece: BERT and ELECTRA
+    spm.model                  SentencePiece: DeBERTa v2 and v3, whose releases lack tokenizer.json
     sentencepiece.bpe.model    SentencePiece: XLM-RoBERTa
     vocab.json, merges.txt     byte-level BPE: RoBERTa
 
-All of a release's tokenizer files are kept as they are, for the way out. What was trained here is
-written in the first two forms, with the names of the special pieces in tokenizer_config.json; a
-tokenizer.json that adds none of them to a text is made to add [CLS] and [SEP].
+An import keeps all tokenizer files of a release unchanged for the export. A vocabulary that was
+trained here is exported as tokenizer.json or vocab.txt, with the names of the special tokens in
+tokenizer_config.json. If its tokenizer.json adds no special tokens to a text, the export makes it
+add [CLS] and [SEP].
 """
 
 import base64
@@ -80,14 +81,14 @@ def read_tokenizer(
     sentinels: Layout,
     scratch: Path,
 ) -> Vocabulary:
-    """The vocabulary of a Hugging Face directory."""
+    """Read the vocabulary of a T5 directory."""
     path = directory / _TOKENIZER_CONFIG
     said = Stated.of(directory)
     settings = said.config
     stated = _extra_ids(settings, default=0)
-    if not 0 <= stated <= vocab_size:  # they would be made first
+    if not 0 <= stated <= vocab_size:  # checked before that many sentinels are created
         raise InputError(
-            f"{path}: extra_ids is {stated}, and the model's embedding has {vocab_size} rows"
+            f"{path}: extra_ids is {stated}, but the model's embedding has {vocab_size} rows"
         )
     _check_roles(said)
     model = next((directory / name for name in (SPIECE, "sentencepiece.model")
@@ -110,13 +111,13 @@ def read_tokenizer(
     if vocabulary.size > vocab_size:
         raise InputError(
             f"{directory}: the tokenizer has {vocabulary.size} tokens ({vocabulary.extra_ids} of "
-            f"them sentinels), and the model's embedding {vocab_size}"
+            f"them sentinels), but the model's embedding has {vocab_size} rows"
         )
     return vocabulary
 
 
 def _bytes(said: Stated, sentinels: Layout, *, vocab_size: int) -> Bytes:
-    """The byte vocabulary of a ByT5Tokenizer."""
+    """Return the byte vocabulary of a ByT5Tokenizer."""
     extra_ids = _extra_ids(said.config, default=_DEFAULT_EXTRA_IDS["bytes"])
     ids = {name: i for i, name in enumerate(_SPECIAL.values())}
     ids |= {f"<extra_id_{i}>": NUM_PLAIN + i for i in range(extra_ids)}
@@ -128,7 +129,7 @@ def _bytes(said: Stated, sentinels: Layout, *, vocab_size: int) -> Bytes:
 def _sentencepiece(
     model: Path, said: Stated, sentinels: Layout, *, fast: Path, vocab_size: int
 ) -> SentencePiece:
-    """The vocabulary of a SentencePiece model and of what lies next to it."""
+    """Return the vocabulary of a SentencePiece model and the other tokenizer files."""
     own = SentencePiece(model, extra_ids=0, layout=sentinels)
     if own.num_sentinels:
         extra_ids, base = 0, own
@@ -142,7 +143,7 @@ def _sentencepiece(
     if fast.is_file():
         content = fast.read_bytes()
         loaded = load_tokenizer(content, where=fast)
-        if loaded.pre_tokenizer is None:  # of pieces alone: not what transformers writes
+        if loaded.pre_tokenizer is None:  # only pieces: transformers did not write it
             content = b""
     options: dict[str, Any] = {}
     if content:
@@ -162,7 +163,7 @@ def _sentencepiece(
             for entry in json.loads(loaded.to_str())["added_tokens"]
         )
         options["fast"] = loaded.to_str().encode()
-        if own.num_sentinels:  # of mT5, whose sentinels are pieces
+        if own.num_sentinels:  # mT5, which has sentinels among its pieces
             ids |= {name[1:]: i for name, i in ids.items() if _EXTRA_ID.fullmatch(name)}
     else:
         known = {*_SPECIAL.values(), *(f"<extra_id_{i}>" for i in range(extra_ids))}
@@ -178,7 +179,7 @@ def _sentencepiece(
 
 
 def _json_tokens(fast: Path) -> list[AddedToken]:
-    """The added tokens of a tokenizer.json."""
+    """Return the added tokens of a tokenizer.json."""
     entries = read_json(fast).get("added_tokens")
     return [
         as_added(entry, where=fast, number=entry.get("id", "missing"))
@@ -202,17 +203,17 @@ def _check_pieces(loaded: Any, pieces: list[str], *, fast: Path, spiece: Path) -
 
 
 def _check_ending(loaded: Any, *, where: Path) -> None:
-    """Raise InputError if a tokenizer.json puts other tokens around a text than EOS at its end."""
+    """Raise InputError if a tokenizer.json adds any special token but EOS at the end of a text."""
     around = loaded.encode("", add_special_tokens=True).ids
     if around not in ([EOS_ID], []):
         raise InputError(
-            f"{where}: its post_processor puts the tokens {around} around a text, and a T5 reads "
+            f"{where}: its post_processor adds the tokens {around} to a text, but a T5 needs "
             f"[{EOS_ID}] at its end; not supported"
         )
 
 
 def _check_roles(said: Stated) -> None:
-    """Raise InputError if padding, EOS or the unknown token are others than T5's."""
+    """Raise InputError if padding, EOS or the unknown token differ from T5's."""
     for name, content in _SPECIAL.items():
         found = said.role(name.removesuffix("_token"))
         if found not in (None, content):
@@ -222,14 +223,14 @@ def _check_roles(said: Stated) -> None:
 def _check_ids(
     tokens: Iterable[AddedToken], ids: Mapping[str, int], *, where: object, vocab_size: int
 ) -> None:
-    """Raise InputError for an added token outside the embedding, or a special one at another id."""
+    """Raise InputError if an added token is outside the embedding, or a special id is wrong."""
     fixed = {*_SPECIAL.values(), *(name for name in ids if _EXTRA_ID.fullmatch(name))}
     for token in tokens:
         number = token.id
         if number is None or not 0 <= number < vocab_size:
             raise InputError(
-                f"{where}: the added token {token.content!r} has the id {number}, and the model's "
-                f"embedding {vocab_size} rows"
+                f"{where}: the added token {token.content!r} has the id {number}, but the model's "
+                f"embedding has {vocab_size} rows"
             )
         if token.content in fixed and ids[token.content] != number:
             raise InputError(
@@ -239,7 +240,7 @@ def _check_ids(
 
 
 def _extra_ids(settings: Mapping[str, Any], *, default: int) -> int:
-    """The number of sentinels that a tokenizer_config.json states."""
+    """Return the number of sentinels in tokenizer_config.json."""
     named = _named_sentinels(settings)
     stated = settings.get("extra_ids")
     if named:
@@ -248,7 +249,7 @@ def _extra_ids(settings: Mapping[str, Any], *, default: int) -> int:
 
 
 def _named_sentinels(settings: Mapping[str, Any]) -> int:
-    """How many sentinels it lists among its special tokens."""
+    """Return the number of sentinels in the lists of special tokens."""
     listed: set[str] = set()
     for name in ("additional_special_tokens", "extra_special_tokens"):
         tokens = settings.get(name)
@@ -259,13 +260,13 @@ def _named_sentinels(settings: Mapping[str, Any]) -> int:
 
 
 def _content(token: Any) -> str | None:
-    """The text of a token, which is written as such or as {"content": text, ...}."""
+    """Return the text of a token, which is stored as a string or as {"content": text, ...}."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 
 
 def _from_tokenizer_json(path: Path) -> bytes:
-    """A SentencePiece model with the pieces, scores and normaliser of a tokenizer.json."""
+    """Return a SentencePiece model with the pieces, scores and normalizer of a tokenizer.json."""
     from sentencepiece import sentencepiece_model_pb2
 
     model_pb2: Any = sentencepiece_model_pb2
@@ -275,7 +276,7 @@ def _from_tokenizer_json(path: Path) -> bytes:
             raise ValueError(f"its model is {content['model']['type']}")
         vocab = [(str(piece), float(score)) for piece, score in content["model"]["vocab"]]
         for piece, _ in vocab:
-            piece.encode()  # half of a surrogate pair is no text
+            piece.encode()  # half a surrogate pair raises ValueError
         charsmap = _charsmap(content.get("normalizer"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
@@ -298,7 +299,7 @@ def _from_tokenizer_json(path: Path) -> bytes:
 
 
 def _charsmap(normalizer: Any) -> bytes:
-    """The table of a normaliser that is SentencePiece's, or of one that does nothing."""
+    """Return the table of SentencePiece's normalizer, or b"" for no normalizer."""
     if normalizer is None:
         return b""
     steps = normalizer.get("normalizers", [normalizer])
@@ -309,18 +310,18 @@ def _charsmap(normalizer: Any) -> bytes:
         elif not _is_spacing(step):
             others.append((step["type"], len(tables)))
     table = base64.b64decode(tables[0]) if len(tables) == 1 else b""
-    # SentencePiece's own table composes, too.
+    # SentencePiece's own table composes characters (NFC), too.
     if others and not (others == [("NFC", 0)] and composes(table)):
         raise ValueError(f"its normalizer has a step that SentencePiece lacks, {others[0][0]}")
     if len(tables) != 1:
-        raise ValueError("its normalizer is another")
+        raise ValueError("its normalizer is not SentencePiece's")
     return table
 
 
 def _is_spacing(step: Mapping[str, Any]) -> bool:
-    """Whether a step does what a SentencePiece model does with spaces in any case.
+    """Return whether a SentencePiece model handles spaces as this step does in any case.
 
-    It strips them at both ends, makes one of several, and writes "▁" for one.
+    It strips them at both ends, merges repeated ones, and writes "▁" for one.
     """
     if step["type"] == "Strip":
         return True
@@ -334,7 +335,7 @@ def _is_spacing(step: Mapping[str, Any]) -> bool:
 
 
 def write_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
-    """Writes the files from which AutoTokenizer makes a tokenizer with the same ids."""
+    """Write the files from which AutoTokenizer makes a tokenizer with the same ids."""
     extra_ids = vocabulary.extra_ids
     if isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio":
         extra_ids = 0
@@ -355,7 +356,7 @@ def write_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
         if not vocabulary.legacy:
             settings |= {"legacy": False, "add_prefix_space": vocabulary.add_prefix_space}
     if added:
-        # All of them: transformers reads no other file for them then.
+        # With this field, transformers reads no other file for added tokens, so it needs all.
         decoder = _default_tokens(vocabulary, extra_ids) | {token.id or 0: token for token in added}
         settings["added_tokens_decoder"] = {
             str(number): {"content": token.content, **token.flags()}
@@ -371,7 +372,7 @@ def write_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
 
 
 def _default_tokens(vocabulary: Vocabulary, extra_ids: int) -> dict[int, AddedToken]:
-    """The special tokens of T5Tokenizer or ByT5Tokenizer, with their flags there, by id."""
+    """Return the special tokens of T5Tokenizer or ByT5Tokenizer by id, with the flags there."""
     is_bytes = isinstance(vocabulary, Bytes)
     common: dict[str, Any] = {"normalized": False, "special": True}
     found: dict[int, AddedToken] = {}
@@ -404,11 +405,11 @@ _FILES = (
 
 
 def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> Tokenizer:
-    """The vocabulary of a Hugging Face directory."""
+    """Read the vocabulary of an encoder's directory."""
     names = [name for name in ENCODER_FORMS if (directory / name).is_file()]
     if not names:
         raise InputError(
-            f"{directory}: holds no tokenizer that is read here, none of "
+            f"{directory}: holds no supported tokenizer, none of "
             f"{', '.join(ENCODER_FORMS)}: "
             "transformers' AutoTokenizer.from_pretrained(...).save_pretrained writes the first"
         )
@@ -416,25 +417,25 @@ def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> 
     vocabulary = ENCODER_FORMS[path.name](path)
     if path.name == TOKENIZER_NAME and _cuts_decomposed(vocabulary):
         _logger.info(
-            "%s: cuts decomposed text (NFD) unlike SentencePiece, as transformers' fast tokenizers "
-            "do; give it texts in NFC",
+            "%s: tokenizes decomposed text (NFD) unlike SentencePiece, as transformers' fast "
+            "tokenizers do; pass texts in NFC",
             path,
         )
     if vocabulary.size > vocab_size:
         raise InputError(
-            f"{directory}: the tokenizer has {vocabulary.size} tokens, and the model's embedding "
-            f"{vocab_size} rows"
+            f"{directory}: the tokenizer has {vocabulary.size} tokens, but the model's embedding "
+            f"has {vocab_size} rows"
         )
     if vocabulary.pad_id != pad_id:
         raise InputError(
-            f"{directory}: the tokenizer pads with {vocabulary.pad_id}, and the model's "
+            f"{directory}: the tokenizer pads with {vocabulary.pad_id}, but the model's "
             f"pad_token_id is {pad_id}"
         )
     return vocabulary
 
 
 def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
-    """Whether a step "Precompiled" gets letters and their marks apart, as no step composes them."""
+    """Return whether a step "Precompiled" gets decomposed letters; NFC or NFKC would prevent it."""
     normalizer = vocabulary.description()["normalizer"] or {}
     kinds = [step["type"] for step in normalizer.get("normalizers", [normalizer]) if step]
     before = itertools.takewhile(lambda kind: kind != "Precompiled", kinds)
@@ -442,7 +443,7 @@ def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
 
 
 def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
-    """The tokenizer files of a directory that the vocabulary does not have as they are."""
+    """Return the tokenizer files of a directory that the vocabulary would not write identically."""
     found = {
         name: (directory / name).read_bytes() for name in _FILES if (directory / name).is_file()
     }
@@ -453,7 +454,7 @@ def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
 def tokenizer_files(
     vocabulary: Tokenizer, kept: Mapping[str, bytes], *, max_length: int
 ) -> dict[str, bytes]:
-    """The files from which AutoTokenizer makes a tokenizer with the same ids."""
+    """Return the files from which AutoTokenizer makes a tokenizer with the same ids."""
     files = vocabulary.files()
     kept = {name: content for name, content in kept.items() if name in _FILES}
     if kept:
@@ -474,7 +475,7 @@ def tokenizer_files(
 
 
 def _with_own_tokens(content: bytes, vocabulary: Tokenizer) -> bytes:
-    """A kept tokenizer_config.json, its added tokens as in the tokenizer.json that was made."""
+    """Return a kept tokenizer_config.json with the added tokens of the vocabulary."""
     config = json.loads(content)
     if not isinstance(config, dict) or "added_tokens_decoder" not in config:
         return content
@@ -484,7 +485,7 @@ def _with_own_tokens(content: bytes, vocabulary: Tokenizer) -> bytes:
 
 
 def _template(vocabulary: Tokenizer) -> dict[str, Any]:
-    """The step of a tokenizer.json that puts [CLS] and [SEP] around a text, or a pair."""
+    """Return the post_processor of tokenizer.json that adds [CLS] and [SEP] to a text or a pair."""
     ids = {vocabulary.names["cls"]: vocabulary.cls_id, vocabulary.names["sep"]: vocabulary.sep_id}
     cls, sep = ids
 

@@ -1,22 +1,20 @@
-"""PyTorch's zip archives, read and written without PyTorch.
-
-PyTorch's zip archives, read without PyTorch and without trusting them.
-
-An archive holds a pickle and the bytes of each storage, uncompressed. A pickle is a program, and
-Python's unpickler runs whatever it names. `_unpickled` here knows the few operations that a dict of
-tensors is made of and nothing else: `torch._utils._rebuild_tensor_v2`, the types of storages, and
-OrderedDict. Tensors become tuples of numbers, which become views of the file afterwards. What is
-made stays small: the pickle has a limit, and no tensor has more elements than its storage. A tree
-that is no flat dict, such as that of `interop.sft`, may hold sizes and whole numbers of NumPy, too.
-
-Source: torch/serialization.py, torch/_utils.py, pickletools.py.
-
-PyTorch's zip archives, written without PyTorch: what torch.load and `torch_files` read.
+"""Reader and writer of PyTorch's zip archives that needs neither PyTorch nor trust in the file.
 
     write_torch(Path("pytorch_adapter.bin"), {"down.weight": array})
+    read_torch(Path("pytorch_adapter.bin"))["down.weight"]
 
-A pickle of protocol 2, as torch.save writes it, of texts, numbers, dicts and tensors. The
-functions give the bytes of one value each; tensors put their elements into a list of storages.
+Reading. An archive holds a pickle and the bytes of each storage, uncompressed. A pickle is a
+program, and Python's unpickler calls every function that it names. `_unpickled` executes only the
+few operations that build a dict of tensors: `torch._utils._rebuild_tensor_v2`, the storage types,
+and OrderedDict. A tensor becomes a tuple of numbers, and later a view of the file. Memory is
+bounded: the pickle has a maximum length, and no tensor has more elements than its storage. A nested
+tree, such as `interop.sft` reads, may also hold sizes and NumPy integers.
+
+Writing. The pickle has protocol 2, as torch.save writes it, and holds texts, numbers, dicts and
+tensors. Each function returns the bytes of one value; `tensor` also appends its elements to a list
+of storages.
+
+Source: torch/serialization.py, torch/_utils.py, pickletools.py.
 """
 
 import math
@@ -47,7 +45,7 @@ _STORAGES = {
 _ZIP = b"PK\x03\x04"
 _LOCAL_HEADER = 30
 _LONGEST_PICKLE = 2 << 20
-"""Bytes; T5 XXL's has 100 kB."""
+"""Maximum length of a pickle in bytes; T5 XXL has 100 kB."""
 _MOST_AXES = 32
 _INT64_BYTES = 8
 _MARK, _ORDERED_DICT, _REBUILD_TENSOR = object(), object(), object()
@@ -62,19 +60,19 @@ _TREE_FUNCTIONS = _FUNCTIONS | {
     "numpy.core.multiarray scalar": _SCALAR,
     "numpy._core.multiarray scalar": _SCALAR,
     "numpy dtype": _DTYPE,
-    "_codecs encode": _ENCODE,  # how pickles of protocol 2 hold bytes
+    "_codecs encode": _ENCODE,  # pickles of protocol 2 store bytes in this way
 }
 _VALUES = (
     "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
     "BINSTRING", "SHORT_BINSTRING",
 )  # fmt: skip
-"""Operations whose argument is the value."""
+"""Opcodes that have the value as their argument."""
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
 _SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class _Storage(NamedTuple):
-    """Where a tensor's elements are: a member of the archive, of a dtype, and how many."""
+    """Location of a tensor's elements: a member of the archive, its dtype and its length."""
 
     key: str
     dtype: str
@@ -82,7 +80,7 @@ class _Storage(NamedTuple):
 
 
 class _View(NamedTuple):
-    """A tensor: elements of a storage."""
+    """A tensor: a view of a storage."""
 
     storage: _Storage
     offset: int
@@ -91,7 +89,7 @@ class _View(NamedTuple):
 
 
 def _unpickled(content: bytes, *, where: Path, functions: Mapping[str, Any] = _FUNCTIONS) -> Any:
-    """What a pickle makes, if that is a tree of dicts with strings as keys, tensors and numbers."""
+    """Return the object of a pickle: a tree of dicts with string keys, of tensors and numbers."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     argument: Any
@@ -125,7 +123,7 @@ def _unpickled(content: bytes, *, where: Path, functions: Mapping[str, Any] = _F
 
 
 def _build(operation: str, stack: list[Any]) -> None:
-    """Does what puts together the values on the stack."""
+    """Apply an opcode that combines values on the stack."""
     if operation == "TUPLE":
         stack.append(tuple(_popped(stack)))
     elif operation in _SHORT_TUPLES:
@@ -136,25 +134,27 @@ def _build(operation: str, stack: list[Any]) -> None:
         items = [stack.pop(), stack.pop()][::-1] if operation == "SETITEM" else _popped(stack)
         keys, values = items[::2], items[1::2]
         _require(all(isinstance(key, str) for key in keys), "a key is not a string")
-        _require(isinstance(stack[-1], dict), "items of what is no dict")
+        _require(isinstance(stack[-1], dict), "items of an object that is not a dict")
         stack[-1].update(zip(keys, values, strict=True))
     elif operation in ("APPEND", "APPENDS"):
         values = [stack.pop()] if operation == "APPEND" else _popped(stack)
-        _require(isinstance(stack[-1], list), "entries of what is no list")
+        _require(isinstance(stack[-1], list), "entries of an object that is not a list")
         stack[-1].extend(values)
     elif operation == "BINPERSID":
         stack.append(_storage(stack.pop()))
     elif operation == "REDUCE":
         arguments = stack.pop()
         stack.append(_called(stack.pop(), arguments))
-    elif operation == "BUILD":  # the attribute _metadata of a state_dict(), which is not needed
+    elif (
+        operation == "BUILD"
+    ):  # sets the attribute _metadata of a state_dict(), which is not needed
         state = stack.pop()
         if stack[-1] is _INT64:
             _require(isinstance(state, tuple) and state[1] == "<", "a number is not little-endian")
             return
-        _require(isinstance(stack[-1], dict), "attributes of what is no dict")
+        _require(isinstance(stack[-1], dict), "attributes of an object that is not a dict")
     else:
-        raise ValueError(f"the operation {operation} is no part of a dict of tensors")
+        raise ValueError(f"the opcode {operation} does not occur in a dict of tensors")
 
 
 def _require(condition: bool, what: str) -> None:
@@ -163,7 +163,7 @@ def _require(condition: bool, what: str) -> None:
 
 
 def _popped(stack: list[Any]) -> list[Any]:
-    """The values above the last mark."""
+    """Pop the values above the last mark."""
     values = []
     while (value := stack.pop()) is not _MARK:
         values.append(value)
@@ -173,8 +173,8 @@ def _popped(stack: list[Any]) -> list[Any]:
 def _function(name: str, functions: Mapping[str, Any], *, where: Path) -> Any:
     if name not in functions:
         raise InputError(
-            f"{where}: its pickle asks for {name.replace(' ', '.')}, and only tensors are "
-            "admitted; do not load this file elsewhere unless you trust it"
+            f"{where}: its pickle calls {name.replace(' ', '.')}, and only tensors are "
+            "allowed; do not load this file elsewhere unless you trust it"
         )
     return functions[name]
 
@@ -192,48 +192,48 @@ def _storage(pid: Any) -> _Storage:
 
 
 def _called(function: Any, arguments: Any) -> Any:
-    """What the functions give."""
+    """Return the result of calling one of the allowed functions."""
     if function is _ORDERED_DICT and arguments == ():
         return {}
     if function is _SIZE:
         [sizes] = arguments
-        _require(all(type(n) is int and 0 <= n < 1 << 31 for n in sizes), "no size of a tensor")
+        _require(all(type(n) is int and 0 <= n < 1 << 31 for n in sizes), "not a tensor size")
         return tuple(sizes)
     if function is _DTYPE:
-        _require(arguments[0] == "i8", "a number of NumPy that is no int64")
+        _require(arguments[0] == "i8", "a NumPy number that is not int64")
         return _INT64
     if function is _ENCODE:
         text, encoding = arguments
-        _require(encoding == "latin1" and len(text) <= _INT64_BYTES, "bytes that are no number")
+        _require(encoding == "latin1" and len(text) <= _INT64_BYTES, "bytes that are not a number")
         return text.encode("latin1")
     if function is _SCALAR:
         dtype, content = arguments
-        _require(dtype is _INT64 and isinstance(content, bytes), "no number of NumPy")
-        _require(len(content) == _INT64_BYTES, "no number of NumPy")
+        _require(dtype is _INT64 and isinstance(content, bytes), "not a NumPy number")
+        _require(len(content) == _INT64_BYTES, "not a NumPy number")
         return int.from_bytes(content, "little", signed=True)
-    _require(function is _REBUILD_TENSOR, "a call of what is no function")
+    _require(function is _REBUILD_TENSOR, "a call of an object that is not a function")
     storage, offset, shape, strides = arguments[:4]
     _require(isinstance(storage, _Storage), "a tensor without a storage")
     numbers = (offset, *shape, *strides)
     whole = all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
     _require(len(shape) <= _MOST_AXES, "too many axes")
-    _require(whole and len(shape) == len(strides), "no tensor has such offset, shape and strides")
+    _require(whole and len(shape) == len(strides), "invalid offset, shape or strides of a tensor")
     return _View(storage, offset, tuple(shape), tuple(strides))
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file begins like the zip archives that PyTorch writes since 1.6."""
+    """Return whether a file begins like the zip archives that PyTorch writes since 1.6."""
     with open(path, "rb") as file:
         return file.read(len(_ZIP)) == _ZIP
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
-    """Views of the tensors of a pytorch_model.bin."""
+    """Return views of the tensors of a pytorch_model.bin."""
     return read_archive(path, _views)
 
 
 def read_tree(path: Path, *, longest_pickle: int) -> Any:
-    """What an archive holds: dicts and lists of tensors, sizes and whole numbers."""
+    """Return the contents of an archive: dicts and lists of tensors, sizes and integers."""
 
     def resolved(path: Path, archive: zipfile.ZipFile, prefix: str, contents: Any) -> Any:
         data = np.memmap(path, np.uint8, mode="r")
@@ -258,17 +258,17 @@ def read_archive(
     functions: Mapping[str, Any] = _FUNCTIONS,
     longest_pickle: int = _LONGEST_PICKLE,
 ) -> Any:
-    """The contents of an archive's pickle, whose tensors `resolve` finds in the archive."""
+    """Return the contents of an archive's pickle; `resolve` makes its tensors views of the file."""
     if not is_archive(path):
         raise InputError(
-            f"{path}: not a zip archive: PyTorch before 1.6 wrote such files, and a truncated "
-            "download looks so too; load it with PyTorch and save it as safetensors"
+            f"{path}: not a zip archive: either PyTorch before 1.6 wrote it, or the download is "
+            "truncated; load it with PyTorch and save it as safetensors"
         )
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith("data.pkl")]
             if len(names) != 1:
-                raise ValueError(f"it holds {len(names)} data.pkl")
+                raise ValueError(f"expected one data.pkl, found {len(names)}")
             prefix = names[0].removesuffix("data.pkl")
             if f"{prefix}byteorder" in archive.namelist():
                 order = _member(archive, f"{prefix}byteorder")
@@ -280,28 +280,28 @@ def read_archive(
             )
     except InputError:
         raise
-    # An unpickler raises whatever its input leads it to.
+    # An unpickler can raise any exception on a damaged pickle.
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(f"{path}: damaged, or not a dict of tensors ({reason})") from error
 
 
 def _member(archive: zipfile.ZipFile, name: str, *, longest: int = _LONGEST_PICKLE) -> bytes:
-    """A small file of the archive, which PyTorch does not compress."""
+    """Read a small file of the archive, which PyTorch does not compress."""
     info = archive.getinfo(name)
     if info.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
     if info.file_size > longest:
-        raise ValueError(f"{name} has {info.file_size} bytes, and {longest} are read")
+        raise ValueError(f"{name} has {info.file_size} bytes, and the limit is {longest}")
     return archive.read(info)
 
 
 def _views(
     path: Path, archive: zipfile.ZipFile, prefix: str, contents: Any
 ) -> dict[str, np.ndarray]:
-    """The tensors that the pickle named, over the archive's bytes."""
+    """Return the tensors of the pickle as views of the archive's bytes."""
     if not isinstance(contents, dict):
-        raise ValueError(f"it holds a {type(contents).__name__}")
+        raise ValueError(f"expected a dict, found a {type(contents).__name__}")
     data = np.memmap(path, np.uint8, mode="r")
     storages: dict[_Storage, np.ndarray] = {}
     arrays: dict[str, np.ndarray] = {}
@@ -319,7 +319,7 @@ def _tensor(
     data: np.ndarray,
     storages: dict[_Storage, np.ndarray],
 ) -> np.ndarray:
-    """A tensor over the archive's bytes; storages that were seen are kept."""
+    """Return a tensor as a view of the archive's bytes; cache its storage in `storages`."""
     storage = view.storage
     if storage not in storages:
         info = archive.getinfo(f"{prefix}data/{storage.key}")
@@ -328,7 +328,7 @@ def _tensor(
 
 
 def _elements(data: np.ndarray, info: zipfile.ZipInfo, storage: _Storage) -> np.ndarray:
-    """The elements of a storage, which lie in the archive as they are."""
+    """Return the elements of a storage as a view of the archive's bytes."""
     dtype = np.dtype(ml_dtypes.bfloat16 if storage.dtype == "bfloat16" else storage.dtype)
     header = data[info.header_offset :][:_LOCAL_HEADER].tobytes()
     name_length, extra_length = (int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
@@ -347,7 +347,7 @@ def _strided(elements: np.ndarray, view: _View) -> np.ndarray:
     )
     if math.prod(view.shape) and last >= elements.size:
         raise ValueError(f"a tensor {view.shape} reaches beyond its storage")
-    if math.prod(view.shape) > elements.size:  # a stride of 0 makes anything of one element
+    if math.prod(view.shape) > elements.size:  # a stride of 0 could repeat one element without end
         raise ValueError(f"a tensor {view.shape} has more elements than its storage")
     return np.lib.stride_tricks.as_strided(
         elements[view.offset :],
@@ -366,7 +366,7 @@ _STORAGE_NAMES = {
 
 
 def write_torch(path: Path, arrays: Mapping[str, np.ndarray], *, keep_dtype: bool = False) -> None:
-    """Write a dict of tensors in float32, or with `keep_dtype` in float16 and bfloat16, too."""
+    """Write a dict of tensors in float32; with `keep_dtype`, float16 and bfloat16 are kept."""
     storages: list[bytes] = []
     items = [
         (name, tensor(array, storages, keep_dtype=keep_dtype)) for name, array in arrays.items()
@@ -375,7 +375,7 @@ def write_torch(path: Path, arrays: Mapping[str, np.ndarray], *, keep_dtype: boo
 
 
 def write_archive(path: Path, pickled: bytes, storages: Sequence[bytes]) -> None:
-    """Writes a value and the storages of its tensors."""
+    """Write a pickled value and the storages of its tensors."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02" + pickled + b".")
         archive.writestr("archive/byteorder", b"little")
@@ -401,21 +401,21 @@ def tensor(array: np.ndarray, storages: list[bytes], *, keep_dtype: bool = False
 
 
 def mapping(items: Sequence[tuple[str, bytes]]) -> bytes:
-    """A dict of texts to values."""
+    """Return the bytes of a dict of texts to values."""
     return b"}(" + b"".join(text(key) + value for key, value in items) + b"u"
 
 
 def text(value: str) -> bytes:
-    """A string."""
+    """Return the bytes of a string."""
     content = value.encode()
     return b"X" + struct.pack("<I", len(content)) + content
 
 
 def number(value: int) -> bytes:
-    """A whole number below 2^31."""
+    """Return the bytes of an integer below 2^31."""
     return b"J" + struct.pack("<i", value)
 
 
 def numbers(values: Sequence[int]) -> bytes:
-    """A tuple of whole numbers."""
+    """Return the bytes of a tuple of integers."""
     return b"(" + b"".join(map(number, values)) + b"t"

@@ -4,7 +4,7 @@ A layout makes the rows of a batch from the examples of a task. It is a frozen c
 place that defines its rows. Batches, plans and checks of configs call the same object:
 
     layout = Labelled()
-    layout.check(task_features)                      # an InputError says which layout fits
+    layout.check(task_features)                      # an InputError names the layout that fits
     lengths = layout.lengths(inputs=512, targets=114)
     layout.lay_out(examples, rows, num_rows=8, lengths=lengths, pack=False, tokens=tokens)
 
@@ -13,15 +13,15 @@ objective admits it if it is a subclass of one of `Objective.layouts`. Features 
 token ids end in "_tokens": they are padded with the vocabulary's padding, and counted. The others
 are padded with 0, or with NaN if they are floats.
 
-`Rows` makes rows that equal those of seqio's feature converters, names, segments and positions
-included. `first_fit` decides which examples share a row, from their lengths alone:
+`Rows` makes rows equal to the rows of seqio's feature converters, including names, segments and
+positions. `first_fit` packs examples into rows, given only their lengths:
 
     first_fit([[4, 3], [9, 2], [5, 2]], capacity=(10, 7))   -> [0, 1, 0]
 
-An example goes to the first row that has room for all of its features, and opens a new one where
-none has. seqio's packing looks at the last row only; it leaves more padding where examples are of
-about a third of a row's length or more. The rule sees no tokens, so that every host can work out
-all rows of a batch and read the examples of its own ones only.
+An example goes to the first row that has room for all of its features, or else to a new row.
+seqio's packing considers only the last row, which leaves more padding if examples have about a
+third of a row's length or more. The rule does not read tokens, so that every host can compute all
+rows of a batch and read only the examples of its rows.
 """
 
 import dataclasses
@@ -77,22 +77,22 @@ def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np
 Example = Mapping[str, np.ndarray]
 
 KEY = "example_key"
-"""A feature, int64 [3]: the seed, the epoch and the index of an example of a layout that draws."""
+"""Feature of examples for layouts that sample, int64 [3]: seed, epoch and index."""
 
 
 ADAPTER_IDS = "adapter_ids"
-"""The feature [B] that says which child of MultiTask a row has."""
+"""Feature [B] with the index of a row's child of MultiTask."""
 OWN_NEGATIVES = "own_negatives"
-"""The feature [B] that says, by a 1, that other rows' passages are no negatives of a row."""
+"""Feature [B], 1 if other rows' passages are excluded from the row's negatives."""
 
 
 SPECIAL, BEGINS, CONTINUES, ALONE = range(4)
-"""What a piece is to words: of none, the first of one, a further one, or one by itself."""
+"""Kinds of tokens: outside words, first of a word, continuation of a word, or a complete word."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderTokens:
-    """The special ids of a vocabulary, and its pieces' places in words.
+    """Special ids of a vocabulary, and the positions of its tokens in words.
 
     Attributes:
       cls_id: begins a row.
@@ -175,7 +175,7 @@ class Layout:
         return "labels" in self.features
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return tokens at most of each feature; of one that is joined, of each of its texts.
+        """Return the maximum tokens of each feature, or of each text of a joined feature.
 
         Args:
           inputs: data.inputs_length.
@@ -184,20 +184,20 @@ class Layout:
         return {"inputs": inputs, "targets": targets}
 
     def ending(self, vocabulary: Vocabulary, *, length: int | None = None) -> tuple[int, ...]:
-        """Return tokens that end the inputs of a task of text to text: EOS as a rule.
+        """Return the tokens that end the inputs of a text-to-text task, EOS by default.
 
         Args:
           vocabulary: vocabulary of the tokens.
           length: maximum tokens of inputs, these included; None if unknown.
 
         Raises:
-          InputError: `length` leaves no room for a text next to words that stand in EOS's place.
+          InputError: `length` leaves no room for a text before the words that replace EOS.
         """
         del length
         return (vocabulary.eos_id,) if self.ends else ()
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return tokens at most of a "query" and of a "document"; {} where all texts are alike.
+        """Return the maximum tokens of a "query" and of a "document"; {} if all texts are alike.
 
         Args:
           inputs: data.inputs_length.
@@ -207,7 +207,7 @@ class Layout:
         return {}
 
     def pair_lengths(self, *, inputs: int, targets: int) -> tuple[int, int | None]:
-        """Tokens at most of two texts in one row, and of the first of them where that is said."""
+        """Return the maximum tokens of two texts in one row, and of the first text or None."""
         del targets
         return inputs, None
 
@@ -220,21 +220,21 @@ class Layout:
         del begins_with_cls
 
     def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
-        """Return tokens of a row, of each side that is packed."""
+        """Return the tokens of a row for each side that is packed."""
         return tuple(lengths[name] for name in self.features)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """Return tokens that each example takes of `capacity`, from the lengths of its features."""
+        """Return the tokens of `capacity` that each example takes, from its features' lengths."""
         return lengths
 
     def longest(self, example: Example) -> int:
-        """Tokens of the longest text in the row of an example, of those that `grouped` is about."""
+        """Return the tokens of the longest text of the kind `grouped` in the row of an example."""
         return len(example[self.features[0]])
 
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """As `longest`, whatever is sampled of an example: what `shapes.Scheduled` goes by.
+        """Return an upper bound of `longest` over all samples, for `shapes.Scheduled`.
 
         Args:
           joined: tokens of the longest text in the features of each example that are joined.
@@ -253,7 +253,7 @@ class Layout:
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """Put examples in rows, those of a row in their order.
+        """Put examples in rows, in order within each row.
 
         Args:
           examples: features by name: int32 token ids, trimmed, EOS included, or other numbers.
@@ -276,7 +276,7 @@ class Layout:
         return {"layout": self.name, **dataclasses.asdict(self)}
 
     def check(self, there: Collection[str]) -> None:
-        """Reject a task without the features that the layout shows, or with some that it does not.
+        """Raise InputError unless the task has exactly the features that the layout shows.
 
         Args:
           there: the task's features, and others, which are skipped.
@@ -297,7 +297,7 @@ class Layout:
         return self
 
     def shown(self, there: Collection[str]) -> tuple[str, ...]:
-        """Return those of a task's features that rows are made of."""
+        """Return the features of a task that rows are made of."""
         return (*self.features, *(name for name in self.optional if name in there))
 
     @classmethod
@@ -336,14 +336,14 @@ class Layout:
 
 
 def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
-    """Return the texts of a feature that is joined, each of which begins with [CLS]."""
+    """Split a joined feature into its texts, which begin with [CLS]."""
     if not len(joined):
         return []
     return np.split(joined, np.flatnonzero(joined == joined[0])[1:])
 
 
 def longest_joined(layout: Layout, example: Example) -> int:
-    """Return tokens of the longest text in the features of an example that are joined."""
+    """Return the tokens of the longest text in the joined features of an example."""
     texts = [text for name in layout.joined for text in separate(example[name])]
     return max(map(len, texts), default=0)
 
@@ -365,7 +365,7 @@ ENCODER_FEATURES = (
     "encoder_positions",
     "encoder_word_ids",
 )
-"""Of the rows of an encoder alone."""
+"""Features of the rows of encoder-only models."""
 
 
 class Rows:
@@ -402,7 +402,7 @@ class Rows:
     def encoder_alone(
         self, parts: Sequence[np.ndarray], length: int, special: EncoderTokens | None
     ) -> dict[str, Int32[np.ndarray, "B _"]]:
-        """Any id may be padding's, and 0 may be [CLS]."""
+        """Return rows of an encoder; any id may be padding's, and 0 may be [CLS]."""
         tokens, _, positions = self._place(parts, length)
         segments, words = np.zeros_like(tokens), np.zeros_like(tokens)
         segments.flat[self._places] = np.repeat(self._segments, self._sizes)
@@ -412,7 +412,7 @@ class Rows:
         return dict(zip(ENCODER_FEATURES, (tokens, segments, positions, words), strict=True))
 
     def numbers(self, parts: Sequence[np.ndarray], length: int) -> Int32[np.ndarray, "B _"]:
-        """Whole numbers in the places of as many tokens, and 0 elsewhere."""
+        """Return rows with one whole number per token, and 0 elsewhere."""
         return self._place(parts, length)[0]
 
     def decoder(

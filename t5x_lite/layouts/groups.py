@@ -4,10 +4,10 @@ Rows of an encoder that compares a query with passages.
 
 An example has a "query", "positives" that answer it, and a pool of "negatives" that do not, each
 text [CLS] ... [SEP]. A row has the query, one positive, and `negatives` of the pool, sampled
-without replacement. What is sampled is a function of the run's seed, the epoch and the example's
-index alone: another epoch draws others, and a run that continues draws what it would have sampled.
-Passages that are missing are padding, and take no part in a loss. With query and passages of 4 and
-3 tokens at most and one negative:
+without replacement. The sample depends only on the run's seed, the epoch and the example's index:
+it differs between epochs, and a resumed run takes the same samples. Missing passages are padding,
+and take no part in a loss. With maximum lengths of 4 and 3 tokens for query and passages, and one
+negative:
 
     {"query": [2 5 6 3], "positives": [2 5 3], "negatives": [2 4 3 2 8 3]},
     {"query": [2 4 3],   "positives": [2 4 3], "negatives": []}
@@ -18,21 +18,22 @@ Passages that are missing are padding, and take no part in a loss. With query an
     passage_segment_ids   [[1 1 1] [1 1 1]]    [[1 1 1] [0 0 0]]
     teacher_scores        [[9.5 0.5]]          [[8.0 NaN]]          float32 [B, 1 + negatives]
 
-The last is there with `teacher`, of a task whose examples have "scores": of the positives, then of
-the negatives. With `known_positives` K there are names of passages, by which objectives see that
-another row's passage is an answer; a name is four whole numbers, and 0 0 0 0 is none:
+"teacher_scores" exist only with `teacher`, for a task with "scores" in its examples: first of the
+positives, then of the negatives. With `known_positives` K, rows have names of passages, by which
+objectives recognize another row's passage as a positive. A name is four whole numbers, and 0 0 0 0
+is a missing name:
 
     passage_ids           [[[3 1 4 1] [5 9 2 6]]]                       [B, 1 + negatives, 4]
     positive_ids          [[[3 1 4 1] [2 7 1 8]]]                       [B, K, 4]
 
-RetroMAE and FlagEmbedding draw in the same way, but fill a short pool with random
-passages, which may be answers, or with the same ones again.
+RetroMAE and FlagEmbedding sample in the same way, but fill a short pool with random passages, which
+may be answers, or with repeated passages.
 
 Rows of a cross-encoder: a query with each of its passages in one text, side by side.
 
-Examples, what is sampled of them and a teacher's scores are those of `groups`. A text is [CLS]
-query [SEP] passage [SEP], of data.targets_length tokens at most; the query has data.inputs_length
-of them at most, and the passage alone is cut. With 4 and 7 tokens and one negative:
+Examples, sampling and a teacher's scores are as in `Groups`. A text is [CLS] query [SEP] passage
+[SEP] with at most data.targets_length tokens. The query has at most data.inputs_length tokens, and
+only the passage is truncated. With 4 and 7 tokens and one negative:
 
     {"query": [2 5 6 3], "positives": [2 5 3], "negatives": [2 4 3 2 8 9 9 9 3]}
 
@@ -73,7 +74,7 @@ IDS = ("passage_ids", "positive_ids")
 ID_WIDTH = 4
 """Whole numbers of 16 bits in a name: a cache of a small vocabulary holds no larger ones."""
 MOST_POSITIVES = 200
-"""Passages that answer a query of which one is sampled, at most: the first."""
+"""Maximum number of a query's positives to sample from; the first ones are used."""
 _SHORTEST_SHUFFLED = 25
 """Tokens of about 100 characters, from which on FlagEmbedding shuffles."""
 _ADDED = {"known_positives": 0, "shuffle_segments": 0.0, "begins_with_cls": True}
@@ -82,19 +83,19 @@ _ADDED = {"known_positives": 0, "shuffle_segments": 0.0, "begins_with_cls": True
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Groups(Layout):
-    """A query a row, with a passage that answers it and others that do not.
+    """Rows with a query, a positive passage and negatives.
 
     Attributes:
       negatives: passages of a row in addition to the one that answers.
       negatives_top: number of a query's first negatives to sample from in each epoch.
-      positives: "each" passage that answers makes its own example; "sample" draws one of them
-        for a query in each epoch.
+      positives: "each": every passage that answers makes its own example; "sample": one of them is
+        sampled for a query in each epoch.
       teacher: True if rows have the scores of a teacher.
-      known_positives: a row has the names of so many passages that answer its query, the first; 0
-        has no names.
+      known_positives: maximum number of positives of a row's query with names in the row, the first
+        ones; 0 for no names.
       shuffle_segments: probability that a passage that answers is cut in three, between words, and
         put together in another order, if it has 25 tokens and more; BGE-M3 has 0.002.
-      begins_with_cls: True if a text begins with [CLS]; those of T5's encoder do not.
+      begins_with_cls: True if a text begins with [CLS]; texts of T5's encoder do not.
     """
 
     negatives: Whole = 0
@@ -268,8 +269,8 @@ class Groups(Layout):
         """Return the passages of a row, the one that answers first, and their scores or NaN.
 
         Args:
-          example: int32 tokens "positives" and "negatives", one text behind the other, `base.KEY`,
-            and perhaps "scores", float32.
+          example: int32 tokens "positives" and "negatives", texts concatenated, `base.KEY`, and
+            perhaps "scores", float32.
         """
         texts = [text for name in self.joined for text in separate(example[name])]
         places = self._places(example)
@@ -283,7 +284,7 @@ class Groups(Layout):
         rng = example_rng(seed, epoch, index, stream=GROUP)
         positives, negatives = (len(separate(example[name])) for name in self.joined)
         pool = min(negatives, self.negatives_top)
-        # Uniform doubles alone: the streams of NumPy's other draws may change between versions.
+        # Only uniform doubles are used: NumPy's other samplers may change between versions.
         first = int(rng.random() * positives)
         others = np.argsort(rng.random(pool), kind="stable")[: self.negatives]
         return np.array([first, *(positives + others)], np.int64)
@@ -333,12 +334,12 @@ class Ranked(Groups):
         if targets < inputs + 3:
             raise InputError(
                 f"data.targets_length {targets} must be at least 3 more than data.inputs_length "
-                f"{inputs}: with data.layout ranked it is that of query and passage together"
+                f"{inputs}: with data.layout ranked it counts query and passage together"
             )
         return super().lengths(inputs=inputs, targets=targets)
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """See `Layout.text_lengths`: no text stands alone."""
+        """Return {}, because every text is in a pair; see `Layout.text_lengths`."""
         del inputs, targets
         return {}
 
@@ -397,7 +398,7 @@ class Ranked(Groups):
 def joined(
     query: Int[np.ndarray, " q"], passage: Int[np.ndarray, " p"], *, size: int, separators: int = 1
 ) -> Int[np.ndarray, " _"]:
-    """[CLS] query [SEP] passage [SEP], the passage cut so that there are `size` tokens at most.
+    """Return [CLS] query [SEP] passage [SEP], with the passage truncated to `size` tokens in all.
 
     Args:
       query: [CLS] ... [SEP].

@@ -1,9 +1,9 @@
-"""Rows with labels: of a text, of its tokens, of spans, of choices.
+"""Rows with labels for a text, its tokens, spans, or choices.
 
 Rows for a head that chooses: a question with each of its choices, side by side.
 
-"choices" are the texts of an example, one behind the other, each [CLS] question [SEP] choice [SEP],
-and "labels" the choice that is right (`layouts.labelled`: 0 is none). One example a row:
+"choices" are the concatenated texts of an example, each [CLS] question [SEP] choice [SEP]. "labels"
+is the correct choice, from 1; 0 is unknown. A row has one example:
 
     {"choices": [2 5 3 6 3 2 5 3 7 3], "labels": [2 0]}
 
@@ -13,10 +13,10 @@ and "labels" the choice that is right (`layouts.labelled`: 0 is none). One examp
 
 Choices that an example lacks are padding, and are never chosen.
 
-Rows for a head on an encoder, of a task whose texts have labels.
+Rows for a head on an encoder, for a task of texts with labels.
 
-"inputs" are [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and "labels" two whole numbers
-(`layouts.labelled`: 0 is none). One example a row:
+"inputs" are [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and "labels" two whole numbers, 0 if unknown. A
+row has one example:
 
     {"inputs": [2 5 3 6 4 3], "labels": [1 0]}
 
@@ -24,15 +24,13 @@ Rows for a head on an encoder, of a task whose texts have labels.
     encoder_segment_ids   1 1 1 1 1 1 0
     encoder_token_types   0 0 0 1 1 1 0
 
-A task of regression has "scores" as well, float32 [1]; a row's "scores" is one number, NaN where
-there is none.
+A regression task also has "scores", float32 [1]; a row's "scores" is one number, NaN if unknown.
 
-Rows for a head that labels each token: names of things, parts of speech.
+Rows for a head that labels each token, such as named entities or parts of speech.
 
-"inputs" are the pieces of a sentence's words, [CLS] ... [SEP], and "token_labels" a whole number
-for each of them: the class + 1 of a word at its first piece, and 0 elsewhere, at [CLS], [SEP] and
-the further pieces of a word (`layouts.labelled`: 0 is none). With [CLS] 2, [SEP] 3, padding 0,
-and 7 a piece that continues with a word:
+"inputs" are the tokens of a sentence's words, [CLS] ... [SEP], and "token_labels" one whole number
+per token: the class + 1 of a word at its first token, and 0, no label, at [CLS], [SEP] and the
+further tokens of a word. With [CLS] 2, [SEP] 3, padding 0, and 7 a token that continues a word:
 
     {"inputs": [2 5 7 6 3], "token_labels": [0 4 0 1 0]},
     {"inputs": [2 4 3],     "token_labels": [0 1 0]}
@@ -43,26 +41,26 @@ and 7 a piece that continues with a word:
 
 Sentences that share a row do not see each other, and each begins at position 0.
 
-Rows for a head that finds an answer in a text, which is divided into windows where it is long.
+Rows for a head that finds an answer in a text. A long text is divided into windows.
 
 Each window is an example and its own row, [CLS] question [SEP] window [SEP] (Devlin et al.
 2019; google-research/bert run_squad.py). With rows of 9 tokens, a question of one token and
-doc_stride 3, a context of 8 tokens, 11 to 18, whose answer is 15 16, has two windows:
+doc_stride 3, a context of 8 tokens, 11 to 18, with the answer 15 16 has two windows:
 
     {"inputs": [2 5 3 11 12 13 14 15 3], "labels": [1 1], "window": [0]}
     {"inputs": [2 5 3 14 15 16 17 18 3], "labels": [5 6], "window": [1]}
 
-A window that does not hold the whole answer has the label [CLS], which is no answer. Rows are those
-of `Labelled`. "window" is the number of a window of its context: a task's metrics need all windows
-of a question together.
+A window without the complete answer has the label [CLS], which means no answer. Rows are as in
+`Labelled`. "window" is the index of a window in its context, because a task's metrics need all
+windows of a question together.
 
-Labels as whole numbers, as a row of the layout Labelled() has two of them.
+Labels are pairs of whole numbers in rows of the layout Labelled():
 
     of_class(2)       (3, 0)        of_span(7, 9)      (8, 10)
     of_class(-1)      (0, 0)
 
-0 is no label: rows of padding have none, and neither have those of a test split. A score is no
-label but its own float; caches that an earlier version wrote have it here, in thousandths.
+0 means no label, for rows of padding and of a test split. A score is a separate float instead of a
+label; caches of earlier versions have it here, in thousandths.
 """
 
 import dataclasses
@@ -134,18 +132,18 @@ Label = tuple[int, int]
 NONE: Label = (0, 0)
 """No label."""
 PARTS_OF_SCORE = 1000
-"""A score of 1 is so many, in caches of earlier versions."""
+"""Units of a score of 1 in caches of earlier versions."""
 WIDTH = 2
 """Numbers of a label."""
 
 
 def of_class(index: int) -> Label:
-    """Return a class by its index; -1 is none."""
+    """Return the label of a class index; -1 gives no label."""
     return (index + 1, 0)
 
 
 def of_span(first: int, last: int) -> Label:
-    """Return the places of a span's first and last token in their row."""
+    """Return the label of a span, given the positions of its first and last token in the row."""
     return (first + 1, last + 1)
 
 
@@ -219,7 +217,7 @@ class Labelled(Layout):
 
 
 def token_types(ids: Int[np.ndarray, "B S"], *, sep_id: int) -> Int32[np.ndarray, "B S"]:
-    """0 for a row's first text, [CLS] and [SEP] included, and 1 for what comes behind it."""
+    """Return 0 for a row's first text, [CLS] and [SEP] included, and 1 for the second text."""
     ends = ids == sep_id
     return (np.cumsum(ends, axis=1) > ends).astype(np.int32)
 
@@ -303,11 +301,11 @@ WINDOW = "window"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Windows(Layout):
-    """A question and a window of its context a row, and where the answer is.
+    """Rows with a question and a window of its context, labelled with the answer's span.
 
     Attributes:
-      doc_stride: tokens from the beginning of one window to that of the next, as in BERT;
-        transformers calls so the tokens that two windows share.
+      doc_stride: tokens from the start of one window to the start of the next, as in BERT. In
+        transformers, doc_stride is the number of tokens that two windows share.
       query_length: maximum tokens of a question; BERT's max_query_length.
     """
 
@@ -334,7 +332,7 @@ class Windows(Layout):
         return dataclasses.asdict(self)
 
     def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """See `Layout.whole`; "inputs" are all windows of a question, one behind the other."""
+        """See `Layout.whole`; "inputs" are all windows of a question, concatenated."""
         first: dict[str, Any] = {}
         parts: list[np.ndarray] = []
         for example in examples:
@@ -357,7 +355,7 @@ class Windows(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """See `Layout.lay_out`; rows do not say which window they are."""
+        """See `Layout.lay_out`; the index of the window is not part of a row."""
         return Labelled().lay_out(
             examples, rows, num_rows=num_rows, lengths=lengths, pack=pack, tokens=tokens
         )

@@ -1,10 +1,10 @@
-"""Rows of text alone: for encoders, encoder-decoders and decoders.
+"""Rows of unlabelled text, for encoders, encoder-decoders and decoders.
 
-Rows of an encoder alone, of a task that has inputs only: documents, or pieces of such.
+Rows of an encoder-only model, for a task with only inputs: documents, or segments of documents.
 
-Each is [CLS] ... [SEP]. Those that share a row do not see each other. Nothing is masked yet: masks
-are sampled on the device, among the tokens that have a word's number. With [CLS] 2, [SEP] 3,
-padding 0, and 7 a piece that continues with a word:
+Each is [CLS] ... [SEP]. Documents in the same row do not attend to each other. Nothing is masked
+yet: masks are sampled on the device, among the tokens with a word id. With [CLS] 2, [SEP] 3,
+padding 0, and 7 a token that continues a word:
 
     {"inputs": [2 5 7 6 3]}, {"inputs": [2 4 3]}
 
@@ -18,10 +18,10 @@ which id 0 is always padding (RoBERTa's [CLS] is 0).
 
 Rows of an encoder with two spans of one document, which learn from masks and from each other.
 
-An example has the "spans" of a document, each a text [CLS] ... [SEP]. A row has two different ones
-of them; a span that is too long for the row is cut to a window at a random place. What is sampled
-is a function of the run's seed, the epoch and the example's index alone: another epoch draws other
-spans, and a run that continues draws what it would have sampled. With spans of 5 tokens at most:
+An example has the "spans" of a document, each a text [CLS] ... [SEP]. A row has two different
+spans. A span that is too long for the row is cut to a window at a random position. The sample
+depends only on the run's seed, the epoch and the example's index: it differs between epochs, and a
+resumed run takes the same samples. With a maximum of 5 tokens per span:
 
     {"spans": [2 5 3 2 5 7 6 5 3 2 4 3]}              sampled: the second, cut, and the first
 
@@ -30,11 +30,11 @@ spans, and a run that continues draws what it would have sampled. With spans of 
     encoder_positions      [[0 1 2 3 4] [0 1 2 0 0]]
     encoder_word_ids       [[0 1 2 3 0] [0 1 0 0 0]]
 
-The window of a span is one for all its features: Condenser's code draws two, one for the tokens and
-another for the words that are masked together (data.py). A piece that continues with a word whose
-beginning was cut off, as 7 here, is its own word.
+All features of a span have the same window. Condenser's code samples two windows, one for the
+tokens and another for the words that are masked together (data.py). If the start of a word is cut
+off, its remaining token, such as 7 here, is a separate word.
 
-Rows of an encoder-decoder: those of seqio's EncDecFeatureConverter.
+Rows of an encoder-decoder, as in seqio's EncDecFeatureConverter.
 
 Packed, with lengths 10 and 7:
 
@@ -46,7 +46,7 @@ Packed, with lengths 10 and 7:
                                                    decoder_segment_ids    1 1 1 2 2 0 0
                                                    decoder_positions      0 1 2 0 1 0 0
 
-Rows of a decoder alone.
+Rows of a decoder-only model.
 
 `LM` is seqio's LMFeatureConverter: rows of targets_length tokens of a task that has targets only.
 
@@ -63,9 +63,9 @@ reads the inputs, the 0 at their start included; a causal one ignores it. With l
     decoder_segment_ids       1 1 1 1 1 1 1 2 2 2 2 2 2 2 0
     decoder_positions         0 1 2 3 4 5 6 0 1 2 3 4 5 6 0
 
-`ConcatLM` has the same rows for a causal language model that learns the inputs too: its loss
-weights are 1 on both, and there is no `decoder_causal_attention`, which would show the model what
-it shall predict.
+`ConcatLM` has the same rows for a causal language model that also learns the inputs: its loss
+weights are 1 on both. It has no `decoder_causal_attention`, which would show the model the tokens
+to predict.
 
 EOS is between inputs and targets, as in the released code of T5. The paper writes words there
 (Raffel et al. 2020, section 3.2.1), which `separator` puts in the place of EOS:
@@ -159,7 +159,7 @@ class LM(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Joined(Layout):
-    """Inputs and targets one behind the other; what the two layouts share.
+    """Base of layouts with inputs and targets concatenated.
 
     Attributes:
       separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS. Inputs
@@ -225,7 +225,7 @@ class _Joined(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConcatLM(_Joined):
-    """Inputs and targets one behind the other for a causal model, which learns both.
+    """Inputs and targets concatenated for a causal model, which learns both.
 
     Attributes:
       separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS.
@@ -249,7 +249,7 @@ class ConcatLM(_Joined):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixLM(_Joined):
-    """Inputs and targets one behind the other, and a loss on the targets.
+    """Inputs and targets concatenated, with a loss on the targets.
 
     Attributes:
       separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS.
@@ -334,7 +334,7 @@ class Spans(Layout):
         """Return the spans of a row.
 
         Args:
-          example: int32 tokens "spans", one span behind the other, and `base.KEY`.
+          example: int32 tokens "spans", concatenated, and `base.KEY`.
           length: maximum tokens of a span, [CLS] and [SEP] included; if None, unlimited.
 
         Raises:
@@ -347,7 +347,7 @@ class Spans(Layout):
             raise InputError(
                 f"a document has {len(spans)} spans, and a row has {NUM}: leave it out"
             )
-        # Uniform doubles alone: the streams of NumPy's other draws may change between versions.
+        # Only uniform doubles are used: NumPy's other samplers may change between versions.
         chosen = np.argsort(rng.random(len(spans)), kind="stable")[:NUM]
         starts = rng.random(NUM)
         return [_cut(spans[i], length, u) for i, u in zip(chosen, starts.tolist(), strict=True)]

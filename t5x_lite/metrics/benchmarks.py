@@ -172,7 +172,8 @@ def task_score(metrics: Metrics) -> float:
     """Return a task's one number, best where highest: the mean of its metrics.
 
     Metrics that are best where lowest, such as an error rate, count negatively. Among several
-    metrics, parts of them and thresholds do not count (`no_answer.squad_v2`, `entities.entity_f1`).
+    metrics, parts of them and thresholds do not count (`no_answer.squad_v2`, `entities.entity_f1`),
+    nor do the metrics of `evaluation.class_metrics`.
 
     Raises:
       ValueError: it has none.
@@ -184,7 +185,7 @@ def task_score(metrics: Metrics) -> float:
     return sum(signed) / len(signed)
 
 
-_PART = re.compile(r"(HasAns|NoAns|best)_.*|precision|recall")
+_PART = re.compile(r"(HasAns|NoAns|best)_.*|precision|recall|macro_f1|weighted_f1")
 
 
 _GLUE_ROWS = {

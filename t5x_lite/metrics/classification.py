@@ -2,8 +2,13 @@
 
     accuracy([0, 1, 1, 1], [0, 1, 0, 1])        # {"accuracy": 0.75}
 
+    macro_f1([0, 0, 1], [0, 1, 1])              # {"macro_f1": 2 / 3}
+    table = ClassTable.of(("no", "yes"), [0, 0, 1], [0, 1, 1])
+    print(table)                                # precision, recall and F1 of each class; confusions
+
 A prediction that is no valid label (T5 writes text, and -1 stands for text that is no label) is
-wrong in all of them.
+wrong in all of them. Macro and weighted F1 and the table follow scikit-learn 1.5 (f1_score,
+precision_recall_fscore_support and confusion_matrix with zero_division=0).
 
 Correlation of numbers: Pearson's and Spearman's coefficients, as STS-B uses them.
 
@@ -26,11 +31,12 @@ Sources: conlleval (Tjong Kim Sang and De Meulder 2003, cs.CL/0306050); seqeval 
 metrics/sequence_labeling.py (get_entities, the default mode, micro average).
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, SupportsFloat
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 
 
 def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
@@ -78,6 +84,153 @@ def mean_multiclass_f1(
     true, predicted = np.asarray(targets), np.asarray(predictions)
     scores = [_class_f1(true == c, predicted == c) for c in range(num_classes)]
     return {f"mean_{num_classes}class_f1": sum(scores) / num_classes}
+
+
+def macro_f1(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
+    """Return {"macro_f1": the mean F1 of the classes that occur}.
+
+    It is f1_score(average="macro", zero_division=0) of scikit-learn with the label -1 excluded.
+
+    Args:
+      targets: class numbers or texts, or {"value": class} as of MultiRC. -1 is an unknown target,
+        and its example is skipped.
+      predictions: as many classes; -1 is wrong for every target.
+    """
+    scores, _ = _class_scores(targets, predictions)
+    return {"macro_f1": float(np.mean(scores)) if len(scores) else 0.0}
+
+
+def weighted_f1(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
+    """Return {"weighted_f1": the mean F1 of the classes, weighted by their targets}.
+
+    It is f1_score(average="weighted", zero_division=0) of scikit-learn; see `macro_f1`.
+    """
+    scores, support = _class_scores(targets, predictions)
+    return {"weighted_f1": float(scores @ support / max(support.sum(), 1))}
+
+
+CLASS_METRICS = {"macro_f1": macro_f1, "weighted_f1": weighted_f1}
+"""Metrics of every task with classes, by the names that `evaluation.class_metrics` takes."""
+
+
+def _class_scores(
+    targets: Sequence[Any], predictions: Sequence[Any]
+) -> tuple[Float64[np.ndarray, " C"], Int[np.ndarray, " C"]]:
+    check_lengths(targets, predictions)
+    pairs = zip(values(targets), values(predictions), strict=True)
+    known = [(true, predicted) for true, predicted in pairs if true != _UNKNOWN]
+    classes = dict.fromkeys(one for pair in known for one in pair if one != _UNKNOWN)
+    numbers = {_UNKNOWN: _UNKNOWN} | {one: number for number, one in enumerate(classes)}
+    sides = [[numbers[pair[side]] for pair in known] for side in (0, 1)]
+    table = ClassTable.of(tuple(classes), *sides)
+    return table.scores()[2], table.support
+
+
+def values(items: Iterable[Any]) -> list[Any]:
+    """Return the compared values of targets or predictions, without the groups of MultiRC."""
+    return [item["value"] if isinstance(item, Mapping) else item for item in items]
+
+
+_UNKNOWN = -1
+OTHER = "other"
+"""The column of predictions that are not a label."""
+_CONFUSED, _SHOWN = 200, 12
+"""Maximum classes of a table of confusions, in files and as text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassTable:
+    """Precision, recall and F1 of each class, and the confusions; 0 / 0 is 0.
+
+    Attributes:
+      labels: texts of the classes, in the order of their numbers.
+      hits: correct predictions of each class.
+      support: targets of each class.
+      predicted: predictions of each class.
+      confusion: examples by target (rows) and prediction (columns); the last column counts
+        predictions that are not a label. None for more than 200 classes.
+    """
+
+    labels: tuple[Any, ...]
+    hits: Int[np.ndarray, " C"]
+    support: Int[np.ndarray, " C"]
+    predicted: Int[np.ndarray, " C"]
+    confusion: Int[np.ndarray, "C C+1"] | None
+
+    @classmethod
+    def of(
+        cls, labels: Sequence[Any], targets: Sequence[Any], predictions: Sequence[Any]
+    ) -> "ClassTable":
+        """Count class numbers; examples without a valid target are skipped."""
+        num = len(labels)
+        true, predicted = (
+            np.asarray(side, np.int64).reshape(-1) for side in (targets, predictions)
+        )
+        known = (true >= 0) & (true < num)
+        true, predicted = true[known], predicted[known]
+        predicted = np.where((predicted >= 0) & (predicted < num), predicted, num)
+        support, found = (np.bincount(x, minlength=num + 1)[:num] for x in (true, predicted))
+        hits = np.bincount(true[true == predicted], minlength=num)
+        confusion = None
+        if num <= _CONFUSED:
+            confusion = np.zeros((num, num + 1), np.int64)
+            np.add.at(confusion, (true, predicted), 1)
+        return cls(tuple(labels), hits, support, found, confusion)
+
+    def scores(self) -> Float64[np.ndarray, "3 C"]:
+        """Return precision, recall and F1 of each class."""
+        tops = np.stack([self.hits, self.hits, 2 * self.hits])
+        bottoms = np.stack([self.predicted, self.support, self.predicted + self.support])
+        return tops / np.maximum(bottoms, 1)
+
+    def rows(self) -> dict[str, dict[str, float | int]]:
+        """Return {"precision", "recall", "f1", "support"} of each class and of both averages.
+
+        The macro average is over the classes that occur, like `macro_f1`.
+        """
+        scores, total = self.scores(), int(self.support.sum())
+        occurs = self.support + self.predicted > 0
+        macro = scores[:, occurs].mean(axis=1) if occurs.any() else np.zeros(3)
+        columns = [*scores.T, macro, scores @ self.support / max(total, 1)]
+        names = [*map(str, self.labels), *AVERAGES]
+        return {
+            name: {**dict(zip(_SCORES, column.tolist(), strict=True)), "support": count}
+            for name, column, count in zip(
+                names, columns, [*self.support.tolist(), total, total], strict=True
+            )
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return {"classes", "averages", "confusion"} as JSON."""
+        rows = self.rows()
+        averages = {name: rows.pop(name) for name in AVERAGES}
+        confusion = None if self.confusion is None else self.confusion.tolist()
+        return {"classes": rows, "averages": averages, "confusion": confusion}
+
+    def __str__(self) -> str:
+        """Return the rows as a table of text, and the confusions of at most 12 classes."""
+        rows = [
+            [name, *(f"{row[score]:.4f}" for score in _SCORES), f"{row['support']:,}"]
+            for name, row in self.rows().items()
+        ]
+        shown = _aligned([["", *_SCORES, "support"], *rows])
+        if self.confusion is None or len(self.labels) > _SHOWN:
+            return shown
+        heading = ["target, predicted:", *self.labels, OTHER]
+        counts = zip(self.labels, self.confusion.tolist(), strict=True)
+        return f"{shown}\n{_aligned([heading, *([label, *row] for label, row in counts)])}"
+
+
+AVERAGES = ("macro average", "weighted average")
+_SCORES = ("precision", "recall", "f1")
+
+
+def _aligned(rows: Sequence[Sequence[Any]]) -> str:
+    widths = [max(len(str(row[i])) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join([f"{row[0]!s:<{widths[0]}}", *map("{:>{}}".format, row[1:], widths[1:])])
+        for row in rows
+    )
 
 
 def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:

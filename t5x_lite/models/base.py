@@ -33,27 +33,27 @@ class ModelConfig:
     vocab_size: Count
 
     below: ClassVar[tuple[str, ...]] = ()
-    """Paths of what is below all layers: tables, and the few weights that layers have in common."""
+    """Paths of parameters below all layers: embeddings, and the few weights that layers share."""
 
     begins_with_cls: ClassVar[bool] = False
-    """Whether a row of tokens begins with [CLS]."""
+    """True if a row of tokens begins with [CLS]."""
 
     @property
     def longest_document(self) -> int | None:
-        """Tokens for which a table of positions has rows; None where there is no table."""
+        """Maximum tokens of a document with position embeddings; None without such a table."""
         return None
 
     @property
     def divided_heads(self) -> int | None:
-        """Attention heads that the mesh axis "tensor" must divide; None where there are none."""
+        """Attention heads that the mesh axis "tensor" must divide; None without attention heads."""
         return None
 
     def to_finetune(self) -> "ModelConfig | None":
-        """Return the config as it is fine-tuned on labelled data; None where no recipe is known."""
+        """Return the config for fine-tuning on labelled data, or None without a known recipe."""
         return None
 
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
-        """Make the module with fresh parameters from the stream "params"."""
+        """Make the module with newly initialized parameters from the stream "params"."""
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
@@ -80,13 +80,13 @@ class ModelConfig:
         """
 
     def more_remat(self) -> tuple[str, ...]:
-        """Values of its field `remat` that keep less; none where it has no such field."""
+        """Return the values of the field `remat` that keep less; () without this field."""
         return ()
 
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool
     ) -> tuple[Any, str]:
-        """Return the config with what the value "auto" of its fields is in a run.
+        """Return the config with the values "auto" resolved for a run.
 
         Args:
           kind: kind of the devices, as JAX names it.
@@ -95,12 +95,12 @@ class ModelConfig:
           one_text_rows: True if each row of a batch holds one text with its padding behind it.
 
         Returns:
-          The config, and a line that says what was chosen and why; "" where nothing was.
+          The config, and a line with the choices and their reasons; "" without choices.
         """
         return self, ""
 
     def with_choices_of(self, earlier: Any) -> Any:
-        """Return the config with what the value "auto" of its fields is in the config of a run."""
+        """Return the config with the values "auto" resolved from the config of a run."""
         fields = [field.name for field in dataclasses.fields(self)]
         taken = [name for name in fields if getattr(self, name) == "auto"]
         if "attention" in taken:
@@ -108,7 +108,7 @@ class ModelConfig:
         return self.replace(**{name: getattr(earlier, name) for name in taken})
 
     def unrolled(self) -> Any:
-        """Return the same model with its layers as straight-line code, where it has that choice."""
+        """Return the same model with its layers as straight-line code, if it supports that."""
         return self
 
     def on_cpu(self, *, dtype: str) -> Any:
@@ -116,15 +116,15 @@ class ModelConfig:
         return self
 
     def forward_flops(self, shapes: RowShapes) -> int | None:
-        """Floating-point operations of one forward pass for one row; None: they are not counted.
+        """Return the FLOPs of one forward pass for one row, or None if they are unknown.
 
-        Matrix products only, 2 for each multiplication. Padding counts, and so does what a mask
-        hides: it is computed, though a kernel may skip it. Sharing of parameters saves none, and a
-        relative bias costs none. A train step is three forward passes; what rematerialization
-        computes again is no useful work.
+        Matrix products only, 2 for each multiplication. Padding counts, and so do masked positions:
+        they are computed, though a kernel may skip them. Sharing of parameters saves no FLOPs, and
+        a relative bias costs none. A train step is three forward passes; recomputation by
+        rematerialization is not counted as useful work.
 
         Args:
-          shapes: shapes of a row's features, by name; those that the model reads are used.
+          shapes: shapes of a row's features, by name; the model reads the ones that it needs.
         """
         return None
 
@@ -197,7 +197,7 @@ class TokenModel(nnx.Module):
     joint_output: FusedDense | None = None
 
     def make_output(self, d_model: int, vocab_size: int, *, tied: bool, rngs: nnx.Rngs) -> None:
-        """Add the output layer; the last thing of a constructor, as it draws from `rngs`."""
+        """Add the output layer; the last call of a constructor, because it uses `rngs`."""
         self.tied = tied
         if not tied:
             self.lm_head = Dense(
@@ -209,7 +209,7 @@ class TokenModel(nnx.Module):
             )
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Token embeddings."""
+        """Return token embeddings."""
         return constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
 
     def token_table(self) -> Float[Array, "V D"]:
@@ -217,7 +217,7 @@ class TokenModel(nnx.Module):
         return self.token_embedding.table[...]
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Next-token logits in float32."""
+        """Return next-token logits in float32."""
         if self.joint_output is not None:
             (logits,) = self.joint_output.products(hidden)
             logits = logits / math.sqrt(hidden.shape[-1]) if self.tied else logits
@@ -235,7 +235,7 @@ class TokenModel(nnx.Module):
         return Output(self.lm_head.kernel[...], ("embed", "vocab"), 1.0)
 
     def prepared(self) -> "Prepared":
-        """Return the model laid out for decoding; itself where its layers are scanned.
+        """Return the model laid out for decoding, or itself if its layers are scanned.
 
         To be called once for many searches: it copies the decoder's weights. On several devices
         the products stay as they are split.
@@ -268,7 +268,7 @@ class TokenModel(nnx.Module):
         return caching.repeat(cache, num)
 
     def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
-        """Return the cache of the given rows, each from among the rows of its own input."""
+        """Return the cache of the given rows; each row continues a row of the same input."""
         return caching.select(cache, rows)
 
 

@@ -3,14 +3,14 @@
     config = DebertaConfig(vocab_size=128100, d_model=768, d_ff=3072, num_heads=12, num_layers=12)
     model = config.build(rngs=nnx.Rngs(0))
     hidden = model(tokens)                        # [B, S, D]
-    states = model.masked_lm_states(tokens)       # what a masked language model's head reads
+    states = model.masked_lm_states(tokens)       # the input of a masked language model's head
 
-Positions are distances, seen by attention alone (`t5x_lite.nn.disentangled`). Tokens have none of
-their own unless `position_biased_input`; the enhanced mask decoder (EMD) tells them late:
+Positions are distances, used only by attention (`t5x_lite.nn.disentangled`). Token embeddings have
+positions only with `position_biased_input`. The enhanced mask decoder (EMD) adds positions late:
 
     z0 = h + P              h the states before the last layer, P the raw table of positions
     z1 = last(z0, h)        the last layer with z0 for queries and residual, h for keys and values
-    z2 = last(z1, h)        and again, with the same parameters; z2 is what the head reads
+    z2 = last(z1, h)        again, with the same parameters; z2 is the input of the head
 
 The order of the embeddings: sum, projection without bias, norm, zeros at padding, dropout.
 Numerics: microsoft/DeBERTa deberta/{bert,disentangled_attention}.py and
@@ -43,13 +43,13 @@ from t5x_lite.nn.stack import scan_layers
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DebertaConfig(EncoderConfig):
-    """Sizes and choices of a DeBERTa; those of `EncoderConfig` and these.
+    """Sizes and choices of a DeBERTa, in addition to `EncoderConfig`.
 
     Attributes:
-      position_buckets: log buckets of distances to either side; 0 is one for each distance.
-      max_relative_positions: distances from here on share a row on either side; None is
+      position_buckets: log buckets of distances to either side; 0 for one row per distance.
+      max_relative_positions: distances from here on share a row on either side; None for
         max_positions.
-      position_terms: terms of attention besides content to content: "c2p", "p2c".
+      position_terms: terms of attention in addition to content to content: "c2p", "p2c".
       share_position_projections: distances are projected as contents are (v2 xlarge and v3).
       norm_relative: a layer norm of the relative table.
       position_biased_input: adds the table of positions to the embeddings.
@@ -57,7 +57,7 @@ class DebertaConfig(EncoderConfig):
         unless the input has it too.
       conv_kernel_size: width of the convolution next to the first layer (3 in v2 xlarge); 0
         disables it.
-      conv_activation: after it; transformers takes tanh where a config does not say.
+      conv_activation: activation after the convolution; transformers uses tanh by default.
     """
 
     norm_epsilon: Annotated[float, Above(0)] = 1e-7
@@ -131,13 +131,13 @@ class DebertaConfig(EncoderConfig):
         return self.position_biased_input
 
     def text_flops(self, length: int, *, masked_lm: bool = False) -> int:
-        """FLOPs of one text's forward pass; see `EncoderConfig.text_flops`."""
+        """Return the FLOPs of one text's forward pass; see `EncoderConfig.text_flops`."""
         flops = super().text_flops(length) + 2 * length * self.conv_kernel_size * self.d_model**2
         twice = masked_lm and self.enhanced_mask_decoder  # the last layer
         return flops + (self.layer_flops(length) if twice else 0)
 
     def layer_flops(self, length: int) -> int:
-        """FLOPs of one layer's forward pass for one row; the terms by distance as `plain` has them.
+        """Return the FLOPs of one layer's forward pass for one row, with the terms of `plain`.
 
         A term multiplies each position with the rows of 2 length - 1 distances. What makes those
         rows, once for all rows of a batch, is omitted.
@@ -146,12 +146,12 @@ class DebertaConfig(EncoderConfig):
         return super().layer_flops(length) + len(self.position_terms) * term
 
     def build(self, *, rngs: nnx.Rngs) -> "Deberta":
-        """Make the module with fresh parameters."""
+        """Make the module with newly initialized parameters."""
         return Deberta(self, rngs=rngs)
 
 
 class Convolution(nnx.Module):
-    """LayerNorm(h1 + activation(convolution(h0))), h1 being what a layer makes of h0.
+    """LayerNorm(h1 + activation(convolution(h0))), where h1 is the layer's output for h0.
 
     Args:
       config: config of the model.
@@ -316,7 +316,7 @@ class Deberta(EncoderModel):
     def visibility(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Visibility:
-        """Return a token sees the tokens of its own document; padding sees nothing."""
+        """Return the mask in which a token attends to its document; padding attends to nothing."""
         if segment_ids is None:
             segment_ids = (tokens != self.config.pad_id).astype(jnp.int32)
         return Visibility(keys=segment_ids, queries=segment_ids)

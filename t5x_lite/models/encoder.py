@@ -8,16 +8,16 @@
 Padding is segment 0 where segment ids are given, and `pad_id` where not. An architecture is a
 subclass that defines `apply_layers`.
 
-BERT and what has its layers: RoBERTa, XLM-R, ELECTRA (Devlin et al. 2019; Clark et al. 2020).
+BERT and models with its layers: RoBERTa, XLM-R, ELECTRA (Devlin et al. 2019; Clark et al. 2020).
 
     config = BertConfig(vocab_size=30522, d_model=768, d_ff=3072, num_heads=12, num_layers=12,
                         token_types=2)                         # or published.bert_base()
     hidden = config.build(rngs=nnx.Rngs(0))(tokens)            # [B, S, D]
 
 RoBERTa and XLM-R count positions from pad_id + 1 (`position_offset` 2) and have one token type;
-ELECTRA has tables of `embedding_size` columns and a projection. There is no pooler: it is the first
-half of `nn.heads.ClassificationHead`. `positions="relative_bias"` puts T5's bias instead of the
-table of positions, one for all layers.
+ELECTRA has tables of `embedding_size` columns and a projection. The pooler is not part of the
+encoder: it is the first half of `heads.ClassificationHead`. `positions="relative_bias"` uses T5's
+bias, shared by all layers, instead of the position embedding.
 """
 
 import dataclasses
@@ -64,30 +64,30 @@ class EncoderConfig(ModelConfig):
       d_ff: size of the feed-forward hidden layers.
       num_heads: attention heads, each of d_model / num_heads.
       num_layers: number of layers.
-      embedding_size: columns of the embedding tables, projected to d_model (ELECTRA); None is
+      embedding_size: columns of the embedding tables, projected to d_model (ELECTRA); None for
         d_model, without a projection.
       max_positions: rows of the table of positions.
-      token_types: rows of the table of token types; 0 is no table. With one row all tokens have it.
+      token_types: rows of the table of token types; 0 disables it. With one row all tokens have it.
       pad_id: the token of padding.
       activation: activation of the feed-forward layers, and of heads.
       dropout_rate: dropout rate of embeddings and of the blocks' outputs.
       attention_dropout_rate: dropout rate of the attention weights.
-      share_attention_dropout: True if all queries of a head drop the same keys, as in T5. False:
-        each query and key have their own draw, as in the original, which takes longer.
+      share_attention_dropout: True if all queries of a head drop the same keys, as in T5. If False,
+        dropout is sampled for each query and key, as in the original, which is slower.
       norm_epsilon: epsilon of the layer norms.
       initializer_stddev: standard deviation of kernels and tables at init.
       unroll: layers per iteration of the scan, True for straight-line code; "auto" is the latter
         unless it takes long to compile.
       remat: activations that a layer keeps for its backward pass (`t5x_lite.nn.stack`).
       attention: "auto", the fastest for a run's devices, which its config.json names; "plain";
-        "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", whose
-        memory is linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
-        "cudnn", cuDNN's for NVIDIA GPUs and bfloat16, elsewhere plain, and rejected in training: it
-        has no draw of dropout for each query and key.
+        "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", with
+        memory linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
+        "cudnn", cuDNN's for NVIDIA GPUs and bfloat16, elsewhere plain. "cudnn" is rejected in
+        training, because it does not support dropout for each query and key.
       attention_block: keys that blocked attention takes at a time (a DeBERTa's: queries), and
-        queries too if the kernel does it: 256 is good there; where that does not fit the chip, the
-        half is taken.
-      one_text_rows: True if each row holds one text with its padding behind it: then cuDNN's
+        queries too if the kernel does it: 256 is recommended for the kernel; it is halved if it
+          does not fit the chip.
+      one_text_rows: True if each row holds one text, followed by its padding: then cuDNN's
         attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
     """
 
@@ -114,7 +114,7 @@ class EncoderConfig(ModelConfig):
     below: ClassVar[tuple[str, ...]] = ("embedding", "projection")
     begins_with_cls: ClassVar[bool] = True
     has_distances: ClassVar[bool] = False
-    """Whether attention is disentangled, which has no kernel."""
+    """True if attention is disentangled, which has no kernel."""
 
     def __post_init__(self) -> None:
         check_bounds(self, prefix="model.")
@@ -131,7 +131,7 @@ class EncoderConfig(ModelConfig):
             cudnn_attention.check_sizes(d_kv=self.d_model // self.num_heads)
             if self.attention_dropout_rate > 0 and not self.share_attention_dropout:
                 raise InputError(
-                    "model.attention 'cudnn' has no dropout with a draw for each query and key: "
+                    "model.attention 'cudnn' does not support dropout for each query and key: "
                     "set --model.share-attention-dropout True, or --model.attention-dropout-rate 0"
                 )
         check_remat(self.remat)
@@ -152,17 +152,17 @@ class EncoderConfig(ModelConfig):
         return "bert"
 
     def to_finetune(self) -> "EncoderConfig":
-        """As it is, run as the devices like it."""
+        """Return the config with the fastest settings for the devices."""
         return self.replace(attention="auto", unroll="auto", one_text_rows=False)
 
     @property
     def position_rows(self) -> int:
-        """Rows of the table of positions that there is; 0 is no table."""
+        """Rows of the position embedding; 0 without one."""
         return self.max_positions
 
     @property
     def longest_document(self) -> int | None:
-        """Tokens for which the table of positions has rows; None where there is no table."""
+        """Maximum tokens of a document with position embeddings; None without such a table."""
         return self.position_rows - self.first_position if self.position_rows else None
 
     @property
@@ -181,16 +181,16 @@ class EncoderConfig(ModelConfig):
         return self.num_heads
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Reject devices or a dtype that cuDNN's attention, if chosen, does not run on."""
+        """Reject devices or a dtype that the selected attention does not support."""
         if self.attention == "cudnn":
             cudnn_attention.check(kind=kind, dtype=dtype)
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Reject a precision that the kernel for TPUs, if chosen, does not have."""
+        """Reject a precision that the selected attention does not support."""
         check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
-        """Values of `remat` that keep less."""
+        """Return the values of `remat` that keep less."""
         return more_remat(self.remat)
 
     def with_choices(
@@ -215,20 +215,20 @@ class EncoderConfig(ModelConfig):
         return self.replace(unroll=True)
 
     def on_cpu(self, *, dtype: str) -> "EncoderConfig":
-        """Straight-line code; in float32 one head at a time, unless it is disentangled."""
+        """Return the config with straight-line code; in float32 with one head at a time."""
         plain = self.attention in ("auto", "plain") and not self.has_distances
         heads = plain and dtype == "float32"
         return self.replace(unroll=True, attention="heads" if heads else self.attention)
 
     def forward_flops(self, shapes: RowShapes) -> int | None:
-        """FLOPs of one forward pass for one row, of one text or several; None for other rows."""
+        """Return the FLOPs of one forward pass for one row, or None for unknown rows."""
         if "encoder_input_tokens" not in shapes:
             return None
         *texts, length = shapes["encoder_input_tokens"]
         return math.prod(texts) * self.text_flops(length)
 
     def text_flops(self, length: int, *, masked_lm: bool = False) -> int:
-        """FLOPs of one text's forward pass; see `ModelConfig.forward_flops`.
+        """Return the FLOPs of one text's forward pass; see `ModelConfig.forward_flops`.
 
         Args:
           length: its tokens.
@@ -237,17 +237,17 @@ class EncoderConfig(ModelConfig):
         return self.num_layers * self.layer_flops(length) + self.projection_flops(length)
 
     def layer_flops(self, length: int) -> int:
-        """FLOPs of one layer's forward pass for one row."""
+        """Return the FLOPs of one layer's forward pass for one row."""
         d = self.d_model
         return 2 * (length * (4 * d * d + 2 * d * self.d_ff) + 2 * length * length * d)
 
     def projection_flops(self, length: int) -> int:
-        """FLOPs of the projection of embeddings to d_model; 0 where there is none."""
+        """Return the FLOPs of the projection of embeddings to d_model; 0 without a projection."""
         factored = self.table_size != self.d_model
         return 2 * length * self.table_size * self.d_model if factored else 0
 
     def masked_lm_head_flops(self, positions: int) -> int:
-        """FLOPs of a masked language model's head at so many positions."""
+        """Return the FLOPs of a masked language model's head for `positions` positions."""
         return 2 * positions * self.table_size * (self.d_model + self.vocab_size)
 
     @property
@@ -305,9 +305,9 @@ class EncoderModel(nnx.Module):
       rngs: the stream "params" is used.
     """
 
-    layers: Any  # of the subclass
+    layers: Any  # set by the subclass
     invertible: InvertibleSlot | None = None
-    prompt: TokenSlot | None = None  # stands in the call alone, not in `start`
+    prompt: TokenSlot | None = None  # used only in the call, not in `start`
     num_before: int = 0  # positions that a prefix has
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -462,7 +462,7 @@ class EncoderModel(nnx.Module):
         return self._embed(vectors, real=None, **given)
 
     def project(self, x: Float[Array, "B S E"]) -> Float[Array, "B S D"]:
-        """Embeddings to d_model columns; as they are where they have them."""
+        """Project embeddings to d_model columns, if their size differs."""
         if self.config.table_size != self.config.d_model:
             x = self.projection(x)
         return constrain(x, "batch", "length", "activation_embed")
@@ -508,9 +508,9 @@ class EncoderModel(nnx.Module):
         real: Bool[Array, "B S"] | None,
         positions: Int[Array, "B S"] | None,
     ) -> Int[Array, "#B S"]:
-        """Return rows of the table of positions: those of tokens from `first_position` on.
+        """Return the row of each token in the position embedding, from `first_position` on.
 
-        Where that is above 0, padding has the row of `pad_id` and is not counted (RoBERTa:
+        If `first_position` is above 0, padding has the row of `pad_id` and is not counted (RoBERTa:
         transformers modeling_roberta.py, create_position_ids_from_input_ids).
         """
         first, most = self.config.first_position, self.config.max_positions - self.num_before
@@ -538,7 +538,7 @@ PositionKind = Literal["learned", "relative_bias"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig(EncoderConfig):
-    """Sizes and choices of a BERT; those of `EncoderConfig` and these.
+    """Sizes and choices of a BERT, in addition to `EncoderConfig`.
 
     Attributes:
       positions: "learned", a table; or "relative_bias", T5's buckets.
@@ -583,7 +583,7 @@ class BertConfig(EncoderConfig):
         return self.position_offset
 
     def build(self, *, rngs: nnx.Rngs) -> "Bert":
-        """Make the module with fresh parameters."""
+        """Make the module with newly initialized parameters."""
         return Bert(self, rngs=rngs)
 
 
@@ -618,16 +618,16 @@ class Bert(EncoderModel):
         key: Key | None = None,
         part: tuple[int, int] | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return all layers, or some that follow each other.
+        """Apply all layers, or a range of them.
 
-        The layers of a part draw the dropout that they draw among all: one part after the other is
-        the whole.
+        A layer has the same dropout in a part as in the full stack, so that the parts in sequence
+        equal the full stack.
 
         Args:
           x: embeddings of d_model columns, or the states before the part's first layer.
           mask: mask of each token's keys.
           key: turns dropout on.
-          part: the layers [first, last); None is all of them.
+          part: the layers [first, last); None for all layers.
         """
         pattern = self.pattern(mask, x.shape[1])
 

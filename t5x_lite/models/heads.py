@@ -1,11 +1,12 @@
-"""Heads for tasks: what one is, and those that classify, choose, label and find spans.
+"""Heads for tasks: the base class, and heads for classes, choices, token labels and spans.
 
     head = Classifier(num_classes=3)
     module = head.build(model_config, rngs=rngs)
     logits = module(states)                        # float32 [B, C]
 
-A head has a name, that of its parameters: those of "mlm" are at heads/mlm. A checkpoint keeps all
-heads that its run and the runs before it made; those that the loss does not read are frozen.
+The name of a head is part of its parameters' paths: the parameters of "mlm" are at heads/mlm. A
+checkpoint keeps all heads that its run and earlier runs made. Heads that the loss does not use are
+frozen.
 
 A custom head of any class trains by a custom objective. Evaluation, predict and serve answer by a
 `Classifier`, `Choice`, `Token` or `Span`. A custom head that shall answer is a subclass of one of
@@ -14,15 +15,15 @@ these, keeps its name, and builds a module that is called in the same way.
 `Choice` is a classifier of one class that reads a question with each of its choices (transformers'
 *ForMultipleChoice): the softmax is over the choices.
 
-The layers of a `Classifier` are those of transformers' *ForSequenceClassification:
+The layers of a `Classifier` are as in transformers' *ForSequenceClassification:
 
     bert      dense -> tanh -> dropout -> linear
     roberta   dropout -> dense -> tanh -> dropout -> linear
     electra   dropout -> dense -> gelu -> dropout -> linear
     deberta   dense -> gelu -> dropout -> linear
 
-`Token` labels each token: names of things, parts of speech. `Span` finds an answer in a text: where
-it begins and where it ends.
+`Token` labels each token: names of things, parts of speech. `Span` finds an answer in a text: its
+first and last token.
 """
 
 import dataclasses
@@ -113,7 +114,7 @@ class HeadModules(nnx.Module):
 
 
 def by_name(heads: Iterable[Head]) -> dict[str, Head]:
-    """Heads by their names.
+    """Return the heads by name.
 
     Raises:
       InputError: two have one name.
@@ -160,7 +161,7 @@ class ClassHead(Head):
     Attributes:
       num_classes: number of classes.
       dropout_rate: dropout rate of the head; None is the model's.
-      labels: names of the classes, where they are known.
+      labels: names of the classes, if known.
     """
 
     num_classes: int = 2
@@ -183,7 +184,8 @@ class ClassHead(Head):
         """Return a task's labels in the order of the classes, which may be another one.
 
         Returns:
-          None where the classes have no names, or other ones than the labels; case does not matter.
+          The labels, or None if the names of the classes are missing or differ from the labels,
+          ignoring case.
         """
         names = {label.lower(): label for label in labels}
         found = [names[label.lower()] for label in self.labels if label.lower() in names]
@@ -192,7 +194,7 @@ class ClassHead(Head):
 
 
 def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tuple[Head, ...]:
-    """Heads, one of which has the names of a task's classes from now on.
+    """Return the heads, with the names of a task's classes set in one of them.
 
     Args:
       heads: heads of an experiment.
@@ -338,7 +340,7 @@ class ClassificationHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], *, key: Key | None = None
     ) -> Float[Array, "B C"]:
-        """Logits of the classes; a key turns dropout on."""
+        """Return logits of the classes; a key turns dropout on."""
         in_key, out_key = split_key(key, 2)
         x = dropout(hidden[:, 0], self.input_dropout_rate, key=in_key)
         x = activate(self.dense.product(x), self.activation).astype(hidden.dtype)
@@ -364,7 +366,7 @@ class Choice(Head):
         return self._classifier().activation
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> ClassificationHead:
-        """Make the module, whose logits are [B, 1]."""
+        """Make the module, with logits of shape [B, 1]."""
         return self._classifier().build(model, rngs=rngs)
 
     def _classifier(self) -> Classifier:
@@ -420,7 +422,7 @@ class TokenHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], *, key: Key | None = None
     ) -> Float[Array, "B S C"]:
-        """Float32 logits of the classes; a key turns dropout on."""
+        """Return float32 logits of the classes; a key turns dropout on."""
         return self.out.product(dropout(hidden, self.dropout_rate, key=key))
 
 
@@ -462,6 +464,6 @@ class SpanHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"]
     ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-        """Logits of the first and of the last token."""
+        """Return logits of the first and of the last token."""
         logits = self.out.product(hidden)
         return logits[..., 0], logits[..., 1]

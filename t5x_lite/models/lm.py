@@ -1,11 +1,12 @@
-"""A decoder alone: the language model and the prefix language model of Raffel et al. 2020 (3.2).
+"""Decoder-only models: language model and prefix language model of Raffel et al. 2020 (3.2).
 
     config = LMConfig(vocab_size=32128, d_model=768, ..., prefix=True)   # or published.lm_base()
     model = config.build(rngs=nnx.Rngs(0))
     logits = model(decoder_input_tokens, decoder_causal_attention=...)
 
-A causal model sees what is before a position. A prefix model sees as well, from every position of
-the inputs, all the others; position 0, the start token, belongs to them (figure 4 of the paper):
+In a causal model a position attends to earlier positions. In a prefix model, all positions of the
+inputs also attend to each other; position 0, the start token, belongs to them (figure 4 of the
+paper):
 
     inputs 5 6, targets 7 8        read      0 5 6 7
                                    predict   5 6 7 8
@@ -16,8 +17,8 @@ the inputs, all the others; position 0, the start token, belongs to them (figure
          6  1 1 1 0                    6 1 1 1 0
          7  1 1 1 1                    7 1 1 1 1
 
-All keys to the right share a bucket of the relative bias, as in t5x's
-examples/decoder_only/network.py, whose numerics these are; `prefix_buckets` has the paper's rule.
+All keys to the right share a bucket of the relative bias. This and all numerics are as in t5x's
+examples/decoder_only/network.py; `prefix_buckets` has the paper's rule.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ from t5x_lite.nn.stack import Decoder
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LMConfig(StackConfig):
-    """Sizes and choices of a decoder-only model; those of `StackConfig` and these.
+    """Sizes and choices of a decoder-only model, in addition to `StackConfig`.
 
     Attributes:
       num_layers: number of layers.
@@ -60,13 +61,13 @@ class LMConfig(StackConfig):
     below: ClassVar[tuple[str, ...]] = ("token_embedding", "decoder/relative_bias")
 
     def forward_flops(self, shapes: RowShapes) -> int:
-        """FLOPs of one forward pass for one row, causal or with a prefix."""
+        """Return the FLOPs of one forward pass for one row, causal or with a prefix."""
         (length,) = shapes["decoder_target_tokens"]
         output = 2 * length * self.d_model * self.vocab_size
         return self.num_layers * self.layer_flops(length) + output
 
     def build(self, *, rngs: nnx.Rngs) -> "LM":
-        """Make the module with fresh parameters."""
+        """Make the module with newly initialized parameters."""
         return LM(self, rngs=rngs)
 
 
@@ -103,7 +104,7 @@ class LM(TokenModel):
         decoder_causal_attention: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T V"]:
-        """Logits of each token given those before it, and of a prefix model the whole inputs.
+        """Return logits of each token given earlier tokens, and in a prefix model all inputs.
 
         Args:
           decoder_input_tokens: the text shifted right, 0 first; padded at the end.
@@ -116,7 +117,7 @@ class LM(TokenModel):
           float32 logits.
 
         Raises:
-          InputError: a prefix model is not told where the inputs are.
+          InputError: a prefix model gets no decoder_causal_attention.
         """
         return self.logits(
             self.hidden(
@@ -135,10 +136,10 @@ class LM(TokenModel):
         decoder_causal_attention: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Return the output layer's input; arguments and errors are those of the call."""
+        """Return the output layer's input; arguments and errors are as in the call."""
         if self.prefix and decoder_causal_attention is None:
             raise InputError(
-                "a model with model.prefix needs rows that say where the inputs are: set "
+                "a model with model.prefix needs rows that mark their inputs: set "
                 "data.layout to prefix_lm, or model.prefix to False"
             )
         prefix = decoder_causal_attention if self.prefix else None
@@ -181,7 +182,7 @@ class LM(TokenModel):
         return self.logits(hidden[:, -1:])[:, 0], cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
-        """Logits after one more token in each row, and the cache that includes it."""
+        """Return logits after one more token in each row, and the cache that includes it."""
         hidden = self.embed(tokens.reshape(-1, cache.num_rows))
         hidden, cache = self.decoder.step(hidden, cache)
         logits = self.logits(hidden)
@@ -190,7 +191,7 @@ class LM(TokenModel):
     def target_logits(
         self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
     ) -> Float[Array, "B T V"]:
-        """Logits of each target given the inputs and the targets before it.
+        """Return logits of each target given the inputs and earlier targets.
 
         Inputs are moved to the right, so that the targets follow them without a gap, as in the rows
         of training.

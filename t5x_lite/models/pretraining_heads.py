@@ -83,7 +83,7 @@ class MaskedLMHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "*batch D"], table: Float[Array, "V E"]
     ) -> Float[Array, "*batch V"]:
-        """Logits of all tokens of the table.
+        """Return logits of all tokens of the vocabulary.
 
         Args:
           hidden: states of the positions to predict.

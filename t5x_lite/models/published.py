@@ -26,14 +26,14 @@ the others are rounded up likewise. The decoder-only rows are in `t5x_lite.model
 | `xlm_r_*` | as RoBERTa, another vocabulary | fairseq examples/xlmr/README.md |
 | `electra_*` | small: narrow embeddings | google-research/electra README.md |
 
-Vocabularies are those of the releases, not rounded up: weights of Hugging Face fit as they are. The
-cased BERTs have vocab_size=28996.
+Vocabularies have the sizes of the releases, not rounded up, so that weights of Hugging Face fit
+unchanged. The cased BERTs have vocab_size=28996.
 
     discriminator = deberta_v3_small()
     generator = deberta_v3_generator(discriminator)
 
 Sources: microsoft/DeBERTa experiments/language_model/{rtd_*,xxlarge}.json, and config.json of the
-releases at huggingface.co/microsoft. Vocabularies are those of the releases, not rounded up.
+releases at huggingface.co/microsoft. Vocabularies have the sizes of the releases, not rounded up.
 
 One row for each published decoder-only size; all are causal unless `prefix=True` is given.
 
@@ -160,7 +160,7 @@ def t5_base_2x(**fields: Any) -> T5Config:
 
 
 def t5_base_4x(**fields: Any) -> T5Config:
-    """About four times those of T5 base: T5 large with 32 layers in each stack."""
+    """About four times the parameters and FLOPs of T5 base: T5 large, 32 layers per stack."""
     return t5_large(**{"num_encoder_layers": 32, "num_decoder_layers": 32, **fields})
 
 
@@ -436,20 +436,20 @@ def lm_v1(**fields: Any) -> LMConfig:
 
 
 def lm_base(**fields: Any) -> LMConfig:
-    """Return base, 110M parameters; `fields` replace the preset's."""
+    """Decoder-only base, 110M parameters; `fields` replace the preset's."""
     return _lm(768, 12, 12, 2048, **fields)
 
 
 def lm_large(**fields: Any) -> LMConfig:
-    """Large, 341M parameters."""
+    """Decoder-only large, 341M parameters."""
     return _lm(1024, 16, 24, 2816, **fields)
 
 
 def lm_xl(**fields: Any) -> LMConfig:
-    """XL, 1.2B parameters."""
+    """Decoder-only XL, 1.2B parameters."""
     return _lm(2048, 32, 24, 5120, **fields)
 
 
 def lm_xxl(**fields: Any) -> LMConfig:
-    """XXL, 4.8B parameters."""
+    """Decoder-only XXL, 4.8B parameters."""
     return _lm(4096, 64, 24, 10240, **fields)

@@ -1,4 +1,4 @@
-"""T5: the encoder-decoder, and its encoder alone.
+"""T5: the encoder-decoder, and its encoder as a separate model.
 
     config = T5Config(vocab_size=32128, d_model=512, ...)      # or published.t5_1_1_small()
     model = config.build(rngs=nnx.Rngs(0))
@@ -8,17 +8,17 @@
     logits, cache = ready.prefill(inputs, max_length=32)       # of the first new token
     logits, cache = ready.step(tokens, cache)                  # of the one after it
 
-T5 1.0: ReLU, output tied to the embedding (logits / sqrt(d_model)). T5 1.1: gated GELU, an output
-layer of its own. umT5: a relative bias table in each layer. Padding is token 0, and so is the
-decoder's start token. Positions are row positions; packed examples are told apart by segment ids.
-Numerics: t5x examples/t5/network.py and layers.py.
+T5 1.0: ReLU, output tied to the embedding (logits / sqrt(d_model)). T5 1.1: gated GELU, a separate
+output layer. umT5: a relative bias table in each layer. Padding is token 0, and so is the decoder's
+start token. Positions are row positions; packed examples are told apart by segment ids. Numerics:
+t5x examples/t5/network.py and layers.py.
 
-The encoder of T5 alone, for what needs a vector for each token and no text.
+The encoder of T5 as a separate model, for tasks that need a vector for each token instead of text:
 
     config = T5EncoderConfig(vocab_size=32128, d_model=512, d_ff=1024, num_heads=6, num_layers=8)
     hidden = config.build(rngs=nnx.Rngs(0))(tokens)      # [B, S, D]
 
-Parameter paths are those of `t5x_lite.models.t5`, so that a T5's encoder fits in as it is.
+Parameter paths are as in `T5Config`'s model, so that the encoder of a T5 can be loaded unchanged.
 """
 
 import dataclasses
@@ -79,17 +79,17 @@ class StackConfig(ModelConfig):
       norm_epsilon: epsilon of the RMS norms.
       unroll: layers per iteration of the scan, True for straight-line code; "auto" is the latter
         unless it takes long to compile.
-      remat: activations that a layer keeps for its backward pass: "none" is all, "full" its input
-        alone, "dots" its matrix products, "dots_no_batch" its products with weights
+      remat: activations that a layer keeps for its backward pass: "none" is all, "full" only its
+        input, "dots" its matrix products, "dots_no_batch" its products with weights
         (`t5x_lite.nn.stack`).
       attention: "auto", the fastest for a run's devices, which its config.json names; "plain";
-        "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", whose
-        memory is linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
+        "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", with
+        memory linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
         "cudnn", cuDNN's for NVIDIA GPUs and bfloat16 (`t5x_lite.nn.cudnn_attention`), elsewhere
         plain, and rejected in training. Decoding is plain.
       attention_block: keys that blocked attention takes at a time, and queries too if the kernel
-        does it: 256 is good there; where that does not fit the chip, the half is taken.
-      one_text_rows: True if each row holds one text with its padding behind it: then cuDNN's
+        does it: 256 is recommended for the kernel; it is halved if it does not fit the chip.
+      one_text_rows: True if each row holds one text, followed by its padding: then cuDNN's
         attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
     """
 
@@ -132,16 +132,16 @@ class StackConfig(ModelConfig):
         return self.num_heads
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Reject devices or a dtype that cuDNN's attention, if chosen, does not run on."""
+        """Reject devices or a dtype that the selected attention does not support."""
         if self.attention == "cudnn":
             cudnn_attention.check(kind=kind, dtype=dtype)
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Reject a precision that the kernel for TPUs, if chosen, does not have."""
+        """Reject a precision that the selected attention does not support."""
         check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
-        """Values of `remat` that keep less."""
+        """Return the values of `remat` that keep less."""
         return more_remat(self.remat)
 
     def with_choices(
@@ -165,13 +165,13 @@ class StackConfig(ModelConfig):
         return self.replace(unroll=True)
 
     def on_cpu(self, *, dtype: str) -> "StackConfig":
-        """Straight-line code; in float32 one head at a time."""
+        """Return the config with straight-line code; in float32 one head at a time."""
         plain = self.attention in ("auto", "plain")
         heads = plain and dtype == "float32"
         return self.replace(unroll=True, attention="heads" if heads else self.attention)
 
     def layer_flops(self, length: int, *, across: int = 0) -> int:
-        """FLOPs of one layer's forward pass for one row; see `ModelConfig.forward_flops`.
+        """Return the FLOPs of one layer's forward pass for one row.
 
         Args:
           length: length of the row.
@@ -197,17 +197,16 @@ class StackConfig(ModelConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5Config(StackConfig):
-    """Sizes and choices of a T5; those of `StackConfig` and these.
+    """Sizes and choices of a T5, in addition to `StackConfig`.
 
     Attributes:
       num_encoder_layers: layers of the encoder.
       num_decoder_layers: layers of the decoder; 6 and 6 is the paper's half of base.
       tie_embeddings: True if the output shares the embedding (1.0).
       share_layers: encoder and decoder share one set of parameters (paper section 3.2, "shared"),
-        stored at encoder/; the decoder stores its cross-attention and that one's norms alone. As in
-        the paper's own code (t5's bi_v1_shared.gin gives both stacks one variable scope), the
-        relative bias table and the final norm are shared too; each stack reads the table by its own
-        buckets.
+        stored at encoder/; the decoder stores only its cross-attention with its norms. As in the
+        paper's own code (t5's bi_v1_shared.gin gives both stacks one variable scope), the relative
+        bias table and the final norm are shared too; each stack reads the table by its own buckets.
     """
 
     num_encoder_layers: Count
@@ -242,23 +241,23 @@ class T5Config(StackConfig):
         )
 
     def to_finetune(self) -> "T5Config":
-        """With T5's dropout of 0.1 where it was pretrained without, run as the devices like it."""
+        """Return the config with a dropout of 0.1 if it is 0, and fast settings for the devices."""
         running: dict[str, Any] = {"attention": "auto", "unroll": "auto", "one_text_rows": False}
         return self.replace(dropout_rate=self.dropout_rate or 0.1, **running)
 
     def without_views(self) -> "T5Config":
-        """Without shared layers: a decoder with arrays of its own."""
+        """Return the config without shared layers: the decoder has separate arrays."""
         return self.replace(share_layers=False)
 
     def forward_flops(self, shapes: RowShapes) -> int:
-        """FLOPs of one forward pass for one row of inputs and targets."""
+        """Return the FLOPs of one forward pass for one row of inputs and targets."""
         (inputs,), (targets,) = shapes["encoder_input_tokens"], shapes["decoder_target_tokens"]
         encoder = self.num_encoder_layers * self.layer_flops(inputs)
         decoder = self.num_decoder_layers * self.layer_flops(targets, across=inputs)
         return encoder + decoder + 2 * targets * self.d_model * self.vocab_size
 
     def build(self, *, rngs: nnx.Rngs) -> "T5":
-        """Make the module with fresh parameters."""
+        """Make the module with newly initialized parameters."""
         return T5(self, rngs=rngs)
 
 
@@ -307,7 +306,7 @@ class T5(TokenModel):
         if self.prompt is not None:
             if segment_ids is not None:
                 raise InputError(
-                    "a prompt stands before rows, which must be of one text: set data.pack False"
+                    "a prompt comes before rows, which must be of one text: set data.pack False"
                 )
             x, tokens = self.prompt(x, self.token_table()), after_prompt(tokens, self.prompt)
         return self.encoder(x, mask=masks.of_encoder(tokens, segment_ids), key=key)
@@ -321,7 +320,7 @@ class T5(TokenModel):
         decoder_segment_ids: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T V"]:
-        """Logits of each target given the targets before it (teacher forcing).
+        """Return logits of each target given earlier targets (teacher forcing).
 
         Args:
           encoder_input_tokens: padded with 0.
@@ -352,7 +351,7 @@ class T5(TokenModel):
         decoder_segment_ids: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Return the output layer's input; the arguments are those of the call."""
+        """Return the output layer's input; the arguments are as in the call."""
         seen = after_prompt(encoder_input_tokens, self.prompt)
         cross_mask = masks.across(seen, encoder_segment_ids, decoder_segment_ids)
         encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
@@ -370,7 +369,7 @@ class T5(TokenModel):
     def target_logits(
         self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
     ) -> Float[Array, "B T V"]:
-        """Logits of each target given the inputs and the targets before it, both padded with 0."""
+        """Return logits of each target given inputs and earlier targets, both padded with 0."""
         return self(inputs, jnp.pad(targets[:, :-1], ((0, 0), (1, 0))))
 
     def lay_out(self, *, join: bool) -> None:
@@ -408,7 +407,7 @@ class T5(TokenModel):
         return self.logits(hidden[:, -1:])[:, 0], cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
-        """Logits after one more token of each row, and the new cache.
+        """Return logits after one more token of each row, and the new cache.
 
         Args:
           tokens: R = B, or B * W after `repeat`.
@@ -422,7 +421,7 @@ class T5(TokenModel):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5EncoderConfig(StackConfig):
-    """Sizes and choices of an encoder; those of `StackConfig` and this.
+    """Sizes and choices of an encoder, in addition to `StackConfig`.
 
     Attributes:
       num_layers: number of layers.
@@ -433,16 +432,16 @@ class T5EncoderConfig(StackConfig):
     below: ClassVar[tuple[str, ...]] = ("token_embedding", "encoder/relative_bias")
 
     def forward_flops(self, shapes: RowShapes) -> int:
-        """FLOPs of one forward pass for one row."""
+        """Return the FLOPs of one forward pass for one row."""
         (length,) = shapes["encoder_input_tokens"]
         return self.text_flops(length)
 
     def text_flops(self, length: int) -> int:
-        """FLOPs of one text's forward pass."""
+        """Return the FLOPs of one text's forward pass."""
         return self.num_layers * self.layer_flops(length)
 
     def build(self, *, rngs: nnx.Rngs) -> "T5Encoder":
-        """Make the module with fresh parameters."""
+        """Make the module with newly initialized parameters."""
         return T5Encoder(self, rngs=rngs)
 
 

@@ -1,21 +1,22 @@
 """Additions of retrievers to the model: a second tower, and pooling.
 
-Encoders in addition to the model, of its kind: that of passages, of a retriever with two towers.
+Towers are encoders of the model's kind in addition to it, such as the passage encoder of a
+retriever:
 
     towers = Towers(("passage",), config, rngs=rngs)
     towers["passage"](tokens)                           # parameters at towers/passage
 
-A tower has the architecture and the adapters of the model, with parameters of its own:
+A tower has the architecture and the adapters of the model, with separate parameters:
 
     model/layers/mlp/wi/kernel            towers/passage/layers/mlp/wi/kernel
     adapters/lora/layers/mlp/in/a         adapters/lora/towers/passage/layers/mlp/in/a
 
-One vector of each text, from an encoder's states: those of its [CLS], or their mean.
+`pool` makes one vector of each text from an encoder's hidden states: the [CLS] state or the mean.
 
     pool(model(tokens), tokens != pad_id, "mean")       # [B, D]
 
-BERT's and SimCSE's "cls" is the state of a text's first token; "mean" is that of all that is no
-padding, [CLS] and [SEP] included (Reimers and Gurevych 2019, arXiv:1908.10084).
+BERT's and SimCSE's "cls" is the hidden state of a text's first token. "mean" is the mean over all
+tokens except padding, including [CLS] and [SEP] (Reimers and Gurevych 2019, arXiv:1908.10084).
 """
 
 import re
@@ -119,7 +120,7 @@ def pool(
       kind: "cls" or "mean".
 
     Raises:
-      InputError: there is no such kind.
+      InputError: unknown kind.
     """
     check_pooling("pooling", kind)
     if kind == "cls":

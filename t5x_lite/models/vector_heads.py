@@ -3,33 +3,33 @@
     Dense(pooling="cls")                                   # the state of [CLS], of length 1
     Dense(pooling="cls", projection=128, tied=False)       # W h + b, of queries and of passages
 
-It has parameters where there is a projection alone: heads/dense/query, and heads/dense/passage
-where the two are not tied (DPR's projection_dim; RetroMAE's linear_q and linear_p).
+It has parameters only with a projection: heads/dense/query, and heads/dense/passage if the two are
+not tied (DPR's projection_dim; RetroMAE's linear_q and linear_p).
 
-How long a text may be and what is put before it are facts of such a checkpoint as well: they stand
-here, so that who reads the checkpoint makes the vectors that it was trained for.
+The maximum length of a text and its prompt are also part of the head, so that a loaded checkpoint
+makes the vectors that it was trained for.
 
-The head that weighs the terms of a text: one number of each token (BGE-M3's sparse retrieval).
+`Lexical` weights the terms of a text, with one number per token (BGE-M3's sparse retrieval).
 
     w_i = relu(W h_i + b)                      heads/lexical/out, W [d, 1]
-    weight of a term t = max of w_i over its places, for each t that is no special token
+    weight of a term t = max of w_i over its positions, for each t except special tokens
 
     tokens   0 5 9 5 2          (0 begins, 2 ends)
     w        .9 .2 .4 .7 .1
     terms    5: .7, 9: .4
 
 The score of two texts is the sum over their common terms of the products of weights (Chen et al.
-2024, arXiv:2402.03216; FlagEmbedding's m3/modeling.py). That code makes it of vectors [B, L, V] of
-the vocabulary; here a text stays as long as it is: `term_weights` keeps a term's largest weight at
-its place and has 0 elsewhere, and `scores` sums over pairs of places of one token.
+2024, arXiv:2402.03216; FlagEmbedding's m3/modeling.py). That code uses vectors [B, L, V] over the
+vocabulary; here a text keeps its length: `term_weights` keeps a term's largest weight at its
+position and has 0 elsewhere, and `scores` sums over pairs of positions with the same token.
 
-The head that makes a vector of each token of a text (ColBERT's way, as BGE-M3 has it).
+The multi-vector head makes a vector of each token of a text (ColBERT, as in BGE-M3).
 
     E_i = norm(W h_i + b)          heads/multi_vector/out; i from 1: [CLS] has none, [SEP] has one
     score(q, p) = (1 / N_q) sum_i max_j E_q,i . E_p,j          N_q: real tokens of q without [CLS]
 
-Padding has no vector: it takes no part in the maximum. In FlagEmbedding's code it has vectors of
-zeros, so that a passage whose similarities are all negative has the score 0 (Chen et al. 2024,
+Padding has no vector and takes no part in the maximum. In FlagEmbedding's code it has vectors of
+zeros, so that a passage with only negative similarities has the score 0 (Chen et al. 2024,
 arXiv:2402.03216; FlagEmbedding m3/modeling.py).
 """
 
@@ -54,9 +54,9 @@ from t5x_lite.models.towers import Pooling, pool
 from t5x_lite.nn.dense import Dense as dense_Dense
 
 Projected = Literal["identity", "tanh"]
-"""What becomes of a projection's result."""
+"""Activation of a projection's result."""
 Role = Literal["query", "passage"]
-"""What a text is to another; where both are alike it is a query."""
+"""Role of a text in a pair; in a symmetric pair both texts are queries."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,8 @@ class Dense(Head):
       max_length: maximum tokens of a text, [CLS] and [SEP] included; None if unknown.
       prompts: that texts of some kinds begin with.
       default_prompt: name of the prompt of texts without a kind, or "".
-      projection: numbers of a vector, by a linear layer behind the pooling; None has no such layer.
+      projection: dimensions of a vector, by a linear layer after the pooling; None without this
+        layer.
       tied: True if queries and passages have the same.
       activation: activation of the projection's result, before the length is 1; LaBSE has "tanh".
       projection_bias: True if the projection has a bias; Sentence-T5's has none.
@@ -102,19 +103,19 @@ class Dense(Head):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.activation != "identity" and self.projection is None:
-            raise InputError(f"activation {self.activation} is of a projection, and there is none")
+            raise InputError(f"activation {self.activation} needs a projection; set projection")
         names = [prompt.name for prompt in self.prompts]
         if len(set(names)) < len(names):
             raise InputError(f"two prompts have one name: {', '.join(names)}")
         if self.default_prompt and self.default_prompt not in names:
             raise InputError(
-                f"default_prompt {self.default_prompt!r} is none of the prompts: "
-                f"{', '.join(names) or 'there are none'}"
+                f"default_prompt {self.default_prompt!r} is not among the prompts: "
+                f"{', '.join(names) or 'no prompts'}"
             )
 
     @property
     def has_parameters(self) -> bool:
-        """Those of its projection."""
+        """True if the head has a projection."""
         return self.projection is not None
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "DenseHead":
@@ -152,7 +153,7 @@ def check_cls(pooling: Pooling, model: ModelConfig) -> None:
 
 
 class DenseHead(nnx.Module):
-    """Pooled states, or what a linear layer makes of them.
+    """Pooled hidden states, with an optional linear layer.
 
     Args:
       config: config of the head.
@@ -187,7 +188,7 @@ class DenseHead(nnx.Module):
         *,
         role: Role = "query",
     ) -> Float[Array, "B K"]:
-        """Float32 vectors of texts, one a row.
+        """Return float32 vectors of texts, one per row.
 
         Args:
           hidden: the encoder's states.
@@ -212,7 +213,7 @@ class DenseHead(nnx.Module):
 
 
 def _sizes(model: ModelConfig | None) -> tuple[int, float]:
-    """Return the size of a model's states, and the deviation of a fresh kernel that reads them."""
+    """Return the size of a model's hidden states, and the initial deviation of a kernel on them."""
     d_model = getattr(model, "d_model", None)
     if not isinstance(d_model, int):
         raise InputError(f"a projection reads the states of an encoder, not of a {type(model)}")
@@ -226,7 +227,7 @@ def unit(vectors: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
 
 
 XLM_R = (0, 1, 2, 3)
-"""The tokens of XLM-R that begin a text, pad, end a text, and stand for what has no piece."""
+"""Special tokens of XLM-R: start of text, padding, end of text, unknown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -234,8 +235,7 @@ class Lexical(Head):
     """Weights of a text's tokens as terms.
 
     Attributes:
-      specials: tokens that are not terms: those that begin and end a text, padding, the unknown
-        one.
+      specials: tokens that are not terms: start and end of text, padding, unknown.
     """
 
     name: str = "lexical"
@@ -260,7 +260,7 @@ class LexicalHead(nnx.Module):
         self.out = linear(d_model, 1, rngs=rngs)
 
     def __call__(self, hidden: Float[Array, "B S D"]) -> Float[Array, "B S"]:
-        """Float32 weights from 0 on of all positions, special tokens' among them."""
+        """Return non-negative float32 weights of all positions, including special tokens."""
         return jax.nn.relu(self.out.product(hidden)[..., 0])
 
     def terms(
@@ -297,11 +297,11 @@ def linear(d_in: int, d_out: int, *, rngs: nnx.Rngs) -> dense_Dense:
 def term_weights(
     weights: Float[Array, "B S"], tokens: Int[Array, "B S"], is_term: Bool[Array, "B S"]
 ) -> Float[Array, "B S"]:
-    """Return the largest weight of each term at its place, and 0 at all other places.
+    """Return the largest weight of each term at its position, and 0 at all other positions.
 
-    It is the maximum over the places of one token, without an array of the vocabulary: places are
-    sorted by token and weight, and the last of each token stays. Of equal weights one place stays,
-    and has the gradient alone.
+    The maximum over the positions of a token is computed without an array of the vocabulary:
+    positions are sorted by token and weight, and the last one of each token is kept. Of equal
+    weights only one position is kept, and it receives the full gradient.
 
     Args:
       weights: weights of all positions, from 0 on.
@@ -322,11 +322,11 @@ def scores(
     queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
     passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
 ) -> Float[Array, "G N"]:
-    """Sum over common terms of the products of weights, of each query and each passage.
+    """Return the sum over common terms of products of weights, for each query and passage.
 
-    Two ways give the same numbers, and the one with the smaller arrays is taken: an equality of all
-    pairs of places [G, c, Lq, Lp], c passages at a time; or passages as vectors [N, U] of the
-    queries' own tokens, of which there are U = G Lq at most.
+    Two methods give the same numbers, and the one with the smaller arrays is used: a comparison of
+    all pairs of positions [G, c, Lq, Lp], c passages at a time; or passages as vectors [N, U] over
+    the queries' distinct tokens, with U <= G Lq.
     """
     num, length = queries[0].shape
     by_terms = num < passages[0].shape[1] or num * length <= 4096
@@ -337,7 +337,7 @@ def scores_by_terms(
     queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
     passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
 ) -> Float[Array, "G N"]:
-    """`scores` by vectors of the queries' tokens; the arguments are those of `scores`."""
+    """Compute `scores` by vectors over the queries' tokens, with the same arguments."""
     (asked, asked_weights), (shown, shown_weights) = queries, passages
     terms = jnp.unique(asked, size=asked.size, fill_value=jnp.iinfo(jnp.int32).max)
 
@@ -353,14 +353,14 @@ def scores_by_terms(
 
 
 _LARGEST_TERMS = 1 << 22
-"""Pairs of places that `scores_by_pairs` compares at a time."""
+"""Pairs of positions that `scores_by_pairs` compares at a time."""
 
 
 def scores_by_pairs(
     queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
     passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
 ) -> Float[Array, "G N"]:
-    """`scores` by an equality of places; the arguments are those of `scores`."""
+    """Compute `scores` by a comparison of positions, with the same arguments."""
     (asked, asked_weights), (shown, shown_weights) = queries, passages
     each = in_chunks(len(shown), at_most=max(1, _LARGEST_TERMS // (asked.size * shown.shape[1])))
 
@@ -393,7 +393,7 @@ class MultiVector(Head):
     """A vector of each token but the first.
 
     Attributes:
-      size: numbers of a vector; None is as many as the states have.
+      size: dimensions of a vector; None for the size of the hidden states.
       normalize: True if vectors have length 1.
     """
 
@@ -422,7 +422,7 @@ class MultiVectorHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], segment_ids: Int[Array, "B S"]
     ) -> Float[Array, "B N K"]:
-        """Float32 vectors of the S - 1 positions behind the first; zeros where there is padding.
+        """Return float32 vectors of the S - 1 positions after the first; zeros for padding.
 
         Args:
           hidden: the encoder's states.

@@ -32,7 +32,7 @@ from t5x_lite.nn.slots import GatedKeySlot, HiddenSlot, KeySlot, PlacedKeySlot
 Prefix = tuple[Float[Array, "*#B P H K"], Float[Array, "*#B P H K"]]
 """Keys and values, of all rows or, with an axis before, of each."""
 
-_PREFIX = 1  # number of a prefix's draws among those of its attention
+_PREFIX = 1  # fold_in constant for the dropout key of a prefix
 
 
 def _masked_logits(query: Array, key: Array, bias: Array | None, mask: Array | None) -> Array:
@@ -51,7 +51,7 @@ def softmax_attention(
     mask: Bool[Array, "#B 1 #T S"] | None,
     kept: Bool[Array, "B H T S"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """softmax(query key^T + bias) value, the softmax in float32; weights that are not kept are 0.
+    """Compute softmax(query key^T + bias) value, the softmax in float32; dropped weights are 0.
 
     The products take their operands in the dtype of value. The division by the softmax's sum comes
     after the product, and the backward pass is written out (Dao et al. 2022, FlashAttention,
@@ -240,12 +240,12 @@ def dot_product_attention(
     prefix: Prefix | None = None,
     prefix_bias: Float[Array, "#B H #T P"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """Attention over all keys, unscaled.
+    """Compute unscaled attention over all keys.
 
-    A pattern of arrays, and plain attention; one of a `Visibility`, and blocked attention, or the
-    kernel or cuDNN's if it says so. All drop the same weights for the same key if
-    the queries share them; if not, blocked attention and the kernel for TPUs drop the same, plain
-    attention others, and cuDNN has no such draw.
+    A pattern of arrays selects plain attention. A pattern with a `Visibility` selects blocked
+    attention, the TPU kernel or cuDNN's attention. If the queries share dropout, all of them drop
+    the same weights. Otherwise blocked attention and the TPU kernel drop the same weights, plain
+    attention drops others, and cuDNN does not support it.
 
     Args:
       query: projected queries.
@@ -254,8 +254,8 @@ def dot_product_attention(
       pattern: keys that each query attends to, and the bias of its logits.
       dropout_rate: dropout rate of the attention weights.
       dropout_key: None is deterministic.
-      share_dropout: True if all queries of a head drop the same keys, as in T5; else each query and
-        key have their own draw, as in BERT.
+      share_dropout: True if all queries of a head drop the same keys, as in T5; if False, dropout
+        is sampled for each query and key, as in BERT.
       prefix: keys and values that all queries see; all queries of a head drop the same of them.
         With one there is neither kernel nor cuDNN's attention.
       prefix_bias: is added to their logits; None adds nothing.
@@ -328,7 +328,7 @@ def of_rows(
 
 
 def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
-    """Prepend a value for so many keys to an array of masks or biases [.., S]."""
+    """Prepend `num` columns of `value` to a mask or bias [.., S]."""
     if x is None:
         return None
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(num, 0)], constant_values=value)
@@ -337,14 +337,14 @@ def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
 def dropped_values(
     value: Float[Array, "B S H K"], rate: float, *, key: Key | None, share: bool
 ) -> tuple[Float[Array, "B S H K"], WeightDropout | None]:
-    """Attention's values with what dropout does to them, and the draws that are still to be made.
+    """Apply dropout to attention's values, and return the dropout that remains for the weights.
 
     Args:
       value: the projected values.
       rate: rate of the dropout.
       key: random key; if None, no dropout.
       share: True if all queries of a head drop the same keys. Then a value is dropped or scaled as
-        a whole, without a pass over [B, H, T, S]. If not, values are scaled alone.
+        a whole, without a pass over [B, H, T, S]. If False, values are only scaled.
     """
     if key is None or rate == 0.0:
         return value, None
@@ -366,10 +366,10 @@ def attention_by_head(
 ) -> Float[Array, "B T H K"]:
     """Compute `dot_product_attention` for few queries over the keys and values of a cache.
 
-    The operations and their order are those of `softmax_attention`, without its backward pass:
-    incremental decoding gives what the whole forward pass gives. Keys are in blocks, G = N * H, and
-    have the positions last: on CPU the logits of four queries take a half to a quarter of the time
-    that they take over [B, H, S, K].
+    The operations and their order are as in `softmax_attention`, without its backward pass, so that
+    incremental decoding equals the full forward pass. Keys are in blocks, G = N * H, and have the
+    positions last: on CPU the logits of four queries take a half to a quarter of the time that they
+    take over [B, H, S, K].
     """
     mask: Any = pattern.mask
     bias: Any = pattern.bias
@@ -505,11 +505,11 @@ class Attention(nnx.Module):
     def project(
         self, source: Float[Array, "B S D"], seen: Any = None
     ) -> tuple[Float[Array, "B S H K"], Float[Array, "B S H K"]]:
-        """Keys and values of a source; once per source, kept in a cache while decoding."""
+        """Return keys and values of a source; a cache keeps them while decoding."""
         return self.heads(self.key(source, seen)), self.heads(self.value(source, seen))
 
     def queries(self, x: Float[Array, "B T D"], seen: Any = None) -> Float[Array, "B T H K"]:
-        """Return queries of x; `seen` is that of `Dense.product`."""
+        """Return queries of x; `seen` is as in `Dense.product`."""
         return self.heads(self.scaled_queries(x, seen) if self.joint is None else self.joint(x)[0])
 
     def project_all(
@@ -533,11 +533,11 @@ class Attention(nnx.Module):
         prefix: Prefix | None = None,
         seen: Any = None,
     ) -> Float[Array, "B T D"]:
-        """Attends from projected queries to keys and values; see `dot_product_attention`.
+        """Attend from projected queries to keys and values; see `dot_product_attention`.
 
-        `prefix` is that of `own_prefix`, and `seen` that of `Dense.product`.
+        `prefix` is as in `own_prefix`, and `seen` as in `Dense.product`.
         """
-        # Where the length is split over devices, each has some of the queries and all of the keys.
+        # If the length is split over devices, each device has some of the queries and all keys.
         keys, values = (constrain(y, "batch", None, "heads", "kv") for y in (keys, values))
         before = self.own_prefix() if prefix is None else prefix
         mixed = dot_product_attention(
@@ -554,13 +554,13 @@ class Attention(nnx.Module):
         return self.close(mixed, seen)
 
     def own_prefix(self, x: Array | None = None, seen: Any = None) -> Prefix | None:
-        """Keys and values of the slot, with its gate if `x`, what asks, is given."""
+        """Return keys and values of the slot, gated by the queries' source `x` if given."""
         if isinstance(self.prefix, GatedKeySlot) and x is not None:
             return self.prefix.gated(x, seen)
         return None if self.prefix is None else self.prefix()
 
     def prefix_bias(self, pattern: Pattern) -> Float[Array, "#B H #T P"] | None:
-        """Return the relative bias of the slot's keys; None of those that lie nowhere."""
+        """Return the relative bias of the slot's keys; None for keys without positions."""
         slot = self.prefix
         return pattern.bias_before(slot.num_before) if isinstance(slot, PlacedKeySlot) else None
 
@@ -572,7 +572,7 @@ class Attention(nnx.Module):
         *,
         pattern: Pattern = EVERYTHING,
     ) -> Float[Array, "B T D"]:
-        """Attends from a few positions to the keys and values of a cache."""
+        """Attend from a few positions to the keys and values of a cache."""
         mixed = attention_by_head(
             queries,
             keys,
@@ -591,7 +591,7 @@ class Attention(nnx.Module):
         pattern: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attends from x to the source (x itself where None), in an encoder."""
+        """Attend from x to the source, by default x itself, in an encoder."""
         seen: Any = pattern.mask
         keys, values = self.project(x if source is None else source, seen)
         before = self.own_prefix(x, seen)

@@ -11,10 +11,9 @@ Attention by content and by distance, as DeBERTa has it; over all queries at onc
 
     logits[q, k] = Q[q] K[k] + Q[q] Kr[q - k] + K[k] Qr[q - k]
 
-As a row depends on q - k alone, the products with the rows are [T, 2 T - 1], and moving row t by t
-places makes them [T, T]: nothing is gathered. A block of b queries needs T + b - 1 of the rows, so
-nothing of T * T elements is made, forwards or backwards: the backward pass computes each block
-again.
+A row depends only on q - k, so the products with the rows are [T, 2 T - 1]. A shift of row t by t
+positions makes them [T, T], without a gather. A block of b queries needs T + b - 1 of the rows, so
+no array of T * T elements is made. The backward pass computes each block again.
 """
 
 import dataclasses
@@ -55,7 +54,8 @@ class Operands(NamedTuple):
       value: projected values.
       position_key: keys of the distances k - q = -(T - 1), ..., T - 1; None without that term.
       position_query: queries of the distances q - k in the same order; None without that term.
-      prefix_key: keys that all queries see by content alone, before the others; None is none.
+      prefix_key: keys that all queries attend to only by content, before the other keys; None
+        without a prefix.
       prefix_value: their values.
     """
 
@@ -69,7 +69,7 @@ class Operands(NamedTuple):
 
 
 def by_distance(x: Float[Array, "*batch T W"]) -> Float[Array, "*batch T S"]:
-    """x[t, s - t + T - 1] for all t below T and s below S, where W = T + S - 1; no gather.
+    """Return x[t, s - t + T - 1] for all t below T and s below S, where W = T + S - 1; no gather.
 
     Args:
       x: for each row its values by the distance of the column from the row, from -(T - 1) on.
@@ -87,10 +87,10 @@ def masked_weighting(
     mask: Bool[Array, "#B 1 #T S"],
     kept: Bool[Array, "B H T S"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """softmax(logits) value over the keys that a query may see; 0 where it may see none.
+    """Compute softmax(logits) value over the visible keys; 0 for queries without visible keys.
 
     The logits and the softmax are float32, and the product is in the dtype of value. Forward and
-    backward are those of `attention.softmax_attention`; weights that are not kept are 0.
+    backward pass are as in `attention.softmax_attention`; weights that are not kept are 0.
 
     Source: microsoft/DeBERTa deberta/ops.py, XSoftmax.
     """
@@ -127,7 +127,9 @@ masked_weighting.defvjp(_weighting_forward, _weighting_backward)
 def attend(
     operands: Operands, mask: Bool[Array, "#B 1 #T S"], draws: WeightDropout | None = None
 ) -> Float[Array, "B T H K"]:
-    """Attention of all queries at once, in the dtype of value; zeros where a query sees no key.
+    """Compute attention of all queries at once, in the dtype of value.
+
+    A query without visible keys gets zeros.
 
     Args:
       operands: T is S.
@@ -145,7 +147,7 @@ def _weighted(
     mask: Bool[Array, "#B 1 #T S"],
     kept: Bool[Array, "B H T S"] | None,
 ) -> Float[Array, "B T H K"]:
-    """`masked_weighting` with the prefix before the keys."""
+    """Compute `masked_weighting` with the prefix before the keys."""
     key, value = operands.prefix_key, operands.prefix_value
     if key is None or value is None:
         return masked_weighting(logits, operands.value, mask, kept)
@@ -177,11 +179,11 @@ def attend_in_blocks(
     block: int,
     draws: WeightDropout | None = None,
 ) -> Float[Array, "B T H K"]:
-    """`attend` within segments, over some of the queries at a time; memory is linear in length.
+    """Compute `attend` within segments, in blocks of queries; memory is linear in length.
 
     Args:
       operands: as for `attend`.
-      segment_ids: a position sees those of its own; 0 is padding.
+      segment_ids: segment of each position, which attends within its segment; 0 is padding.
       block: queries at a time; T need not be a multiple of it.
       draws: random bits of dropout, for each block again, in the backward pass again.
 
@@ -232,7 +234,7 @@ def _block(
     logits = _logits(here)
     if operands.position_query is not None:
         logits += _by_keys_blocks(block, start, operands.key, operands.position_query)
-    # Queries behind the last position are of segment 0 and see nothing.
+    # Queries after the last position are in segment 0 and attend to nothing.
     ids = jnp.pad(segment_ids, ((0, 0), (0, -length % block)))
     mask = segments(jax.lax.dynamic_slice_in_dim(ids, start, block, axis=1), segment_ids)
     kept = None if key is None else WeightDropout(key, rate).kept(logits.shape, index)
@@ -242,10 +244,10 @@ def _block(
 def _by_keys_blocks(
     block: int, start: Array, key: Float[Array, "B S H K"], position_query: Array
 ) -> Float[Array, "B H block S"]:
-    """K[k] Qr[q - k] of a block of queries from `start` on.
+    """Compute K[k] Qr[q - k] for a block of queries from `start` on.
 
-    Keys are in blocks, too: those of a block have 2 block - 1 distances from the queries, where all
-    of them together have S + block - 1.
+    Keys are in blocks, too: the keys of a block have 2 block - 1 distances from the queries, while
+    all keys have S + block - 1.
     """
     batch, length, heads, size = key.shape
     num = _num_blocks(block, length)
@@ -315,14 +317,14 @@ class Pattern:
     """A mask and a bias in one form.
 
     Attributes:
-      mask: True where a query may see a key, None where it sees all; or what such a mask is made
-        of, for attention in blocks.
+      mask: True where a query attends to a key; None for all keys; or a `Visibility`, for attention
+        in blocks.
       bias: float32, added to the logits and shared over the batch; a table that blocks read; or
-        DeBERTa's distances, in either form. None is none.
+        DeBERTa's distances, in either form. None without a bias.
       positions: row positions of queries and of keys, which a relative bias of the first form
         reads.
-      valid: mask of the slots of a cache that come before the first step, False at the padding
-        that stands before a row's first token; None is no padding.
+      valid: mask of the cache slots before the first step, False for padding before a row's first
+        token; None without padding.
       relative: row positions of queries and of keys -> the relative bias; None without one.
       by_head: True if one head of one row is to be attended at a time (`headwise_attention`).
 
@@ -358,7 +360,7 @@ class Pattern:
         if isinstance(self.mask, Visibility):
             bias: Any = relative.reading(bidirectional=bidirectional)
         elif self.positions is None:
-            raise ValueError("a relative bias beside an array needs the pattern's positions")
+            raise ValueError("a relative bias with an array mask needs the pattern's positions")
         else:
             bias = relative(*self.positions, bidirectional=bidirectional)
 
@@ -368,7 +370,7 @@ class Pattern:
         return dataclasses.replace(self, bias=bias, relative=read)
 
     def bias_before(self, num: int) -> Float[Array, "#B H #T P"] | None:
-        """Return the relative bias of so many keys that lie before each row's first token.
+        """Return the relative bias of `num` keys before each row's first token.
 
         None without a relative bias.
         """

@@ -49,7 +49,7 @@ def cast(params: Params, dtype: Any) -> Params:
 
 
 def shapes(build: Callable[[nnx.Rngs], nnx.Module]) -> tuple[GraphDef, Any, Axes]:
-    """Like `split(build(rngs))` with shapes instead of arrays: nothing is allocated.
+    """Return `split(build(rngs))` with shapes instead of arrays, without allocating memory.
 
     Returns:
       graphdef, a nested dict of jax.ShapeDtypeStruct, axes.
@@ -74,7 +74,7 @@ def init(build: Callable[[nnx.Rngs], nnx.Module], key: Key) -> Params:
 def stacked(build: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs, *, num: int) -> Any:
     """Build `num` modules of one structure as one, each parameter with a leading "layers" axis.
 
-    Each layer is initialized from its own key, as if it stood alone.
+    Each layer is initialized from its own key, like a separate module.
 
     Raises:
       ValueError: num is less than 1.

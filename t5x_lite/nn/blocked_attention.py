@@ -1,12 +1,13 @@
-"""Attention whose memory is linear in length: keys in blocks, as in FlashAttention.
+"""Attention with memory linear in length: keys in blocks, as in FlashAttention.
 
     out = blocked_attention(query, key, value, visible=masks.of_decoder())
 
-What `t5x_lite.nn.attention.softmax_attention` computes, from what makes its mask and its bias
-instead of them: nothing of T * S elements is made, forwards or backwards. The softmax runs over one
-block of keys after the other, all queries at once (Dao et al. 2022, FlashAttention, section 3.1;
-Rabe and Staats 2021), its memory [B, H, T, block]. The backward pass keeps the output and, of each
-query, the largest logit and the sum of the exponentials, and computes each block's weights again.
+The result equals `t5x_lite.nn.attention.softmax_attention`. Mask and bias are computed block by
+block from segments and tables, so no array of T * S elements is made in the forward or backward
+pass. The softmax runs over the blocks of keys in sequence, with all queries at once (Dao et al.
+2022, FlashAttention, section 3.1; Rabe and Staats 2021), with memory [B, H, T, block]. The backward
+pass keeps the output and, for each query, the largest logit and the sum of the exponentials, and
+computes each block's weights again.
 """
 
 import dataclasses
@@ -24,8 +25,9 @@ from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.positions import RelativeTable
 
 Rows = tuple[Array | None, ...]
-"""Of a Visibility: keys, queries and both_ways; and hidden and picked, where it may have them; and
-the streams of dropout [B, H, T], where it draws for each query and key."""
+"""Arrays of a Visibility: keys, queries and both_ways; hidden and picked, if it may have them; and
+the streams of dropout [B, H, T], if dropout is sampled for each query and key.
+"""
 
 Pair = tuple[Array, Array]
 """Keys and values."""
@@ -40,7 +42,7 @@ class Rules:
       causal: flag of the `Visibility`.
       bidirectional: direction of the table's buckets, like max_distance.
       max_distance: largest relative distance of the table; None without one.
-      dropout_rate: dropout rate of the weights, where there are draws.
+      dropout_rate: dropout rate of the weights, if dropout is sampled for each query and key.
     """
 
     block: int
@@ -52,7 +54,7 @@ class Rules:
 
     @classmethod
     def of(cls, visible: Visibility, bias: RelativeTable | None, *, num_keys: int) -> "Rules":
-        """Return those of one call.
+        """Return the facts of one call.
 
         Raises:
           ValueError: a block of less than 1 key.
@@ -78,7 +80,7 @@ def blocked_attention(
     draws: WeightDropout | None = None,
     prefix: tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """softmax(query key^T + bias) value, the softmax in float32.
+    """Compute softmax(query key^T + bias) value, the softmax in float32.
 
     As `softmax_attention` in all else: unscaled logits, products in the dtype of value with float32
     accumulation, and a query that may see no key attends to all of them equally and passes no
@@ -91,7 +93,7 @@ def blocked_attention(
       visible: keys that each query attends to, and the number of keys in a block; S need not be a
         multiple of it.
       bias: a relative bias; its table gets a gradient.
-      draws: dropout of each query and key; the backward pass draws again. Values are scaled.
+      draws: dropout for each query and key, sampled again in the backward pass. Values are scaled.
       prefix: keys and values that all queries see, without a bias: the block before the first.
 
     Raises:
@@ -125,7 +127,7 @@ def _num_blocks(rules: Rules, num_keys: int) -> int:
 
 
 def _padded(rules: Rules, keys: Array) -> Array:
-    """Keys or values with as many zeros behind them as make the last block whole."""
+    """Pad keys or values with zeros to a complete last block."""
     missing = _num_blocks(rules, keys.shape[1]) * rules.block - keys.shape[1]
     return jnp.pad(keys, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else keys
 
@@ -173,7 +175,7 @@ def _logits(
     start: Int[Array, ""],
     num_keys: int,
 ) -> Array:
-    """Logits of a block; -inf for keys that only fill it up."""
+    """Compute the logits of a block; -inf for keys that only fill it up."""
     logits = einsum("BTHK,BSHK->BHTS", query, key)
     if table is not None:
         logits = logits + _bias(rules, table, query.shape[1], start)
@@ -185,12 +187,12 @@ def _logits(
 
 
 def _by_query(x: Array) -> Array:
-    """[B, H, T] to [B, T, H, 1]."""
+    """Reshape [B, H, T] to [B, T, H, 1]."""
     return x.swapaxes(1, 2)[..., None]
 
 
 def _begin(query: Array, prefix: Pair | None, dtype: jnp.dtype) -> tuple[Array, Array, Array]:
-    """Largest logits, sums of exponentials and mixed values before the first block."""
+    """Return the largest logits, sums of exponentials and mixed values before the first block."""
     batch, num_queries, heads, _ = query.shape
     if prefix is None:
         return (

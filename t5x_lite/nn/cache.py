@@ -1,16 +1,16 @@
 """The cache of incremental decoding: keys and values, and the ancestry of rows.
 
-An input is decoded in W rows (beams or samples), R = B * W, row b * W + w. Nothing of an input is
-copied for its rows: its cross-attention keys, and those of the decoder's prefix (start token and
-prompt), are stored once and seen by all of them. Slots of the self-attention, S = P + L * W:
+An input is decoded in W rows (beams or samples), R = B * W, row b * W + w. The cross-attention keys
+of an input, and the keys of the decoder's prefix (start token and prompt), are stored once and
+shared by all its rows. Slots of the self-attention, S = P + L * W:
 
     p0 p1 | a0 a1  b0 b1  c0 c1     2 prefix slots; tokens a, b, c of rows 0 and 1
 
-A beam search moves rows every step. The keys stay where they are: `ancestors[row, l]` says which
-row wrote the l-th new token of this row's past, and a row sees exactly those slots. Moving the rows
-is a gather in that small table (`select`); gathering the keys would read and write them all, about
-as many bytes as the decoder's weights for beams of 4. The price is W times the products of the
-self-attention, and they share the reading of the keys.
+A beam search moves rows every step. The keys are not moved: `ancestors[row, l]` is the row that
+wrote the l-th new token of this row's past, and a row attends to exactly these slots. Moving the
+rows is a gather in this small table (`select`). A gather of the keys would read and write all of
+them, for beams of 4 about as many bytes as the decoder's weights. The cost is W times the products
+of the self-attention, which share the reads of the keys.
 
     ancestors of row 1 [0, 1, 1], third step: it sees p0 p1 a0 b1 c1
 
@@ -74,7 +74,7 @@ def _map_pairs(function: Callable[[Array, Array], tuple[Array, Array]], pairs: A
 
 
 def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Array:
-    """Keys in blocks [*layers, N * H, K, b], with zeros behind the last.
+    """Return keys in blocks [*layers, N * H, K, b], padded with zeros at the end.
 
     Args:
       keys: keys of S slots.
@@ -144,7 +144,7 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
       old: a pair as in `Cache`.
       new: W of one layer, the keys [B, H, K, W].
       slot: first of their slots; without room, the last slots are overwritten.
-      *layer: which one, where the pair is that of all layers.
+      *layer: index of the layer, if the pair holds all layers.
     """
     (keys, values), (new_keys, new_values) = old, new
     slot = jnp.minimum(slot, values.shape[-2] - new_values.shape[-2])
@@ -193,10 +193,10 @@ def repeat(cache: Cache, num: int) -> Cache:
         return cache
     prefix, length = cache.valid.shape[1], cache.ancestors.shape[1]
     num_rows = cache.num_rows * num
-    missing = -prefix % num_rows  # of the prefix, on the left
+    missing = -prefix % num_rows  # slots added on the left of the prefix
 
     def widen(array: Array, axis: int) -> Array:
-        # Slot (l, w) becomes (l, w * num); the num - 1 behind it are free.
+        # Slot (l, w) becomes (l, w * num); the num - 1 slots after it are free.
         slots = jnp.moveaxis(array, axis, 0)
         before, new = slots[:prefix], slots[prefix:, None]
         before = jnp.pad(before, [(missing, 0)] + [(0, 0)] * (before.ndim - 1))
@@ -219,14 +219,14 @@ def repeat(cache: Cache, num: int) -> Cache:
 
 
 def select(cache: Cache, rows: Int[Array, " R"]) -> Cache:
-    """Continues the given rows: row r continues from where row rows[r] is.
+    """Continue the given rows: row r continues row rows[r].
 
     Args:
       cache: at any step.
-      rows: indices into the R rows; each stays among the rows of its own input.
+      rows: indices into the R rows; each row continues a row of the same input.
     """
     num_rows, length = cache.num_rows, cache.ancestors.shape[1]
-    own = (jnp.arange(rows.shape[0]) % num_rows)[:, None]  # what a row is yet to write is its own
+    own = (jnp.arange(rows.shape[0]) % num_rows)[:, None]  # for later tokens of the row
     written = jnp.arange(length) < cache.index
     return dataclasses.replace(
         cache, ancestors=jnp.where(written, cache.ancestors[rows], own).astype(jnp.int32)
@@ -253,7 +253,7 @@ class Prefix(NamedTuple):
 
 
 def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
-    """Right-align the start token and each row's parts, one after the other.
+    """Right-align the start token and each row's concatenated parts.
 
     align([[5, 6, 0], [7, 8, 9]], [[3, 0], [4, 2]], batch_size=2)
 

@@ -2,18 +2,19 @@
 
     out = cudnn_attention(query, key, value, visible=masks.of_decoder(segments), bias=table)
 
-What `t5x_lite.nn.attention.softmax_attention` computes, by `jax.nn.dot_product_attention`: logits
-and weights are never in the GPU's memory. The bias and the mask are: together one array of the
-compute dtype, [1, H, T, S], or [B, H, T, S] where rows differ in what they see, made again in each
-layer and in its backward pass, and the bias's gradient is as large. Rows that are known to hold one
-text each (`Visibility.one_text`) need no mask: cuDNN reads how many keys a row has, and knows the
-causal order. The bias is [1, H, T, S] then. A row of padding alone attends to its first position;
-padding that stands before a token gives NaN, so that it is seen.
+The result equals `t5x_lite.nn.attention.softmax_attention`, computed by
+`jax.nn.dot_product_attention`. Logits and weights are never in the GPU's memory, but bias and mask
+are. Together they are one array of the compute dtype, [1, H, T, S], or [B, H, T, S] if rows have
+different masks. It is made again in each layer and in its backward pass, and the bias's gradient is
+as large. Rows that are known to hold one text each (`Visibility.one_text`) need no mask: cuDNN
+reads the number of keys of each row, and supports the causal order. The bias is then [1, H, T, S].
+A row of only padding attends to its first position. Padding before a token gives NaN, so that the
+error is visible.
 
-cuDNN takes bfloat16 and float16, and heads of a multiple of 8. Dropout that all queries of a head
-share, as T5's, is a scaling of the values and outside of this; a draw for each query and key has no
-implementation. The program is chosen when it is traced: where the devices are no NVIDIA GPUs, or
-the numbers float32, plain attention runs in its place (`check` rejects both before training).
+cuDNN takes bfloat16 and float16, and heads of a multiple of 8. Dropout shared by all queries of a
+head, as in T5, scales the values outside this module; dropout sampled for each query and key is not
+supported. The program is selected during tracing: on devices other than NVIDIA GPUs, or with
+float32, plain attention runs instead (`check` rejects both before training).
 """
 
 from typing import Any, Literal
@@ -72,7 +73,7 @@ def cudnn_attention(
     bias: RelativeTable | None = None,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B T H K"]:
-    """softmax(query key^T + bias) value, the softmax in float32.
+    """Compute softmax(query key^T + bias) value, the softmax in float32.
 
     As `softmax_attention` in all else: unscaled logits, and a query that may see no key attends to
     all of them equally and passes no gradient to its logits. The bias is rounded to the dtype of
@@ -98,7 +99,7 @@ def cudnn_attention(
     lengths = mask = None
     if visible.has_lengths and visible.keys is not None:
         lengths, wrong = _lengths(visible.keys)
-        # Added where it costs no pass over a large array: to the bias, else beside that of queries.
+        # NaN is added to the bias, or else to the queries, which costs no extra pass.
         if logits is not None:
             logits = logits + jnp.where(jnp.any(wrong), jnp.nan, 0.0)
         else:
@@ -134,8 +135,8 @@ def cudnn_attention(
         mean = jnp.mean(value, axis=1, keepdims=True, dtype=jnp.float32).astype(value.dtype)
         return jnp.where(sees.swapaxes(1, 2)[..., None], out, mean)
 
-    # Of a layer its inputs and the kernel's results are kept: not the bias, which is as large as
-    # the weights that the kernel spares.
+    # The inputs and the kernel's results are kept for the backward pass. The bias is not, because
+    # it is as large as the weights that the kernel avoids.
     attend = jax.checkpoint(attend, policy=_is_the_kernel)
     return on_mesh(attend, query, key, value, mask, lengths, logits)
 
@@ -153,10 +154,10 @@ def _is_the_kernel(primitive: Any, *_: Any, **__: Any) -> bool:
 
 
 def _fill(length: int) -> int:
-    """Positions that are put behind a row: cuDNN's backward pass needs an even number of them.
+    """Return the positions to append to a row: cuDNN's backward pass needs an even number.
 
-    Of 64 more than a multiple of 128 some versions give NaN for queries whose logits are all below
-    -88 (pytorch/pytorch issue 196678); of two more they do not.
+    With 64 more than a multiple of 128, some versions give NaN for queries with all logits below
+    -88 (pytorch/pytorch issue 196678). With two more positions they do not.
     """
     return 2 if length % 128 == 64 else length % 2
 

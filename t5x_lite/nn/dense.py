@@ -1,9 +1,9 @@
 """Dense layers, embeddings, feed-forward blocks and their activations.
 
-Every product takes its operands in the compute dtype (that of the parameters) and accumulates in
-float32. In bfloat16 this is what uses the matrix units (AMX on CPU, the MXU, tensor cores); the
-backward products do the same, which `jnp.einsum` alone does not: its transpose would multiply a
-float32 cotangent with a bfloat16 operand.
+Every product takes its operands in the compute dtype (the dtype of the parameters) and accumulates
+in float32. In bfloat16 this uses the matrix units (AMX on CPU, the MXU, tensor cores). The backward
+products do the same. The transpose of a plain `jnp.einsum` would multiply a float32 cotangent with
+a bfloat16 operand.
 
 On NVIDIA GPUs the memory limits a step: a float32 result that is rounded afterwards is written and
 read in twice the bytes. There a product that is rounded anyway is rounded by the product itself.
@@ -44,7 +44,8 @@ def einsum(spec: str, a: Array, b: Array) -> Array:
     """Return an einsum of two operands of one dtype; float32 out, float32 accumulation.
 
     Args:
-      spec: as for `jnp.einsum`; every index of an operand stands in the other or in the result.
+      spec: as for `jnp.einsum`; every index of an operand occurs in the other operand or in the
+        result.
       a: the first operand.
       b: the second, of the same dtype.
 
@@ -56,7 +57,7 @@ def einsum(spec: str, a: Array, b: Array) -> Array:
 
 
 def rounded_einsum(spec: str, a: Array, b: Array) -> Array:
-    """As `einsum`, rounded once to the dtype of the operands."""
+    """Compute `einsum`, rounded once to the dtype of the operands."""
     return _rounded_einsum(spec, a, b)
 
 
@@ -73,8 +74,8 @@ def _rounded_product(spec: str, a: Array, b: Array) -> Array:
 def _ordered_einsum(spec: str, a: Array, b: Array, *, dtype: Any) -> Array:
     inputs, out = spec.split("->")
     left, right = inputs.split(",")
-    # First the operand whose own index comes first in the result: a product that is transposed
-    # afterwards is one that XLA's CPU backend rejects for bfloat16 operands (jax 0.10).
+    # The operand with the first index of the result comes first. XLA's CPU backend rejects a
+    # product that is transposed afterwards for bfloat16 operands (jax 0.10).
     if _own_index(right, left, out) < _own_index(left, right, out):
         spec, a, b = f"{right},{left}->{out}", b, a
     return jnp.einsum(spec, a, b, preferred_element_type=dtype)
@@ -162,9 +163,9 @@ class Dense(nnx.Module):
         return first, second
 
     def __call__(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
-        """Return the result in the dtype of x; the arguments are those of `product`.
+        """Return the result in the dtype of x; the arguments are as in `product`.
 
-        Where bytes cost more than operations the product is rounded before the bias is added.
+        The product is rounded before the bias is added if bytes cost more than operations.
         """
         kernel = self.kernel[...]
         if self.slot is not None or x.dtype != kernel.dtype or not saves_bytes():
@@ -239,7 +240,7 @@ class FusedDense(nnx.Module):
     def of(
         cls, layers: Sequence[Dense], *, axes: tuple[str, str], slot: HiddenSlot | None = None
     ) -> "FusedDense":
-        """Return the layers as one, with what stands in their slots.
+        """Return the layers as one, with the contents of their slots.
 
         Args:
           layers: dense layers of one input.
@@ -323,7 +324,7 @@ def activate(x: Array, activation: Activation) -> Array:
     """Return the activation of that name, elementwise.
 
     Raises:
-      ValueError: there is none of that name.
+      ValueError: unknown name.
     """
     if activation == "gelu":
         return jax.nn.gelu(x, approximate=False)
@@ -366,7 +367,7 @@ def _keep_arguments(function: Callable[..., Array], *arguments: Array) -> tuple[
 
 
 def _differentiate_again(function: Callable[..., Array], arguments: Any, g: Array) -> Any:
-    # Behind a barrier: the compiler would find the two computations equal and keep the first.
+    # A barrier is needed: the compiler would find the two computations equal and keep the first.
     return jax.vjp(function, *jax.lax.optimization_barrier(arguments))[1](g)
 
 
@@ -442,7 +443,7 @@ class MLP(nnx.Module):
         return {**gated, "out": self.wo}
 
     def join(self) -> None:
-        """Make one product of those of the input, for decoding; in place.
+        """Fuse the products of the input into one, for decoding; in place.
 
         Raises:
           ValueError: the layers have biases, for which a fused product has no place.
@@ -473,7 +474,7 @@ class MLP(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], *, key: Key | None = None, seen: Any = None
     ) -> Float[Array, "B T D"]:
-        """Apply the block; a key turns dropout on, and `seen` is that of `Dense.product`."""
+        """Apply the block; a key turns dropout on, and `seen` is as in `Dense.product`."""
         hidden = constrain(self._hidden(x, seen), "batch", "length", "mlp")
         if self.slot is not None and self.joint_out is None:
             hidden = self.slot(hidden)

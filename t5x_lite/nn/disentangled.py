@@ -10,10 +10,10 @@ A token is seen by its content and by its distance; R is a table of distances fo
     b(r) = the logarithm     beyond: with S = 8 and max_positions 16,
                              r    0 1 2 3 4 5 6 7 8 9 10 ... 15 16
                              b(r) 0 1 2 3 4 5 5 6 6 6  7 ...  7  8
-    I(r) is cut to 0, ..., 2 S - 1: rows longer than max_positions read row 0, to the left alone.
+    I(r) is clipped to 0, ..., 2 S - 1: rows longer than max_positions read row 0, only to the left.
 
-Both terms read the SAME row. The paper writes the second with the distance of k from q; that is not
-what its released weights were trained with (microsoft/DeBERTa disentangled_attention.py:145,155).
+Both terms read the SAME row. The paper writes the second with the distance of k from q; its
+released weights were not trained with that (microsoft/DeBERTa disentangled_attention.py:145,155).
 
 The table is first written out by distance; `t5x_lite.nn.attention_pattern` does the rest.
 """
@@ -44,7 +44,7 @@ Term = Literal["c2p", "p2c"]
 def log_buckets(
     position_buckets: int, max_positions: int, num: int | None = None
 ) -> tuple[int, ...]:
-    """b(0), b(1), ..., by exact arithmetic: no logarithm is rounded.
+    """Return b(0), b(1), ..., by exact arithmetic: no logarithm is rounded.
 
     b(n) = n up to mid = position_buckets // 2, and beyond it
     ceil(log(n / mid) / log((max_positions - 1) / mid) * (mid - 1)) + mid.
@@ -81,12 +81,11 @@ class RelativePositions:
     """Settings of relative positions.
 
     Attributes:
-      position_buckets: S, log buckets to either side; 0 is one for each distance.
-      max_positions: distances from here on share a row on either side; S where there are no log
-        buckets.
-      terms: which of content to position ("c2p") and position to content ("p2c").
-      shared: True if Kr and Qr are projected as keys and queries are (share_att_key), or have
-        projections of their own.
+      position_buckets: S, log buckets to either side; 0 for one row per distance.
+      max_positions: distances from here on share a row on either side; without log buckets, S.
+      terms: set of content to position ("c2p") and position to content ("p2c").
+      shared: True if the keys' and queries' projections also make Kr and Qr (share_att_key); if
+        False, Kr and Qr have separate projections.
 
     Raises:
       ValueError: another term (p2p too), none or one twice, or sizes that make no buckets.
@@ -157,7 +156,7 @@ class DisentangledAttention(Attention):
         self.terms = relative.terms
         self.shared = relative.shared
         self.position_dropout_rate = config.dropout_rate
-        # Of each of the terms there are d summands.
+        # Each of the terms has d summands.
         self.scale = 1.0 / math.sqrt(self.d_kv * (1 + len(self.terms)))
 
     def __call__(
@@ -173,15 +172,16 @@ class DisentangledAttention(Attention):
         Args:
           x: source of the queries.
           source: source of keys and values.
-          pattern: which positions a position sees; one that sees none gets zeros. Of a
-            `Visibility` the segments count, and attention takes a block of queries at a time. Its
-            bias is the distances: rows of the relative table, after its norm and before dropout.
+          pattern: positions that each position attends to; a position without any gets zeros. With
+            a `Visibility`, only its segments are used, and attention takes a block of queries at a
+            time. The bias is the distances: rows of the relative table, after its norm and before
+            dropout.
           key: turns dropout on, of weights and of the table.
         """
         mask: Any = pattern.mask
         distances = pattern.bias
         if not isinstance(distances, Distances):
-            raise ValueError("disentangled attention needs a pattern whose bias is distances")
+            raise ValueError("disentangled attention needs a pattern with Distances as its bias")
         weights_key, table_key = split_key(key, 2)
         queries = self.queries(x, mask)
         keys, values = (self.heads(of(source, mask), None) for of in (self.key, self.value))

@@ -4,9 +4,9 @@ Dropout as a function of a key; no key, no dropout.
 
 Normalization layers.
 
-Broadcasts whose gradient is a sum that XLA's CPU backend would make slowly.
+Broadcasts with a gradient sum that is slow in XLA's CPU backend.
 
-The gradient of what is shared over a batch is a sum over leading axes. XLA compiles it on CPU to a
+The gradient of an array shared over a batch is a sum over leading axes. XLA compiles it on CPU to a
 strided loop, 70 times slower than adding the slices (T5-small's relative bias spent a third of the
 backward pass there). Elsewhere the plain sum is the right program.
 """
@@ -27,16 +27,16 @@ from t5x_lite.core.trees import Array, Key
 
 
 def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[int] = ()) -> Array:
-    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate).
+    """Zero elements with probability `rate` and scale the others by 1 / (1 - rate).
 
-    On TPUs the draws are those of `kept_elements`, elsewhere those of JAX's generator.
+    The mask is sampled by `kept_elements` on TPUs, and by JAX's generator elsewhere.
 
     Args:
       x: any array.
       rate: in [0, 1).
       key: None is deterministic: x as it is.
       broadcast_axes: axes along which the mask is the same. T5 shares the mask of hidden states
-        over the length (axis -2) and that of attention weights over the queries (axis -2).
+        over the length (axis -2) and the mask of attention weights over the queries (axis -2).
 
     Returns:
       An array of x's shape and dtype.
@@ -66,7 +66,7 @@ def kept_elements(key: Key, rate: float, shape: Sequence[int]) -> Bool[Array, ".
     compiler's estimate (docs/benchmarks.md).
 
     Args:
-      key: key of the draws.
+      key: PRNG key.
       rate: in (0, 1); it is sampled to a multiple of 2 ** -16.
       shape: shape of the elements.
     """
@@ -82,7 +82,7 @@ class WeightDropout:
     """Dropout of attention weights, sampled for each query and key.
 
     Attributes:
-      key: key of the draws.
+      key: PRNG key.
       rate: in (0, 1); it is sampled to a multiple of 2 ** -16.
     """
 
@@ -97,8 +97,8 @@ class WeightDropout:
     def kept(self, shape: Sequence[int], block: int | Array = 0) -> Array:
         """Return True where a weight is kept, at random.
 
-        Each random word gives two of them: half the time of a word for each. On TPUs the words are
-        those of `kept_elements`.
+        Each random word decides two weights, which takes half the time of a word for each. On TPUs
+        `kept_elements` samples.
 
         Args:
           shape: shape of the weights; [B, H, T, S].
@@ -113,7 +113,7 @@ class WeightDropout:
         return draws[..., :columns] >= _drawn_rate(self.rate)
 
     def streams(self, rows: int, heads: int, queries: int) -> Int[Array, "B H T"]:
-        """Return a random word for each row, head and query: the seed of its keys' draws.
+        """Return a random word for each row, head and query, the seed for the dropout of its keys.
 
         Args:
           rows: B.
@@ -130,7 +130,7 @@ def kept_keys(
 ) -> Bool[Array, "... size"]:
     """Return True where a weight is kept, by a hash of its row, head, query and key.
 
-    The attention kernel for TPUs draws the same (`t5x_lite.nn.pallas_kernels`).
+    The attention kernel for TPUs samples the same mask (`t5x_lite.nn.pallas_kernels`).
 
     Args:
       rate: rate of the dropout.
@@ -144,27 +144,27 @@ def kept_keys(
 
 
 def least_draw(rate: float) -> int:
-    """Return the smallest draw that keeps its weight: int32, the lower 16 bits do not count."""
+    """Return the smallest random int32 that keeps a weight; its lower 16 bits are ignored."""
     return (_drawn_rate(rate) << 16) - 2**31
 
 
 _STEP = np.int32(0x9E3779B9 - 2**32)
 """Odd, and near 2 ** 32 over the golden ratio: multiples of it are far apart (Weyl's sequence)."""
 _FACTORS = np.int32(0x7FEB352D), np.int32(0x846CA68B - 2**32)
-"""Of C. Wellons' lowbias32 (https://nullprogram.com/blog/2018/07/31/)."""
+"""Factors of C. Wellons' lowbias32 (https://nullprogram.com/blog/2018/07/31/)."""
 
 
 def hashed(streams: Int[Array, "..."], words: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Return random words by the seeds of their streams and their numbers, broadcast together.
+    """Return random words for the seeds and indices of streams, broadcast together.
 
-    Each gives two draws of 16 bits, see `word_of`. The cost on a TPU is integer operations: 8 a
-    word here, and 1.5 a draw to take it from the word and to compare it.
+    Each word holds two random numbers of 16 bits, see `word_of`. The cost on a TPU is integer
+    operations: 8 per word here, and 1.5 per number to extract and compare it.
     """
     return _once_mixed(streams + words * _STEP) * _FACTORS[1]
 
 
 def word_of(keys: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Return the number of the word with a key's draw.
+    """Return the index of the word with a key's random number.
 
     The first 8 of 16 keys read the upper halves of 8 words, the others the lower halves. So whole
     registers of a TPU, 8 rows, are one half's.
@@ -199,17 +199,17 @@ def _drawn_rate(rate: float) -> int:
 
 
 def thinned(weights: Array, kept: Array | None) -> Array:
-    """Weights with zeros where they are not kept."""
+    """Return weights with zeros where they are dropped."""
     return weights if kept is None else jnp.where(kept, weights, 0)
 
 
 def split_key(key: Key | None, num: int) -> list[Key | None]:
-    """`num` keys, or as many Nones."""
+    """Split a key into `num` keys, or return as many Nones for None."""
     return [None] * num if key is None else list(jax.random.split(key, num))
 
 
 def hidden_dropout(x: Float[Array, "B T D"], rate: float, key: Key | None) -> Float[Array, "B T D"]:
-    """Dropout of hidden states, its mask shared over the length."""
+    """Apply dropout to hidden states, with a mask shared over the length."""
     return dropout(x, rate, key=key, broadcast_axes=(-2,))
 
 
@@ -229,7 +229,7 @@ def sum_leading(x: Float[Array, "B *rest"]) -> Float[Array, "*rest"]:
 
 @jax.custom_vjp
 def scale_features(x: Float[Array, "*batch D"], scale: Float[Array, " D"]) -> Array:
-    """x * scale, the scale shared over all axes but the last; both of one dtype.
+    """Compute x * scale, with the scale shared over all axes but the last; both have one dtype.
 
     The gradient of the scale is accumulated in float32.
     """
@@ -266,7 +266,7 @@ class RMSNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        """Normalises the last axis."""
+        """Normalize the last axis."""
         x32 = x.astype(jnp.float32)
         mean_square = jnp.mean(jax.lax.square(x32), axis=-1, keepdims=True)
         normed = x32 * jax.lax.rsqrt(mean_square + self.epsilon)
@@ -287,7 +287,7 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        """Normalises the last axis."""
+        """Normalize the last axis."""
         x32 = x.astype(jnp.float32)
         centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
         variance = jnp.mean(jax.lax.square(centred), axis=-1, keepdims=True)

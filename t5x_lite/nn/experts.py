@@ -1,12 +1,12 @@
-"""Experts: tokens that go through some of several blocks, and what layers report of it.
+"""Experts: each token goes through some of several blocks; layers report auxiliary values.
 
     y_t = sum_k w_tk FFN_{e_tk}(x_t)        e [.., K] the chosen experts, w [.., K] their weights
 
 Tokens are sorted by expert (`nn.experts`), so no token is dropped and none meets an expert that it
 did not choose; a block that is not full is the only waste. On a mesh the experts are split over its
-axis `tensor`: each device runs the tokens of its own experts, and the results are added up.
+axis `tensor`: each device runs the tokens of its experts, and the results are added up.
 
-Tokens in the order of what runs them: what no token chose is not run.
+Tokens are sorted by the expert that runs them. Experts without tokens are not run.
 
     blocks = in_blocks(chosen, num=4)                   # chosen [M]: the number of each token's own
     rows = blocks.taken(x)                              # x [M, D] -> [N, S, D]
@@ -17,14 +17,14 @@ A block has S tokens of one number; at most one block of each number is not full
 tokens are skipped. No token is dropped. (Gale et al. 2022, MegaBlocks, arXiv:2211.15841, has
 blocks of this kind.)
 
-Numbers that a layer says on the side, added up over the layers that say them.
+Auxiliary values of layers are added up over all layers:
 
     with collecting() as found:
-        model(...)                      # whose routers call add("router/r", x)
+        model(...)                      # its routers call add("router/r", x)
     found                               # {"router/r": the sum of x over all layers and calls}
 
-`scan_layers` carries them out of its loop. Where nothing collects, they are dropped. It is for
-traced programs: what is collected are arrays of the program that is being traced.
+`scan_layers` carries them out of its loop. Where nothing collects, they are dropped. The collected
+values are arrays of the program that is being traced.
 """
 
 import contextlib
@@ -182,7 +182,7 @@ def through_experts(
 def _on_device(
     x: Array, chosen: Array, weights: Array, experts: ExpertWeights, *, run: Callable[..., Array]
 ) -> Array:
-    """Return the sum over all devices of what each device's experts make of the tokens."""
+    """Return the sum over all devices of the outputs of each device's experts."""
     first = jax.lax.axis_index(_AXIS) * len(experts.wi)
     return jax.lax.psum(run(x, chosen, weights, experts, first=first), _AXIS)
 
@@ -286,7 +286,7 @@ def is_collected() -> bool:
 
 
 def add(name: str, value: Array) -> None:
-    """Add an array to those of its name."""
+    """Add an array to the sum of its name."""
     found = _OPEN.get(None)
     if found is not None:
         found[name] = found[name] + value if name in found else value

@@ -20,8 +20,8 @@ Post-norm layers, as BERT, RoBERTa and ELECTRA have them (Devlin et al. 2019).
     y = LayerNorm(y + dropout(mlp(y)))
 
 All products have a bias, and logits are scaled by 1 / sqrt(head size). Sums, statistics, softmax
-and activations are float32 whatever the compute dtype. Dropout of hidden states draws for each
-element, that of attention weights for each query and key, or once for all queries
+and activations are float32 whatever the compute dtype. Dropout of hidden states is sampled for each
+element. Dropout of attention weights is sampled for each query and key, or once for all queries
 (`share_attention_dropout`).
 """
 
@@ -54,7 +54,7 @@ def residual(
     source: Float[Array, "B T D"] | None = None,
     mask: Any = None,
 ) -> Float[Array, "B T D"]:
-    """x + dropout(y), and its norm where there is one.
+    """Compute x + dropout(y), and its norm if there is one.
 
     Args:
       x: input of the block.
@@ -81,7 +81,7 @@ CachedKeysAndValues = tuple[Float[Array, "B G K _"], Float[Array, "B H _ K"]]
 
 
 def by_head(pair: KeysAndValues) -> KeysAndValuesByHead:
-    """Keys [B, H, K, S] and values [B, H, S, K], as a cache takes them."""
+    """Return keys [B, H, K, S] and values [B, H, S, K], the form of a cache."""
     return pair[0].transpose(0, 2, 3, 1), pair[1].swapaxes(1, 2)
 
 
@@ -315,7 +315,7 @@ class DecoderLayer(PreNormLayer):
           key: turns dropout on.
 
         Returns:
-          x; keys and values of the self-attention; those of the cross-attention, or None.
+          x; keys and values of the self-attention; keys and values of the cross-attention, or None.
         """
         keys = split_key(key, 6)
         if self.own_bias:
@@ -347,9 +347,9 @@ class DecoderLayer(PreNormLayer):
         """Apply the layer to one new token of each of the W rows of an input.
 
         Args:
-          x: hidden states; the rows of one input stand where the length stands elsewhere.
-          write: puts new keys and values of the self-attention where they belong and gives back
-            all of this layer's; both by head.
+          x: hidden states; the axis of the length in other methods holds the rows of one input.
+          write: function that stores new keys and values of the self-attention, and returns all of
+            this layer's; both by head.
           inputs: keys and values of the cross-attention, shared by the rows of an input.
           pattern: the slots that each row sees, with the bias of the stack's table.
           across: inputs that it attends to.

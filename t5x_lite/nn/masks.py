@@ -27,18 +27,18 @@ def padding(keys: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
 
 
 def causal(length: int) -> Bool[Array, "1 1 T T"]:
-    """Return a query sees itself and the keys before it."""
+    """Return the mask in which a query attends to itself and the keys before it."""
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
 def segments(queries: Int[Array, "B T"], keys: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
-    """Return a query sees the keys of its own segment (packed example); segment 0 is padding."""
+    """Return the mask in which a query attends to its segment (packed example); 0 is padding."""
     same = queries[:, None, :, None] == keys[:, None, None, :]
     return same & (keys > 0)[:, None, None, :]
 
 
 def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
-    """Return the masks' conjunction, broadcast together; None where all of them are."""
+    """Return the masks' conjunction, broadcast together, or None without any mask."""
     given = [mask for mask in masks if mask is not None]
     if not given:
         return None
@@ -50,23 +50,24 @@ def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Visibility:
-    """The keys that a query attends to: those that all fields allow.
+    """Keys that a query attends to: the keys that all fields allow.
 
     Attributes:
-      keys: segment id of each key, or its token where `queries` is None; 0 is padding, which
-        nothing sees. None: there is no padding.
-      queries: segment id of each query, which sees the keys of its own. None: it sees all of them.
-      causal: it sees itself and the keys before it; T is S then.
-      both_ways: group of each position; those of one group see each other whatever their order, as
-        far as keys and queries allow. 0 is no group, None no groups.
-      hidden: masks of keys, True where a key is hidden; a query does not see what its own mask
-        hides. None: there are none.
-      picked: the number of each query's mask.
-      itself: True if a query may see its own position; T is S where it may not.
-      block_size: keys that attention takes at a time; of disentangled attention queries.
-      kernel: True if it is to take them by the kernel for TPUs.
-      fused: True if it is to take all of them at once, by cuDNN's fused attention.
-      one_text: True if each row is known to hold one text, with its padding behind it; cuDNN's
+      keys: segment id of each key, or its token if `queries` is None. 0 is padding, which is
+        masked. If None, no key is padding.
+      queries: segment id of each query, which attends only to keys of its segment. If None, it
+        attends to all of them.
+      causal: if True, a query attends to itself and the keys before it, and T is S.
+      both_ways: group of each position. Positions of a group attend to each other in both
+        directions, as far as keys and queries allow. 0 is outside all groups; None without groups.
+      hidden: masks of keys, True where a key is hidden from the queries with this mask; None
+        without masks.
+      picked: index of each query's mask in `hidden`.
+      itself: True if a query may attend to its own position; if False, T is S.
+      block_size: keys per block of attention; for disentangled attention, queries per block.
+      kernel: True if the kernel for TPUs runs the blocks.
+      fused: True if cuDNN's fused attention runs, without blocks.
+      one_text: True if each row is known to hold one text, followed by its padding. cuDNN's
         attention then reads lengths instead of a mask.
     """
 
@@ -95,7 +96,7 @@ class Visibility:
         return self.one_text and self.itself and all(ids is None for ids in others)
 
     def dense(self, num_queries: int) -> Bool[Array, "#B 1 #T S"] | None:
-        """Return the whole mask of `num_queries` queries; None where all is seen."""
+        """Return the full mask of `num_queries` queries, or None if all keys are allowed."""
         order = causal(num_queries) if self.causal else None
         if order is not None and self.both_ways is not None:
             order = order | segments(self.both_ways, self.both_ways)
@@ -160,7 +161,7 @@ def of_decoder(
     """Return a decoder's mask: the position and earlier ones within its segment.
 
     Args:
-      segment_ids: segment ids of packed examples; None is one segment without padding.
+      segment_ids: segment ids of packed examples; None for one segment without padding.
       prefix: above 0 where positions of one segment see each other both ways (a prefix LM's
         inputs).
     """

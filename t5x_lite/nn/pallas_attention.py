@@ -2,22 +2,22 @@
 
     out = pallas_attention(query, key, value, visible=masks.of_decoder(segments), bias=table)
 
-What `t5x_lite.nn.blocked_attention` computes, with blocks of queries too and everything between the
-products in VMEM: a logit, a bias or a mask is never in HBM. The kernels are in `pallas_forward` and
-`pallas_backward`, what they share, with the way of the bias, in `pallas_blocks`. Where the program
-is not for a TPU, blocked attention runs in their place, with the same memory in HBM; a line of the
-log says so on GPUs. Dropout of
-attention weights whose mask all queries share, as T5's, scales the values and is outside of
-this (`attention.dot_product_attention`). A draw for each query and key is made inside the kernels,
-forwards and backwards alike, and in blocked attention: a hash of the key's words, row, head, query
-and key (`dropout.kept_keys`). It costs a TPU 5.5 integer operations a logit in either kernel.
+The result equals `t5x_lite.nn.blocked_attention`. Queries are in blocks too, and everything between
+the products stays in VMEM: logits, bias and mask are never in HBM. The kernels are in
+`pallas_kernels`. If the program is not for a TPU, blocked attention runs instead, with the same
+memory in HBM; on GPUs a line is logged. Dropout of attention weights shared by all queries, as in
+T5, scales the values outside this module (`attention.dot_product_attention`). Dropout for each
+query and key is sampled inside the kernels, in both passes and in blocked attention alike, by a
+hash of the key's words, row, head, query and key (`dropout.kept_keys`). It costs a TPU 5.5 integer
+operations per logit in either kernel.
 
 On a mesh each device works on its rows (replica, data, fsdp) and heads (tensor); the table's
 gradient is summed over the rows' devices. A split length (sequence) is rejected.
 
-Costs of T5 1.1 base, bfloat16, as `costs` gives them: 12 heads of 64, blocks of 256. GFLOPs and MB
-from and to HBM are those of one row, VMEM that of one program. FLOPs are over all 128 lanes of two
-heads, also where a product contracts over one head's 64: useful are 2/3 forwards, 5/9 backwards.
+Costs of T5 1.1 base, bfloat16, from `costs`: 12 heads of 64, blocks of 256. GFLOPs and MB from and
+to HBM are per row, and VMEM is per program. FLOPs are over all 128 lanes of two heads, even if a
+product contracts over one head's 64. The useful fraction is 2/3 in the forward pass and 5/9 in the
+backward pass.
 
 |                      | forward GFLOP, MB, MiB of VMEM | backward GFLOP, MB, MiB of VMEM |
 |---|---|---|
@@ -29,10 +29,10 @@ heads, also where a product contracts over one head's 64: useful are 2/3 forward
 | across, 114 to 512   | 0.30, 3.6, 1.1                 | 0.91, 5.7, 1.6                  |
 
 Bytes of long rows fall with larger blocks: keys are read once for each block of queries. VMEM grows
-with them, and backwards with the length, of which a row's gradient of the queries is kept whole: a
-block that does not fit the chip is halved (`pallas_vmem`).
+with them. In the backward pass it also grows with the length, because a row's gradient of the
+queries is kept. A block that does not fit the chip is halved (`fitting`).
 
-Which blocks of the attention kernel fit the vector memory (VMEM) of a chip.
+The second part selects blocks of the attention kernel that fit the vector memory (VMEM) of a chip.
 
     fitting(layout_of, 512, kind="TPU v4", itemsize=2)     # a Layout with blocks of 256
 
@@ -93,7 +93,7 @@ _MARGIN = MIB // 8
 def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsize: int) -> Layout:
     """Halve the requested block until the division of the work fits.
 
-    A line of the log says that it is a smaller one.
+    A smaller block is logged.
 
     Args:
       layout_of: gives the division with a block.
@@ -153,7 +153,7 @@ class _Call:
     Attributes:
       rules: as blocked attention has them.
       buckets: rows of the table; None without one.
-      finds_itself: every query but those of segment 0 sees at least its own key.
+      finds_itself: every query, except in segment 0, attends at least to its own key.
       interpret: runs the kernels as plain operations.
     """
 
@@ -206,7 +206,7 @@ def pallas_attention(
     draws: WeightDropout | None = None,
     interpret: Interpret = False,
 ) -> Float[Array, "B T H K"]:
-    """softmax(query key^T + bias) value, the softmax in float32.
+    """Compute softmax(query key^T + bias) value, the softmax in float32.
 
     As `softmax_attention` in all else: unscaled logits, products in the dtype of value with float32
     accumulation, and a query that may see no key attends to all of them equally and passes no
@@ -219,7 +219,7 @@ def pallas_attention(
       visible: keys that each query attends to; block_size keys and queries make a block, rounded up
         to a multiple of 128. The lengths need not be multiples of it.
       bias: a relative bias; its table gets a gradient.
-      draws: dropout of each query and key; the backward pass draws again. Values are scaled.
+      draws: dropout for each query and key, sampled again in the backward pass. Values are scaled.
       interpret: runs the kernels as plain operations on any device, in blocks of multiples of 8;
         slow, for tests. Of InterpretParams with the memory and the cores of a TPU simulated.
 
@@ -439,7 +439,7 @@ def _inputs(
 
 
 def _joined(x: Array, length: int) -> Array:
-    """[B, T, H, K] as [B, length, H * K], with zeros behind the last."""
+    """Reshape [B, T, H, K] to [B, length, H * K], padded with zeros at the end."""
     fill = length - x.shape[1]
     joined = x.reshape(*x.shape[:2], -1)
     return jnp.pad(joined, ((0, 0), (0, fill), (0, 0))) if fill else joined

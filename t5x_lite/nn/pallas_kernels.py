@@ -1,16 +1,16 @@
 """The Pallas kernels of attention: blocks, the forward pass and the backward pass.
 
-What the two attention kernels share: how they divide the work, and T5's bias inside a block.
+Both attention kernels share the division of the work, and T5's bias inside a block.
 
 A program works on a block of queries and a block of keys of one row and of the few heads that fill
 128 lanes ([B, T, H * K] as the projections give it: nothing is transposed or padded in HBM). Inside
 it, keys lie along the first axis and queries along the second, so that what belongs to a query (the
 largest logit, the sum of exponentials) is a row, and the softmax reduces over sublanes.
 
-The bias depends on key - query alone, and is constant beyond the last bucket's start. With blocks
-of one size for both, a block's bias depends on which diagonal of blocks it lies on, and few
-diagonals differ: 5 with blocks of 256 and a max_distance of 128, however long the rows are. So a
-head's bias is made in VMEM once, for all rows of the batch, from its row of the bucket table:
+The bias depends only on key - query, and is constant beyond the last bucket's start. With blocks of
+one size for both, a block's bias depends on which diagonal of blocks it lies on, and few diagonals
+differ: 5 with blocks of 256 and a max_distance of 128, however long the rows are. So a head's bias
+is made in VMEM once, for all rows of the batch, from its row of the bucket table:
 
     block 4, keys 0..3 (down) and queries 4..7: key - query        strip of 8 rows, moved right
       -4 -5 -6 -7                                                  by 8 for every 8 further keys
@@ -30,8 +30,9 @@ The backward attention kernel: all gradients in one pass over the pairs of block
 
 The grid is (groups of heads, rows, blocks of keys, blocks of queries). Each block's weights are
 computed again from the largest logit and the sum of the exponentials; the gradients of a block of
-keys and values are added up while the queries pass, that of a row's queries while the row lasts,
-and that of the heads' bias over all rows (Dao et al. 2022, FlashAttention, algorithm 4).
+keys and values are added up over the blocks of queries, the gradients of a row's queries over the
+row, and the gradient of the heads' bias over all rows (Dao et al. 2022, FlashAttention, algorithm
+4).
 """
 
 import dataclasses
@@ -54,8 +55,9 @@ LANES = 128
 SUBLANES = 8
 
 Interpret = Any
-"""Whether a kernel is run as plain operations: a bool, or pltpu.InterpretParams, which say what of
-a TPU is simulated then."""
+"""Interpretation of a kernel as plain operations: a bool, or pltpu.InterpretParams, which set the
+simulated features of a TPU.
+"""
 
 Refs = Mapping[str, Any]
 """References to the blocks of a program, by name."""
@@ -71,8 +73,8 @@ class Layout:
       num_heads: H.
       d_kv: K.
       query_block: queries of a block.
-      key_block: keys of a block; the same where there is a bias.
-      causal: a query sees itself and the keys before it, or those of its group.
+      key_block: keys of a block; equal to query_block if there is a bias.
+      causal: a query attends to itself and the keys before it, or to the keys of its group.
       skips: True if blocks above the diagonal may be skipped: nothing in them is seen, but by
         queries that see nothing at all and attend to all keys equally.
       buckets: rows of the bias table; None without one.
@@ -118,14 +120,14 @@ class Layout:
 
     @property
     def diagonals(self) -> tuple[int, int]:
-        """The first and the last diagonal of blocks whose bias is made; those beyond equal them.
+        """First and last diagonal of blocks with a computed bias; those beyond equal them.
 
         Number n has the blocks of queries i and keys i + n.
         """
         if self.buckets is None:
             return 0, 0
         one_side = self.buckets // 2 if self.bidirectional else self.buckets
-        # Of diagonal n the nearest key is (n - 1) * block + 1 away.
+        # The nearest key of diagonal n is (n - 1) * block + 1 away.
         start = bucket_starts(one_side, self.max_distance)[-1]
         reach = max(1, 1 + -(-(start - 1) // self.key_block))
         rows, columns = self.blocks
@@ -227,7 +229,7 @@ def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
 
 
 def _visited(layout: Layout) -> int:
-    """Pairs of blocks that are worked on in a row."""
+    """Return the number of pairs of blocks that are computed for a row."""
     rows, columns = layout.blocks
     return sum(min(columns, row + 1) if layout.skips else columns for row in range(rows))
 
@@ -241,7 +243,7 @@ def _bias_bytes(layout: Layout) -> int:
 
 
 def _dropout_bytes(layout: Layout) -> tuple[int, int]:
-    """Return bytes of a program's streams of dropout, and of a block's draws; 0 without dropout."""
+    """Return the bytes of a program's dropout streams and a block's mask; 0 without dropout."""
     if not layout.dropout_rate:
         return 0, 0
     return 4 * layout.group * layout.query_block, 4 * layout.query_block * layout.key_block
@@ -281,7 +283,7 @@ def transpose(x: Array) -> Array:
 
 
 def only(x: Array, lanes: slice) -> Array:
-    """Return a matrix with zeros in all lanes but these; as it is where these are all."""
+    """Return a matrix with zeros outside the given lanes."""
     if (lanes.stop - lanes.start) == x.shape[1]:
         return x
     lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
@@ -290,7 +292,7 @@ def only(x: Array, lanes: slice) -> Array:
 
 
 def positions(layout: Layout, query_block: Any, key_block: Any) -> tuple[Array, Array]:
-    """Row positions of a block's queries and keys, both [keys, queries]."""
+    """Return row positions of a block's queries and keys, both [keys, queries]."""
     shape = (layout.key_block, layout.query_block)
     key = key_block * layout.key_block + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     query = query_block * layout.query_block + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
@@ -302,8 +304,8 @@ def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array |
 
     Args:
       layout: layout of the work.
-      ids: "keys" and "key_groups" as columns, "queries" and "query_groups" as rows: those that
-        there are.
+      ids: "keys" and "key_groups" as columns, "queries" and "query_groups" as rows; all are
+        optional.
       query_block: its number.
       key_block: its number.
     """
@@ -344,7 +346,7 @@ def is_worked_on(layout: Layout, ids: Refs, query_block: Any, key_block: Any) ->
 def masked_logits(
     layout: Layout, logits: Array, visible: Array | None, query_block: Any, key_block: Any
 ) -> Array:
-    """Logits with what is not seen at `MASKED`, and keys behind the last at -inf."""
+    """Mask invisible logits with `MASKED`, and keys behind the last with -inf."""
     if visible is not None:
         logits = jnp.where(visible, logits, MASKED)
     if layout.num_keys % layout.key_block:
@@ -381,7 +383,7 @@ def diagonal_of(layout: Layout, query_block: Any, key_block: Any) -> Any:
 
 
 def _strip_distances(layout: Layout, diagonal: Any) -> Array:
-    """Key minus query in a strip, int32 [8, strip].
+    """Return key minus query in a strip, int32 [8, strip].
 
     Row s is for key s of the block. The lanes hold queries 0, 1, ... of the block, and after them
     those before query 0, as far as moving the strip to the right brings them in.
@@ -395,7 +397,7 @@ def _strip_distances(layout: Layout, diagonal: Any) -> Array:
 
 
 def by_bucket(layout: Layout, relative: Array, value: Callable[[int], Any]) -> Array:
-    """value(bucket) of each distance, by comparing it with the buckets' starts."""
+    """Return value(bucket) of each distance, by comparison with the starts of the buckets."""
     assert layout.buckets is not None
     one_side = layout.buckets // 2 if layout.bidirectional else layout.buckets
     starts = bucket_starts(one_side, layout.max_distance)
@@ -444,8 +446,8 @@ def gather_table(layout: Layout, bias: Any, table: Any) -> None:
     Args:
       layout: layout of the work.
       bias: a reference to the gradient, `layout.bias_shape`.
-      table: a reference to float32 [1, group * buckets, strip], whose sum over the last axis is
-        the gradient of the heads' rows of the table.
+      table: a reference to float32 [1, group * buckets, strip]. Its sum over the last axis is the
+        gradient of the heads' rows of the table.
     """
     assert layout.buckets is not None
     buckets = layout.buckets
@@ -481,8 +483,8 @@ def forward_kernel(
     Args:
       layout: division of the work.
       inputs: "query", "key", "value" [B, length, H * K], the lengths in whole blocks; "table"
-        float32 [buckets, H] where there is a bias; of the ids of `blocks.seen` those that there
-        are, int32, "queries" and "query_groups" [B, 1, T], "keys" and "key_groups" [B, S, 1].
+        float32 [buckets, H] with a bias; and the optional ids of `seen`, int32, "queries" and
+        "query_groups" [B, 1, T], "keys" and "key_groups" [B, S, 1].
       interpret: runs it as plain operations, for tests.
 
     Returns:
@@ -579,8 +581,8 @@ def _add_block(layout: Layout, refs: Refs, kept: Refs, i: Any, j: Any) -> None:
     query, key, value = (refs[name][0] for name in ("query", "key", "value"))
     visible = seen(layout, refs, i, j)
     transposed = transpose(value)
-    # The logits of all heads first: the matrix units work on those of one head while the vector
-    # unit is at the softmax of another.
+    # The logits of all heads come first, so that the matrix units compute the logits of one head
+    # while the vector unit computes the softmax of another.
     of_heads = [product(only(key, one), query, (1, 1)) for one in layout.heads()]
     for head, (lanes, logits) in enumerate(zip(layout.heads(), of_heads, strict=True)):
         if layout.buckets is not None:
@@ -609,13 +611,13 @@ def backward_kernel(
 
     Args:
       layout: division of the work.
-      inputs: those of the forward kernel, and "cotangent" [B, T, H * K].
-      statistics: float32 [B, groups, 3 * group, T]: what the forward kernel gives, and after it of
-        each head the sum of cotangent times output.
+      inputs: inputs of the forward kernel, and "cotangent" [B, T, H * K].
+      statistics: float32 [B, groups, 3 * group, T]: the statistics of the forward kernel, followed
+        by the sum of cotangent times output for each head.
       interpret: runs it as plain operations, for tests.
 
     Returns:
-      The gradients of query, key and value; that of the table, or None.
+      The gradients of query, key and value; the gradient of the table, or None.
     """
     batch, queries, joined = inputs["query"].shape
     keys, dtype = inputs["key"].shape[1], inputs["value"].dtype

@@ -1,6 +1,6 @@
 """Relative position buckets and the bias that T5 adds to attention logits (paper section 2.1).
 
-A bucket depends on the distance n alone: exact up to a half of the buckets, then logarithmic up to
+A bucket depends only on the distance n: exact up to a half of the buckets, then logarithmic up to
 `max_distance`, then the last. The buckets' first distances are an integer table, so no device
 computes a floating-point logarithm (backends differ in its last bit).
 
@@ -32,7 +32,7 @@ CAUSAL_STARTS = (
 
 @functools.cache
 def bucket_starts(num_buckets: int, max_distance: int) -> tuple[int, ...]:
-    """First distance of each of `num_buckets` one-sided buckets, non-decreasing.
+    """Return the first distance of each of `num_buckets` one-sided buckets, non-decreasing.
 
     Args:
       num_buckets: buckets of one side (16 of a bidirectional table of 32).
@@ -70,7 +70,7 @@ def relative_position_bucket(
     num_buckets: int = 32,
     max_distance: int = 128,
 ) -> Int[Array, "T S"]:
-    """Buckets of relative positions.
+    """Return buckets of relative positions.
 
     Args:
       relative_position: key position minus query position.
@@ -132,7 +132,7 @@ class RelativeTable:
         )[0]
         row = jnp.take(self.table.T, bucket, axis=1)
         heads = row.shape[0]
-        # Rows that are one longer than what they are filled with: row k begins k places later.
+        # Rows are one longer than their content, so row k begins k positions later.
         rows = jnp.broadcast_to(row[:, None], (heads, size, num_distances)).reshape(heads, -1)
         moved = jnp.pad(rows, ((0, 0), (0, size))).reshape(heads, size, num_distances + 1)
         return moved[:, ::-1, :num_queries].swapaxes(1, 2)
@@ -190,7 +190,7 @@ class RelativeBias(nnx.Module):
         return jnp.take(table.T.reshape(-1), row)[None]
 
     def reading(self, *, bidirectional: bool) -> RelativeTable:
-        """Return the table for attention in blocks, whose positions are 0, 1, 2, ...
+        """Return the table for attention in blocks, with positions 0, 1, 2, ...
 
         Args:
           bidirectional: True in an encoder.

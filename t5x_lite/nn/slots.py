@@ -1,20 +1,20 @@
-"""Slots: the places of a layer that an adapter may stand in. Their default is None.
+"""Slots: attributes of a layer that may hold an adapter, None by default.
 
     Dense.slot                 DenseSlot    x W -> x W + branch(x), and the bias
-    Attention.slot, MLP.slot   HiddenSlot   what the last layer of the block reads
-    Attention.prefix           KeySlot      keys and values in addition to those of the source
-    model.prompt               TokenSlot    rows before those of the tokens, in an encoder
+    Attention.slot, MLP.slot   HiddenSlot   the input of the last layer of the block
+    Attention.prefix           KeySlot      keys and values in addition to the source's
+    model.prompt               TokenSlot    rows before the token embeddings, in an encoder
     model.invertible           InvertibleSlot    after an encoder's embeddings
-    layer.after_attention      BlockSlot    in place of x + f, or norm(x + f)
+    layer.after_attention      BlockSlot    instead of x + f, or norm(x + f)
     layer.after_cross_attention
     layer.after_mlp
 
-Here are protocols and names only; what stands in a slot is in adapters/. The names of sites are
-those of all families:
+This module has only protocols and names; adapters/ has the contents of slots. All model families
+use these names of sites:
 
     attention/query    attention/key    attention/value    attention/out
     cross_attention/query ...           of a decoder
-    mlp/in    mlp/gate    mlp/out       the gate is that of a gated layer
+    mlp/in    mlp/gate    mlp/out       mlp/gate only in gated layers
     attention/hidden    cross_attention/hidden    mlp/hidden
     attention/prefix    cross_attention/prefix
     prompt    invertible                of a model, not of its layers
@@ -92,7 +92,7 @@ class WholeSlot(Protocol):
 
 @runtime_checkable
 class GatedSlot(Protocol):
-    """A `DenseSlot` that weighs its branch by what the tokens of a row are."""
+    """A `DenseSlot` that weights its branch by the tokens of a row."""
 
     def gated(
         self,
@@ -131,16 +131,16 @@ class HiddenSlot(Protocol):
 
 @runtime_checkable
 class KeySlot(Protocol):
-    """Keys and values that every query of an attention sees, in addition to those of its source."""
+    """Keys and values that every query attends to, in addition to the source's."""
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-        """Keys and values; no mask and no bias is theirs."""
+        """Return the keys and values, which have neither mask nor bias."""
         ...
 
 
 @runtime_checkable
 class PlacedKeySlot(Protocol):
-    """A `KeySlot` whose keys lie before a row's first token, so that a relative bias is theirs."""
+    """A `KeySlot` with keys before a row's first token, which therefore have a relative bias."""
 
     @property
     def num_before(self) -> int:
@@ -150,7 +150,7 @@ class PlacedKeySlot(Protocol):
 
 @runtime_checkable
 class PositionHost(Protocol):
-    """A model whose tokens may have positions in a table.
+    """A model that may have a table of token positions.
 
     Attributes:
       num_before: positions before a row's first token, which keys of a `PlacedKeySlot` have.
@@ -161,12 +161,12 @@ class PositionHost(Protocol):
 
 @runtime_checkable
 class GatedKeySlot(Protocol):
-    """A `KeySlot` of an encoder whose keys and values are weighed for each row."""
+    """A `KeySlot` of an encoder that weights keys and values for each row."""
 
     def gated(
         self, x: Float[Array, "B T D"], seen: Any
     ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-        """Keys and values of each row.
+        """Return the keys and values of each row.
 
         Args:
           x: source of the queries.
@@ -177,7 +177,7 @@ class GatedKeySlot(Protocol):
 
 @runtime_checkable
 class TokenSlot(Protocol):
-    """Rows that stand before the embedded tokens of a text."""
+    """Rows before the embedded tokens of a text."""
 
     @property
     def length(self) -> int:
@@ -193,17 +193,17 @@ class TokenSlot(Protocol):
 
 @runtime_checkable
 class TokenHost(Protocol):
-    """A model with an encoder, which has places for a `TokenSlot` and an `InvertibleSlot`."""
+    """A model with an encoder, which has attributes for a `TokenSlot` and an `InvertibleSlot`."""
 
     prompt: Any
     invertible: Any
 
     def stacks(self) -> dict[str, Any]:
-        """Return its stacked layers by name."""
+        """Return the stacked layers by name."""
         ...
 
     def token_table(self) -> Any:
-        """Return the table of tokens [V, E]; its shape is enough."""
+        """Return the token embedding [V, E]; only its shape is read."""
         ...
 
 
@@ -215,7 +215,7 @@ def after_prompt(rows: Int[Array, "B S"], prompt: TokenSlot | None) -> Int[Array
 
 
 def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
-    """Return the mask behind a prompt; the prompt's rows attend to the first segment."""
+    """Return the mask after a prompt; the prompt's rows attend to the first segment."""
     ids = (mask.keys, mask.queries)
     keys, queries = (None if each is None else after_prompt(each, prompt) for each in ids)
     return dataclasses.replace(mask, keys=keys, queries=queries)
@@ -236,10 +236,10 @@ class InvertibleSlot(Protocol):
 
 @runtime_checkable
 class OutputHost(Protocol):
-    """A head that multiplies states with the table of tokens."""
+    """A head that multiplies hidden states with the token embedding."""
 
     inverse: Any
-    """Of the model's `InvertibleSlot`."""
+    """Inverse of the model's `InvertibleSlot`."""
 
 
 @runtime_checkable
@@ -259,7 +259,7 @@ class BlockSlot(Protocol):
           f: the block's output, after its dropout.
           x: input of the block, for the residual.
           norm: norm of a post-norm block; None in a pre-norm one.
-          around: the rest of what the layer knows.
+          around: further context of the layer.
         """
         ...
 
@@ -270,8 +270,8 @@ class Around:
 
     Attributes:
       source: input of the block: x, or in a pre-norm layer its norm.
-      mask: which positions of the row a position sees: an array [B, 1, T, T], or what it is made
-        of; None in a decoder, whose positions must not know of those behind them.
+      mask: positions that each position attends to: an array [B, 1, T, T] or a `Visibility`. None
+        in a decoder, because positions must not depend on later positions.
       key: turns dropout on.
     """
 
@@ -285,15 +285,15 @@ class Host(Protocol):
     """A layer, or a stack of layers, that has slots."""
 
     def dense_sites(self) -> dict[str, Any]:
-        """Name of a site -> its `Dense`."""
+        """Return the `Dense` of each site by name."""
         ...
 
     def hidden_sites(self) -> dict[str, Any]:
-        """Name of a site -> the block, whose `slot` is a `HiddenSlot`."""
+        """Return the block of each site by name; its `slot` is a `HiddenSlot`."""
         ...
 
     def key_sites(self) -> dict[str, Any]:
-        """Name of a site -> the attention, whose `prefix` is a `KeySlot`."""
+        """Return the attention of each site by name; its `prefix` is a `KeySlot`."""
         ...
 
     def block_sites(self) -> tuple[str, ...]:
@@ -312,10 +312,10 @@ class PerRow(Protocol):
 
 
 def is_per_row(slot: Any) -> bool:
-    """Return True if what stands in a slot, None too, treats rows differently."""
+    """Return whether the content of a slot, which may be None, treats rows differently."""
     return isinstance(slot, PerRow) and slot.per_row
 
 
 def named(prefix: str, sites: dict[str, Any]) -> dict[str, Any]:
-    """Sites below a name: {"query": ...} of "attention" -> {"attention/query": ...}."""
+    """Prefix names of sites: {"query": ...} of "attention" -> {"attention/query": ...}."""
     return {f"{prefix}/{name}": dense for name, dense in sites.items()}

@@ -8,12 +8,12 @@ Decoding is `Decoder.prefill`, once, and `Decoder.step` for each new token; `t5x
 what goes between them.
 
 `unroll` is a setting because a scan compiles fast and is the right choice on TPU and GPU, while on
-CPU straight-line code is 1.2 to 1.6 times faster. Nothing here changes what is computed.
+CPU straight-line code is 1.2 to 1.6 times faster. It does not change the results.
 
-Rematerialization: what a layer's forward pass keeps for its backward pass, by name.
+Rematerialization policies, by what a layer's forward pass keeps for its backward pass:
 
 none           all that the backward pass reads
-full           the layer's input alone; the rest is computed again, a third more of the FLOPs
+full           only the layer's input; the rest is computed again, a third more of the FLOPs
 dots           the input and the results of all matrix products, attention logits among them
 dots_no_batch  the input and the results of the products with weights: no array of T * S elements
 """
@@ -98,10 +98,10 @@ Unroll = int | bool | Literal["auto"]
 """Layers per iteration of the scan; True for straight-line code; "auto" as `choose_unroll`."""
 
 _LONG = 2048
-"""Rows of so many tokens have logits that are too large to be kept, 16 MiB a head and row."""
+"""Row length in tokens from which logits are too large to keep, 16 MiB per head and row."""
 _KERNEL_BLOCK = 256
 _STRAIGHT = {"cpu": 12}
-"""Device kind -> the layers that are compiled as straight-line code at most; others: 24."""
+"""Device kind -> maximum layers that are compiled as straight-line code; 24 for others."""
 
 
 def choose_attention(
@@ -120,8 +120,8 @@ def choose_attention(
       dtype: the compute dtype.
       length: length of the longest row, in tokens.
       d_kv: size of a head.
-      dropout: dropout of the attention weights: none, one draw for all queries of a head, or each
-        its own.
+      dropout: dropout of the attention weights: none, shared by all queries of a head, or per
+        query.
       distances: True if logits depend on the distance and the query, as DeBERTa's.
     """
     whole, why = ("plain", "") if length < _LONG else ("blocked", f" at {length} tokens")
@@ -160,7 +160,7 @@ def chosen(
       facts: the arguments of `choose_attention`.
 
     Returns:
-      The config, and a line; "" where the config says everything itself.
+      The config, and a line with the choices; "" without choices.
     """
     changes, said = {}, []
     if model.attention == "auto":
@@ -201,14 +201,14 @@ class Running:
       unroll: layers per iteration of the scan; True for straight-line code.
       remat: activations that a layer keeps for its backward pass (`t5x_lite.nn.stack`).
       attention_block: keys at a time (a DeBERTa's: queries), in memory linear in length
-        (`t5x_lite.nn.blocked_attention`); None is plain attention. Decoding is plain.
+        (`t5x_lite.nn.blocked_attention`); None for plain attention. Decoding is plain.
       attention_kernel: True if the kernel for TPUs takes them (`t5x_lite.nn.pallas_attention`).
       attention_fused: True if cuDNN takes all keys at once (`t5x_lite.nn.cudnn_attention`).
       one_text_rows: True if each row holds one text with its padding behind it.
       attention_by_head: True if one head of one row is attended at a time.
 
     Raises:
-      InputError: remat is no policy's name.
+      InputError: remat is not the name of a policy.
     """
 
     unroll: int | bool = 1
@@ -264,7 +264,7 @@ class Running:
         return Pattern(mask, positions=(places, places), by_head=self.attention_by_head)
 
     def is_straight(self, num_layers: int) -> bool:
-        """Return True if no loop is left of so many layers."""
+        """Return True if `num_layers` layers are compiled without a loop."""
         return self.unroll is True or self.unroll >= num_layers
 
 
@@ -285,10 +285,10 @@ def scan_layers(
       x: the first layer's input.
       inputs: arrays with a leading layer axis, or None.
       running: unroll and remat are used.
-      part: the layers [first, last) that are run; None is all of them.
+      part: the layers [first, last) that are run; None for all layers.
 
     Returns:
-      x after the last of these layers, and the layers' outputs stacked; None where there are none.
+      x after the last of these layers, and the layers' stacked outputs, or None without outputs.
     """
     graphdef, params, _ = split(layers)
     if part is not None:
@@ -372,7 +372,7 @@ class Encoder(nnx.Module):
         layer_keys = None if layer_key is None else jax.random.split(layer_key, self.num_layers)
         x = hidden_dropout(x, self.dropout_rate, in_key)
         x, _ = scan_layers(self.layers, call, x, inputs=layer_keys, running=self.running)
-        # The one hidden-state dropout whose mask T5 does not share over the length.
+        # T5 does not share the mask of this hidden-state dropout over the length.
         return dropout(self.final_norm(x), self.dropout_rate, key=out_key)
 
 
@@ -546,7 +546,7 @@ class Decoder(nnx.Module):
 def _straight_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array
 ) -> tuple[Array, tuple]:
-    """Call the layers one by one; returns x, and what the cache shall have as own."""
+    """Call the layers one by one; return x and the new value of the cache's `own`."""
     written = []
     for layer, own, across in zip(layers, cache.own, cache.across, strict=True):
 
@@ -561,7 +561,7 @@ def _straight_step(
 def _scanned_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array, *, unroll: int
 ) -> tuple[Array, tuple]:
-    """As `_straight_step`, by a scan that carries all layers' keys and values."""
+    """Compute `_straight_step` by a scan that carries all layers' keys and values."""
     graphdef, params, _ = split(layers)
 
     def body(carry: tuple, slices: tuple) -> tuple[tuple, None]:

@@ -1,31 +1,30 @@
-"""Objectives and losses, and the area under the ROC curve as sums.
+"""Objectives, losses as sums, and the area under the ROC curve.
 
-A loss is made of terms, each a SUM and the weight to divide it by. The train step divides each
-term by its own global weight and adds scale * term, once, over the global batch; so microbatching,
-packing and data parallelism give the same gradient.
+A loss consists of terms. A term is a SUM and the weight to divide it by. The train step divides
+each term by its own global weight and adds scale * term, once, over the global batch; so
+microbatching, packing and data parallelism give the same gradient.
 
     Loss(terms={"cross_entropy": Term(total, weight)}, metrics={"accuracy": (correct, weight)})
 
-A metric that is no quotient is made of other sums, too: `objectives.base`.
+A metric that is not a quotient of two sums can be a `Roc`, see below.
 
-A loss in which each row meets all others of the batch has two stages. The module gives arrays of
-each row, and `Objective.joint` makes terms of those of the whole batch:
+A loss that compares each row with all other rows of the batch has two stages. The module returns
+arrays of each row, and `Objective.joint` computes terms from the rows of the whole batch:
 
     module(...)            -> Loss(terms={}, metrics={}, rows={"queries": [B, D], ...})
     objective.joint(rows)  -> Loss(terms={"contrastive": ...}, metrics={...})
 
-A step runs the first stage in microbatches all the same: it keeps the rows, takes the gradient of
+A step can still run the first stage in microbatches. It keeps the rows, computes the gradient of
 `joint` at them, and passes it back through each microbatch (Gao et al. 2021, arXiv:2101.06983).
 
-An objective may have several phases: the step then minimises one loss after the other on one batch,
-each over its own paths with its own optimizer, and the later ones read what the earlier ones
-have left in `Loss.features`.
+An objective may have several phases. The step then minimizes one loss after the other on the same
+batch, each over its own paths with its own optimizer. Later phases read the `Loss.features` of
+earlier ones.
 
-The area under the ROC curve as sums: of a metric that is no quotient of two of them.
-
-The area is the fraction of pairs of a positive and a negative in which the positive has the larger
-logit, equal ones counting half. It needs all logits at once; what can be added up over batches,
-devices and hosts is their histogram, in bins that are fixed beforehand:
+`Roc` computes the area under the ROC curve from sums. The area is the fraction of pairs of a
+positive and a negative in which the positive has the larger logit; ties count half. The exact area
+needs all logits at once. Their histogram in fixed bins can be added up over batches, devices and
+hosts:
 
     Roc.of(logits, labels, weights).area()
 
@@ -33,12 +32,12 @@ devices and hosts is their histogram, in bins that are fixed beforehand:
     tie; the area is (3 + 1/2) / 4
 
 `BINS` bins of equal width divide the logits from -`LARGEST` to `LARGEST`; the first and the last
-have all that lies beyond. Only pairs within one bin can be counted wrong, each by a half at most:
+bin also hold all logits beyond. Only pairs within one bin can be counted wrong, each by up to 1/2:
 
     |area() - exact area|  <=  1/2 sum_b  p_b n_b  =  `error`
 
-with p_b and n_b the parts of the positives and of the negatives that lie in bin b. With logits
-spread over a range of width 4 that is about 1/2 / 256 = 0.002 at most.
+with p_b and n_b the fractions of the positives and of the negatives in bin b. With logits spread
+over a range of width 4, this is up to about 1/2 / 256 = 0.002.
 """
 
 import dataclasses
@@ -65,7 +64,7 @@ BINS, LARGEST = 2048, 16.0
 
 
 class Roc(NamedTuple):
-    """Two histograms, which are added up like any sums.
+    """Two histograms, which can be added like other sums.
 
     Attributes:
       positives: weights of the positives in each bin; float32, or NumPy's float64.
@@ -85,9 +84,9 @@ class Roc(NamedTuple):
         """Return the histograms of logits.
 
         Args:
-          logits: larger where a positive is likelier.
+          logits: larger for likelier positives.
           labels: True for positives.
-          weights: weights of each; 0 leaves it out. Counts below 2**24 in a bin are exact.
+          weights: weight of each logit; 0 excludes it. Counts below 2**24 in a bin are exact.
         """
         place = (logits.astype(jnp.float32) + LARGEST) * (BINS / (2 * LARGEST))
         bins = jnp.clip(jnp.floor(place), 0, BINS - 1).astype(jnp.int32)
@@ -96,7 +95,7 @@ class Roc(NamedTuple):
         return cls(*found)
 
     def area(self) -> Any:
-        """Return the area, in [0, 1]; 0.5 where there are no positives or no negatives."""
+        """Return the area, in [0, 1]; 0.5 if there are no positives or no negatives."""
         positives, negatives = _shares(self.positives), _shares(self.negatives)
         below = negatives.cumsum() - 0.5 * negatives
         there = (self.positives.sum() > 0) & (self.negatives.sum() > 0)
@@ -127,14 +126,14 @@ class Term(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The sums that a batch gives.
+    """Sums over a batch.
 
     Attributes:
       terms: name -> Term; differentiated.
       metrics: name -> (total, weight), logged as total / weight; or histograms, as their area.
-      features: arrays [B, ...] that the later phases of a step find in their batch; without
+      features: arrays [B, ...] that later phases of a step read from their batch; without
         gradient.
-      rows: float32 arrays [B, ...] of which `Objective.joint` makes more terms; differentiated.
+      rows: float32 arrays [B, ...] from which `Objective.joint` computes terms; differentiated.
     """
 
     terms: Mapping[str, Term]
@@ -143,7 +142,7 @@ class Loss(NamedTuple):
     rows: Mapping[str, Array] = {}
 
     def value(self) -> Array:
-        """scale * total / weight, summed over the terms; a term of weight 0 counts 0."""
+        """Return scale * total / weight, summed over the terms; a term of weight 0 counts as 0."""
         if not self.terms:
             return jnp.float32(0)
         parts = [
@@ -153,10 +152,10 @@ class Loss(NamedTuple):
         return sum(parts[1:], start=parts[0])
 
     def joined(self, other: "Loss") -> "Loss":
-        """With the terms and metrics that were made of the rows, instead of the rows.
+        """Return the loss with the terms and metrics of the second stage instead of the rows.
 
         Raises:
-          ValueError: both have a term or a metric of one name.
+          ValueError: if both stages have a term or a metric of the same name.
         """
         twice = {*self.terms, *self.metrics} & {*other.terms, *other.metrics}
         if twice:
@@ -168,16 +167,16 @@ class Loss(NamedTuple):
         )
 
     def plus_terms(self, penalties: Mapping[str, tuple[Array, float]]) -> "Loss":
-        """With terms of the parameters alone, (total, scale), the same for each part of a batch."""
+        """Return the loss with terms (total, scale) of the parameters, equal in each microbatch."""
         made = {name: Term(x, jnp.float32(1), scale) for name, (x, scale) in penalties.items()}
         return self._replace(terms={**self.terms, **made}) if made else self
 
     def plus_metrics(self, metrics: Mapping[str, tuple[Array, Array]]) -> "Loss":
-        """With more metrics, (total, weight)."""
+        """Return the loss with more metrics, (total, weight)."""
         return self._replace(metrics={**self.metrics, **metrics}) if metrics else self
 
     def plus(self, other: "Loss") -> "Loss":
-        """Return the sums of two batches together; the scales stay."""
+        """Return the sums of two batches; the scales do not change."""
         return Loss(
             terms={
                 name: Term(
@@ -198,7 +197,7 @@ def metric_value(sums: Any) -> Any:
     """Return the value of a metric: total / weight, or the area under its curve.
 
     Args:
-      sums: (total, weight) or a `Roc`, of JAX's arrays or of NumPy's numbers.
+      sums: (total, weight) or a `Roc`, as JAX or NumPy arrays.
     """
     if isinstance(sums, Roc):
         return sums.area()
@@ -208,12 +207,12 @@ def metric_value(sums: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One of the updates that a step makes, in their order, on one batch.
+    """One of the updates of a step, which are made in order on the same batch.
 
     Attributes:
-      name: given to the objective's module, and the name of the optimizer's state.
-      trains: a regular expression that matches the whole paths of what it trains.
-      optimizer: None is the experiment's, with its own state.
+      name: name that is passed to the objective's module, and the name of the optimizer's state.
+      trains: a regular expression that matches the whole paths of the trained parameters.
+      optimizer: optimizer of the phase; None is the experiment's, with separate state.
     """
 
     name: str
@@ -226,7 +225,7 @@ class Objective:
     """Base of the objectives' configs.
 
     Attributes:
-      layouts: the types of data.layout whose rows it reads; none says nothing.
+      layouts: types of data.layout that it accepts; () does not restrict them.
       of_encoder: True if it trains only an encoder.
     """
 
@@ -238,14 +237,14 @@ class Objective:
 
     @property
     def num_tasks(self) -> int:
-        """Tasks whose numbers, `adapter_ids`, the loss reads of the rows; 0 reads none."""
+        """Number of tasks that the loss reads from `adapter_ids`; 0 if it does not read them."""
         return 0
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
-        """Make the module `(model, heads, batch, key) -> Loss`, with parameters or none.
+        """Build the module `(model, heads, batch, key) -> Loss`; it may have parameters.
 
-        Where there are phases the module takes `phase`, too: its name, or None for the loss of all
-        of them together, which is what is measured.
+        With phases, the module also takes `phase`: the phase's name, or None for the loss of all
+        phases together, which evaluation reports.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
 
@@ -253,15 +252,15 @@ class Objective:
         """Return the loss's heads, which are trained; a checkpoint's other heads are frozen.
 
         Args:
-          kept: the heads that the experiment or the checkpoint that it begins from has, by name,
-            for what is known of them.
+          kept: heads by name, of the experiment or of its initial checkpoint. Their known fields,
+            such as labels, are reused.
         """
         return ()
 
     def more_towers(self) -> tuple[str, ...]:
-        """Names of further encoders like the model, at towers/NAME, such as that of passages.
+        """Return names of more encoders like the model, at towers/NAME, such as "passage".
 
-        Its module is called with `towers`, their modules by name, then.
+        The loss module is then called with `towers`, the encoders' modules by name.
         """
         return ()
 
@@ -270,11 +269,11 @@ class Objective:
         return self
 
     def with_two_towers(self) -> "Objective":
-        """Return the same objective with an encoder for passages, if it has vectors of texts."""
+        """Return the same objective with an encoder for passages, if it computes vectors."""
         return self
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Objective":
-        """Return the same objective with what the model's family and the task decide.
+        """Return the same objective with the settings of the model's family and the task.
 
         Args:
           kind: kind of the classification head.
@@ -282,8 +281,12 @@ class Objective:
         """
         return self
 
+    def with_weights(self, weights: tuple[float, ...]) -> "Objective":
+        """Return the same objective with weights of the classes, if it asks for some."""
+        return self
+
     def undecided(self) -> tuple[str, ...]:
-        """Return the settings that family and task decide, not the config: "head", "classes"."""
+        """Return the settings that family and data decide: "head", "classes", "weights"."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
@@ -292,15 +295,15 @@ class Objective:
         Args:
           rows: name -> array [B, ...], in the order of the batch.
           batch: the whole batch.
-          step: the optimizer's; None in evaluation.
+          step: step of the optimizer; None in evaluation.
         """
         raise TypeError(f"{type(self).__name__} gives rows and does not define joint")
 
     def forward_flops(self, model: ModelConfig, shapes: RowShapes) -> int | None:
-        """Floating-point operations of the loss of one row; None: they are not counted.
+        """Return the floating-point operations of the loss of one row, or None if not counted.
 
-        The model's, unless the objective has other products; a head that reads one vector of a text
-        is omitted.
+        The default is the model's operations. A head that reads one vector of a text is not
+        counted.
 
         Args:
           model: model of the architecture.
@@ -313,7 +316,7 @@ class Objective:
         return ()
 
     def resolved(self, kept: Mapping[str, Head]) -> "Objective":
-        """Return the same objective with a value instead of each None that stands for one."""
+        """Return the same objective with a value instead of each None that means a default."""
         return self
 
     def anew(self, earlier: "Objective") -> str:
@@ -322,7 +325,7 @@ class Objective:
         return ""
 
     def masks_with(self) -> int | None:
-        """Return the vocabulary's [MASK] that it needs; None where it needs none."""
+        """Return the id of [MASK] in the vocabulary that it needs, or None."""
         return None
 
     def no_terms(self) -> tuple[int, ...] | None:
@@ -334,7 +337,7 @@ class Objective:
         return ""
 
     def models(self) -> Mapping[str, ModelConfig]:
-        """Models that it has besides the one that it trains, by the names of their fields."""
+        """Return its models other than the trained one, by the names of their fields."""
         return {}
 
     def check_model(self, model: nnx.Module) -> None:
@@ -350,22 +353,22 @@ class Objective:
 
         Args:
           model: config of the architecture; its parameters are below "model/".
-          prefix: beginning of the objective's own paths.
+          prefix: prefix of the objective's own paths.
         """
         return ()
 
     @property
     def unpackable(self) -> str:
-        """Why a row cannot hold several documents; "" where it can."""
+        """Reason why a row cannot hold several documents; "" if it can."""
         return ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoLoss(Objective):
-    """Nothing to train by: of an imported model whose heads have no loss of their own."""
+    """Objective without a loss, for an imported model with heads that have no loss."""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "NoLossModule":
-        """Make a module that refuses."""
+        """Build a module that raises InputError."""
         del model, rngs
         return NoLossModule()
 
@@ -382,16 +385,16 @@ class LossModule(nnx.Module):
 
 
 class NoLossModule(nnx.Module):
-    """It has no parameters."""
+    """Loss module without a loss; it has no parameters."""
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
-        """There is no loss."""
+        """Raise InputError, because there is no loss."""
         raise InputError(
-            "an imported model has no loss: train it by a config whose objective is another, and "
-            "--init CHECKPOINT"
+            "an imported checkpoint has no training objective; train with a CONFIG that sets one "
+            "and --init CHECKPOINT"
         )
 
 
 def names_of(layouts: Sequence[type[Layout]]) -> str:
-    """Layouts, as a message names them."""
+    """Return the names of layouts for a message."""
     return " or ".join(layout.name for layout in layouts)

@@ -1,18 +1,18 @@
-"""The base of retrieval objectives: vectors, and scores within blocks of rows.
+"""Base of the retrieval objectives: vectors of texts, and scores within blocks of rows.
 
     rows = PairVectors(objective)(model, heads, batch).rows
     rows["queries"], rows["passages"]                   # float32 [B, D], [B, P, D]
 
-One encoder makes both, or each has its own; the head "dense" pools, and projects where it has a
-projection. Rows are those of data.layout Groups().
+One encoder computes both, or each has its own. The head "dense" pools, and projects if it has a
+projection. Rows have the features of data.layout Groups().
 
-Scores of queries and passages that are made within blocks of rows that follow each other.
+The functions below compute scores of queries and passages within blocks of consecutive rows.
 
     four rows, two passages each, blocks of two rows: a query has the scores of four passages
     row   0  1 | 2  3          passages of rows 0 and 1 | of rows 2 and 3
 
-A block is a number of rows, whatever the devices. Blocks are apart from each other, so devices that
-have whole ones exchange nothing; a single block's passages go to all of them.
+The size of a block is a number of rows, independent of the devices. Blocks do not interact, so
+devices with complete blocks exchange nothing; the passages of a single block go to all devices.
 """
 
 import dataclasses
@@ -44,17 +44,18 @@ _FEATURES = ("query_tokens", "query_segment_ids", "passage_tokens", "passage_seg
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BiEncoder(Objective):
-    """Base of the objectives that make a vector of each query and of each passage.
+    """Base of the objectives that compute a vector of each query and of each passage.
 
     Attributes:
       normalize: True if vectors have length 1, so that a score is a cosine; if None, the initial
         checkpoint's choice, or else True.
-      pooling: "cls" or "mean" (`models.towers`); None is as that checkpoint says, and else "cls".
-      projection: numbers of a vector, by a linear layer behind the pooling; None is as that
-        checkpoint says, and else no such layer.
-      tied_projection: True if queries and passages have the same.
-      towers: "one" encoder for both, or "two": passages have their own encoder, which begins
-        as the queries' (`towers/passage`).
+      pooling: "cls" or "mean" (`models.towers`); if None, the initial checkpoint's choice, or else
+        "cls".
+      projection: size of a vector after a linear layer behind the pooling; if None, the initial
+        checkpoint's choice, or else no such layer.
+      tied_projection: True if queries and passages share the projection.
+      towers: "one" encoder for both, or "two": passages have their own encoder (`towers/passage`),
+        which starts as a copy of the queries'.
     """
 
     normalize: bool | None = None
@@ -67,24 +68,24 @@ class BiEncoder(Objective):
     of_encoder: ClassVar[bool] = True
 
     def with_one_tower(self) -> "BiEncoder":
-        """See `Objective.with_one_tower`."""
+        """Return the objective with one encoder for queries and passages."""
         return dataclasses.replace(self, towers="one")
 
     def with_two_towers(self) -> "BiEncoder":
-        """See `Objective.with_two_towers`."""
+        """Return the objective with a separate encoder for passages."""
         return dataclasses.replace(self, towers="two")
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """FLOPs of one row: a query, and its passages; not of their scores."""
+        """Return the FLOPs of one row, a query and its passages; scores are not counted."""
         (query,), (num, passage) = shapes["query_tokens"], shapes["passage_tokens"]
         return model.text_flops(query) + num * model.text_flops(passage)
 
     def more_towers(self) -> tuple[str, ...]:
-        """See `Objective.more_towers`."""
+        """Return ("passage",) if passages have their own encoder, else ()."""
         return ("passage",) if self.towers == "two" else ()
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "dense", with the longest text and the prompts that are known."""
+        """Return the head "dense", with the maximum length and the prompts of the known head."""
         return (self._dense(kept),)
 
     def _dense(self, kept: Mapping[str, Head]) -> Dense:
@@ -101,7 +102,7 @@ class BiEncoder(Objective):
         )
 
     def resolved(self, kept: Mapping[str, Head]) -> "BiEncoder":
-        """With what None leaves to the head."""
+        """Return the objective with the head's settings instead of None."""
         head = self._dense(kept)
         return dataclasses.replace(
             self,
@@ -112,13 +113,13 @@ class BiEncoder(Objective):
         )
 
     def check_model(self, model: nnx.Module) -> None:
-        """Reject what is no encoder; T5's encoder is one, too."""
+        """Raise InputError unless the model is an encoder; T5's encoder is one, too."""
         if not isinstance(model, T5Encoder):
             super().check_model(model)
 
 
 class PairVectors(LossModule):
-    """The vectors of texts, as the rows of a loss in two stages."""
+    """Vectors of texts, as the rows of a loss in two stages."""
 
     def __call__(
         self,
@@ -129,7 +130,7 @@ class PairVectors(LossModule):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return the vectors of a batch of the layout Groups(), or of a part of one."""
+        """Return the vectors of a batch of the layout Groups(), or of a microbatch."""
         check_groups(self.config, batch)
         rows = self.encode(model, heads, batch, key=key, towers=towers)
         return Loss(terms={}, metrics={}, rows=rows)
@@ -143,7 +144,7 @@ class PairVectors(LossModule):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> dict[str, Array]:
-        """Return the vectors of queries and passages; a key turns dropout on, of each its own."""
+        """Return the vectors of queries and passages; a key turns on dropout."""
         query_key, passage_key = split_key(key, 2)
         rows, num, length = batch["passage_tokens"].shape
         passage_model = model if towers is None else towers["passage"]
@@ -166,7 +167,7 @@ def check_groups(objective: Objective, batch: Batch) -> None:
     """Raise InputError for a batch of another layout than Groups().
 
     Raises:
-      InputError: naming what it lacks.
+      InputError: with the missing features.
     """
     missing = sorted(set(_FEATURES) - set(batch))
     if missing:
@@ -180,8 +181,8 @@ def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
     """Select each query's values for the passages in its block.
 
     Args:
-      x: N / B passages a row.
-      block: rows.
+      x: values for the N / B passages of each row.
+      block: number of rows in a block.
     """
     size = x.shape[1] // len(x) * block
     first = jnp.arange(len(x)) // block * size
@@ -189,24 +190,18 @@ def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
 
 
 def own_group(x: Shaped[Array, "B M"], block: int, num: int) -> Shaped[Array, "B P"]:
-    """Select each query's values for its own passages, from those of its block.
-
-    Args:
-      x: input of `own_block`.
-      block: rows.
-      num: passages of a row.
-    """
+    """Select each query's values for its `num` own passages, from the result of `own_block`."""
     first = jnp.arange(len(x)) % block * num
     return jnp.take_along_axis(x, first[:, None] + jnp.arange(num), axis=1)
 
 
 def of_lexical(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[Array, "B M"]:
-    """Return scores of common terms.
+    """Return scores by common terms.
 
     Args:
-      rows: "query_terms" [B, Lq] and "passage_terms" [B, P, Lp], of `LexicalHead.terms`.
-      batch: has the tokens.
-      block: rows.
+      rows: "query_terms" [B, Lq] and "passage_terms" [B, P, Lp], from `LexicalHead.terms`.
+      batch: batch with the tokens.
+      block: number of rows in a block.
     """
     asked = _of_queries(batch["query_tokens"], block), _of_queries(rows["query_terms"], block)
     shown = (
@@ -217,13 +212,13 @@ def of_lexical(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[
 
 
 def of_multi_vectors(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[Array, "B M"]:
-    """Return scores of vectors of tokens.
+    """Return scores by the vectors of tokens.
 
     Args:
-      rows: "query_vectors" [B, Lq - 1, K] and "passage_vectors" [B, P, Lp - 1, K], of
+      rows: "query_vectors" [B, Lq - 1, K] and "passage_vectors" [B, P, Lp - 1, K], from
         `MultiVectorHead`.
-      batch: says what is padding.
-      block: rows.
+      batch: batch with the segment ids; 0 is padding.
+      block: number of rows in a block.
     """
     asked = batch["query_segment_ids"][:, 1:] > 0
     shown = batch["passage_segment_ids"][:, :, 1:] > 0
@@ -236,12 +231,12 @@ def of_multi_vectors(rows: Mapping[str, Array], batch: Batch, *, block: int) -> 
 
 
 def _of_queries(x: Array, block: int) -> Array:
-    """[B, ...] as [blocks, rows, ...]."""
+    """Reshape [B, ...] to [blocks, rows, ...]."""
     return x.reshape(-1, block, *x.shape[1:])
 
 
 def _of_passages(x: Array, block: int) -> Array:
-    """[B, P, ...] as [blocks, rows * P, ...]."""
+    """Reshape [B, P, ...] to [blocks, rows * P, ...]."""
     found = x.reshape(-1, block * x.shape[1], *x.shape[2:])
     return constrain(found, *[None] * found.ndim) if len(found) == 1 else found
 

@@ -1,11 +1,11 @@
 """Condenser, and coCondenser on spans of documents.
 
-Condenser: a head that must predict masked tokens from early states and the last [CLS] state.
+Condenser: a head predicts masked tokens from early states and the last [CLS] state.
 
 Gao & Callan 2021, arXiv:2104.08253, and the code of luyug/Condenser. In a BERT, [CLS] attends like
-any other token in the middle layers, and broadly in the last ones only. The head has the states of
-a middle layer instead of the last ones, but the last [CLS]; what the later layers know of the text
-reaches it through that state alone:
+any other token in the middle layers, and broadly only in the last ones. The head reads the states
+of a middle layer instead of the last ones, but the last [CLS] state. So the later layers can pass
+information about the text to the head only through [CLS]:
 
     early = states after layer `skip_from`, late = states after the last layer
     U_0   = late_CLS, early_1, early_2, ...         U_j = layer_j(U_{j-1}),  j = 1 .. head_layers
@@ -16,22 +16,22 @@ reaches it through that state alone:
     layer 1   - a1 b1 s1
     the head reads  c a1 b1 s1  -> loss of the head
 
-Both losses have one masked-LM head, which reads the masked positions alone. The late loss keeps the
-backbone a language model while the head's layers are new. Fine-tuning continues from the model;
-the head's layers and the masked-LM head are saved, so that pretraining continues, too. Rows may be
-packed: each document has its own [CLS], and sees itself alone.
+Both losses share one masked-LM head, which reads only the masked positions. The late loss keeps the
+backbone a language model while the head's layers are new. Fine-tuning starts from the model. The
+head's layers and the masked-LM head are also saved, so that pretraining can resume. Rows may be
+packed: each document has its own [CLS], and attends only to itself.
 
-Whole words are masked: `Masks` says how, but tokens are counted here without the special ones, as
-in Condenser's code. That code takes two random crops of a long text, one for the tokens and another
-for the words' masks (data.py); here word ids go with the tokens.
+Whole words are masked as in `Masks`, but special tokens are not counted, as in Condenser's code.
+That code takes two random crops of a long text, one for the tokens and another for the masks of
+words (data.py); here word ids belong to the tokens.
 
-coCondenser: Condenser on spans of documents, whose [CLS] states know their document.
+coCondenser: Condenser on spans of documents, with a contrastive loss of their [CLS] states.
 
 Gao & Callan 2022, arXiv:2108.05540, and the code of luyug/Condenser. A row has two spans of one
-document (`layouts.Spans`). Each span has Condenser's losses; and its last [CLS] state must be
-closer to that of the other span of its document than to all other spans of the batch:
+document (`layouts.Spans`). Each span has Condenser's losses. Its last [CLS] state must also be
+closer to the other span of its document than to all other spans of the batch:
 
-    C = [CLS] states of the 2 B spans, float32, as they are: no norm, no temperature
+    C = [CLS] states of the 2 B spans, float32, without norm and without temperature
     S = C C^T,  S_ii = -inf;   contrastive loss = mean_i ( logsumexp_j S_ij - S_{i, other span} )
 
     C = [1 0] [1 1] [0 1] [0 2], two documents:   S =  -  1  0  0       losses .551
@@ -39,12 +39,12 @@ closer to that of the other span of its document than to all other spans of the 
                                                        0  1  -  2              .408
                                                        0  2  2  -              .759
 
-The spans are those of the whole batch, on all devices and in all microbatches: the loss has two
-stages (`objectives.base`), and microbatches, of documents, are the paper's gradient caching. Each
-term is a sum over the batch by its own weight, so that a microbatch changes no weight; in the
-reference's cached step the masked-LM terms weigh twice what they weigh without a cache, as its
-chunks count spans and its batch documents (modeling.py:227). A span that has the tokens of either
-span of the pair is no negative; there it is one.
+The loss compares the spans of the whole batch, on all devices and in all microbatches: it has two
+stages (`objectives.base`), and microbatches of documents are the paper's gradient caching. Each
+term is a sum over the batch, divided by its own weight, so microbatches change no weight. In the
+reference's cached step, the masked-LM terms weigh twice as much as without a cache, because its
+chunks count spans and its batch counts documents (modeling.py:227). A span with the same tokens as
+either span of the pair is masked out of the negatives; in the reference it is a negative.
 """
 
 import dataclasses
@@ -77,18 +77,18 @@ from t5x_lite.objectives.masked_lm import Masks, check_batch, features, sums
 from t5x_lite.objectives.retromae import Documents
 
 FAN_IN_BELOW = 256
-"""Narrower layers begin with deviations of 1 / sqrt(width): with 0.02 they hardly learn."""
+"""Width below which layers start with deviation 1 / sqrt(width): with 0.02 they hardly learn."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Condenser(Masks, Objective):
-    """Masked language modelling through a head on early states; the fields of `Masks` and these.
+    """Masked language modeling through a head on early states; the fields of `Masks` and these.
 
     Attributes:
-      whole_word: True if the pieces of a word are masked together.
+      whole_word: True to mask the tokens of a word together.
       head_layers: number of layers of the head; the paper has 2.
-      skip_from: the layer whose states the head reads, 0 for the embeddings; None is the middle.
-      late_mlm: True if the loss of the last states is added; it is logged in any case.
+      skip_from: number of the layer that the head reads, 0 for the embeddings; None is the middle.
+      late_mlm: True to add the loss of the last states, which is logged in any case.
     """
 
     whole_word: bool = True
@@ -99,15 +99,15 @@ class Condenser(Masks, Objective):
     layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
 
     def skipped(self, model: EncoderConfig) -> int:
-        """Return the layer whose states the head reads."""
+        """Return the number of the layer that the head reads."""
         return model.num_layers // 2 if self.skip_from is None else self.skip_from
 
     def counted(self, batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
-        """Return the tokens of words: special tokens do not count."""
+        """Return the tokens of words; special tokens are not counted."""
         return batch["encoder_word_ids"] > 0
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """FLOPs of one row: the encoder, the head's layers, and the masked-LM head twice."""
+        """Return the FLOPs of one row: the encoder, the head's layers, twice the masked-LM head."""
         *texts, length = shapes["encoder_input_tokens"]
         slots = masked_lm.most(length, self.ratio)
         flops = model.text_flops(length) + self.head_layers * model.layer_flops(length)
@@ -115,14 +115,14 @@ class Condenser(Masks, Objective):
         return flops * (texts[0] if texts else 1)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "CondenserLoss":
-        """Make the loss module, whose parameters are those of the head's layers."""
+        """Build the loss module; its parameters are the head's layers."""
         return CondenserLoss(self, self.checked(model), rngs=rngs)
 
     def checked(self, model: ModelConfig) -> BertConfig:
-        """Return the model.
+        """Return the model's config after a check.
 
         Raises:
-          InputError: it is no BERT, or has fewer layers than are skipped.
+          InputError: if it is not a BERT, or has fewer layers than `skip_from`.
         """
         self.check_vocabulary(model)
         if not isinstance(model, BertConfig):
@@ -142,22 +142,22 @@ class Condenser(Masks, Objective):
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def anew(self, earlier: Objective) -> str:
-        """Return a warning if the head's layers are new and the checkpoint had other ones."""
+        """Return a warning if the head's layers are new but the checkpoint had others."""
         if not isinstance(earlier, Condenser):
             return ""
         return (
-            "the head's layers of the Condenser begin anew on a model that was trained with others:"
-            " a fresh head damages it; give the same objective.head_layers and keep the head"
+            "the Condenser's head layers are reinitialized on a model that was trained with others:"
+            " a new head damages it; give the same objective.head_layers and keep the head"
         )
 
 
 class CondenserLoss(nnx.Module):
-    """Sums of the head's loss and of the late one.
+    """Sums of the head's loss and of the late loss.
 
     Args:
       config: the objective.
       model: config of the encoder.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: Condenser, model: BertConfig, *, rngs: nnx.Rngs):
@@ -181,9 +181,9 @@ class CondenserLoss(nnx.Module):
 
         Args:
           model: the backbone.
-          heads: "mlm" is read.
+          heads: heads by name; "mlm" is read.
           batch: features of the layout Encoder().
-          key: key of masks and dropout; None is no dropout and always the same masks.
+          key: random key of masks and dropout; None gives fixed masks and no dropout.
         """
         config, tokens = self.config, batch["encoder_input_tokens"]
         noise, dropout = masked_lm.noise_and_dropout(key)
@@ -218,12 +218,12 @@ class CondenserLoss(nnx.Module):
         *,
         keys: tuple[Key | None, Key | None] = (None, None),
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B S D"]]:
-        """Return the backbone's last states, and those of the head.
+        """Return the last states of the backbone and of the head.
 
         Args:
           model: the backbone.
-          inputs: what it reads, with masks.
-          batch: batch of the unmasked tokens.
+          inputs: masked tokens.
+          batch: batch with the unmasked tokens.
           keys: keys of the dropout of the backbone and of the head.
         """
         embedding_key, layers_key = split_key(keys[0], 2)
@@ -244,12 +244,12 @@ class CondenserLoss(nnx.Module):
         return late, states
 
     def summaries(self, late: Float[Array, "B S D"], documents: Documents) -> Float[Array, "B S D"]:
-        """Return the last [CLS] state of each position's own document."""
+        """Return the last [CLS] state of each position's document."""
         return jnp.take_along_axis(late, documents.first[..., None], axis=1)
 
 
 def head_layer(model: BertConfig) -> PostNormConfig:
-    """Return the sizes of the head's layers: those of the encoder's."""
+    """Return the config of the head's layers, with the sizes of the encoder's."""
     stddev = model.initializer_stddev
     if model.d_model < FAN_IN_BELOW:
         stddev = max(stddev, model.d_model**-0.5)
@@ -257,17 +257,17 @@ def head_layer(model: BertConfig) -> PostNormConfig:
 
 
 _NEVER = -1e9
-"""The score of what is no candidate; finite, so that a row of padding has no NaN."""
+"""Score of spans that are not candidates; finite, so that a row of padding has no NaN."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoCondenser(Condenser):
-    """Condenser and a contrastive loss of spans; the fields are those of `Condenser`."""
+    """Condenser with a contrastive loss of spans; the fields of `Condenser`."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Spans,)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "CoCondenserLoss":
-        """Make the loss module, whose parameters are those of the head's layers."""
+        """Build the loss module; its parameters are the head's layers."""
         return CoCondenserLoss(self, self.checked(model), rngs=rngs)
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
@@ -275,12 +275,12 @@ class CoCondenser(Condenser):
 
         Args:
           rows: "summaries" [B, 2, D], float32.
-          batch: says which spans there are, and which are the same.
+          batch: batch with the spans, to detect padding and duplicates.
           step: not used.
         """
         documents, num, size = rows["summaries"].shape
         own = rows["summaries"].reshape(documents * num, size)
-        # Every device needs all spans; the gradient goes back to those that made them.
+        # Every device needs all spans; the gradient returns to the devices that computed them.
         gathered = constrain(own, None, None)
         products = jnp.einsum("BD,ND->BN", own, gathered, precision=jax.lax.Precision.HIGHEST)
         scores = jnp.where(candidates(batch), products, _NEVER)
@@ -306,7 +306,7 @@ class CoCondenserLoss(CondenserLoss):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Spans(), or of a part of one."""
+        """Return the loss of a batch of the layout Spans(), or of a microbatch."""
         check_batch(self.config, batch)
         documents, num, length = batch["encoder_input_tokens"].shape
         flat = {
@@ -322,7 +322,7 @@ def candidates(batch: Batch) -> Bool[Array, "N N"]:
     """Return each span's candidates: the other span of its document, and negatives.
 
     Args:
-      batch: batch of the layout Spans(), N / 2 documents.
+      batch: batch of the layout Spans() with N / 2 documents.
     """
     documents, num, length = batch["encoder_input_tokens"].shape
     tokens = batch["encoder_input_tokens"].reshape(documents * num, length)

@@ -1,9 +1,9 @@
 """Contrastive training of a bi-encoder, by candidates, grades or triplets.
 
-One encoder reads queries and passages apart; a text's vector is pooled from its states. A query's
-own passage must be closer to it than all other passages of the batch, those of other queries and
-the hard negatives of Groups() alike (Oord et al. 2018, arXiv:1807.03748; Karpukhin et al.
-2020, arXiv:2004.04906; Gao et al. 2021, arXiv:2104.08821):
+One encoder reads queries and passages separately; a text's vector is pooled from its states. A
+query's own passage must be closer to it than all other passages of the batch, both the passages of
+other queries and the hard negatives of Groups() (Oord et al. 2018, arXiv:1807.03748; Karpukhin et
+al. 2020, arXiv:2004.04906; Gao et al. 2021, arXiv:2104.08821):
 
     loss of query i = -log( exp(s_ii / t) / sum_j exp(s_ij / t) ),     s_ij = q_i . p_j
 
@@ -11,45 +11,49 @@ the hard negatives of Groups() alike (Oord et al. 2018, arXiv:1807.03748; Karpuk
     q = [[1, 0], [0, 1]], p = [[1, 0], [1, 1]]:  s = [[1, 1], [0, 1]]
     losses log 2 and log(1 + 1/e)
 
-The passages are those of the whole batch, whatever devices it is spread over: they are gathered,
-and the gradient is that of one device (RetroMAE's code gathers, and then averages the gradients of
-the devices, which makes them too small by their number). Microbatches have the passages of the
-whole batch, too: the loss has two stages (`objectives.base`), vectors of texts and a loss of all
-vectors, which is gradient caching (Gao et al. 2021, arXiv:2101.06983).
+The loss uses the passages of the whole batch, on any number of devices. They are gathered, and the
+gradient is the same as on one device. (RetroMAE's code gathers them, and then averages the
+gradients over devices, which makes them too small by the number of devices.) Microbatches also use
+the passages of the whole batch: the loss has two stages (`objectives.base`), vectors of texts and a
+loss of all vectors, which is gradient caching (Gao et al. 2021, arXiv:2101.06983).
 
-Without labels, a text is query and passage at once (task tasks.pairs:same_text): the two are
-encoded under two dropout keys, and so are two views of it (SimCSE). Which passages are no negatives
-is said in `objectives.contrastive`.
+Without labels, a text is query and passage at once (task tasks.pairs:same_text). The two are
+encoded with different dropout keys, like two views of a text (SimCSE).
 
-    dpr()         dot product, t 1, [CLS], an encoder for passages of its own
+    dpr()         dot product, t 1, [CLS], a separate encoder for passages
     retromae()    dot product, t 1, [CLS], one encoder
     bge()         cosine, t 0.02, [CLS], one encoder
 
-Which passages of a batch a query is compared with: its own, and those that are no answer to it.
+The candidates of a query are its own passage and the negatives.
 
-    queries a b, two passages each: a answers 20, hard negative 30; b answers 21, hard negative 20
+    two queries a, b: a has positive 20, hard negative 30; b has positive 21, hard negative 20
     batch      a: 20 30 21 .       b: 20 30 21 .        (of the two 20 the first counts for b)
     group      a: 20 30 . .        b: .  .  21 20
 
-A row whose feature "own_negatives" [B] is 1 is compared with its own passages, and they with it, as
-`group` is, whatever the others are: a passage of a class or a cluster may answer other queries.
+A row with 1 as "own_negatives" [B] is compared only with its own passages, and no other
+row is compared with them, as in `group`: a passage of a class or a cluster may be relevant to other
+queries.
 
-Left out are padding; a passage of the same tokens as one that answers the query, in any row that
-asks it; passages that the data name as answers, by ids (features "passage_ids" [B, P, 4] and
-"positive_ids" [B, K, 4], where zeros are none); and of passages of the same tokens all but the
-first.
-FlagEmbedding, Tevatron and RetroMAE's code omit none of them, so that answers are pushed away.
+The following are masked out of the negatives:
 
-Texts are compared by two hashes of 32 bits, so that a batch of 2,048 passages costs as many numbers
-and not four million rows of tokens. Two texts of one key (about 2^-64) would be one.
+- padding;
+- a passage with the tokens of the query's positive, in any row with this query;
+- passages that the data name as positives by id (features "passage_ids" [B, P, 4] and
+  "positive_ids" [B, K, 4]; zeros are absent ids);
+- of passages with the same tokens, all but the first.
 
-Pairs of texts with a grade, and triplets: what sentence encoders are also trained on.
+FlagEmbedding, Tevatron and RetroMAE's code exclude none of them, which pushes positives away.
+
+Texts are compared by two 32-bit hashes. So a batch of 2,048 passages compares hashes instead of
+four million pairs of token rows. Two texts with equal hashes (about 2^-64) would count as one.
+
+Pairs of texts with a grade, and triplets, are also used to train sentence encoders.
 
     CosineRegression(scale=5.0)     # (cos(a, b) - grade / 5)^2: STS-B, tasks.pairs:stsb
     Triplets(margin=1.0)            # max(0, |q - p| - |q - n| + margin) of each negative n
 
-Both are sums over rows, so that microbatches are plain ones. Rows are those of data.layout
-Groups(): of a pair the first text is the query, the second a passage, and the grade the teacher's
+Both are sums over rows, so they need no second stage. Rows have the features of data.layout
+Groups(): the first text of a pair is the query, the second a passage, and the grade the teacher's
 score (`Groups(teacher=True)`). Source: Reimers and Gurevych 2019, arXiv:1908.10084, section 3.
 """
 
@@ -64,7 +68,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int, UInt32
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Above
+from t5x_lite.core.options import Above, AtLeast
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts.base import OWN_NEGATIVES
@@ -90,27 +94,27 @@ def check_scope(scope: str) -> None:
 
 
 def block_size(scope: str) -> int | None:
-    """Return the rows of a block, of the scope "block:N"; None of the others."""
+    """Return the number of rows in a block for the scope "block:N", else None."""
     block = _BLOCK.fullmatch(scope)
     return int(block.group(1)) if block else None
 
 
 def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
-    """Return the mask of the passages of the batch, N of them, for each query.
+    """Return a mask of the candidates of each query, among the N passages of the batch.
 
     Args:
       batch: batch of the layout Groups(), B rows of N / B passages.
-      scope: "batch", "group" (a row's own passages), or "block:N" (those of N rows that follow each
-        other in the batch, whatever the devices).
+      scope: "batch", "group" (a row's own passages), or "block:N" (the passages of N consecutive
+        rows, independent of the devices).
     """
     may = _wrong_or_own(batch, scope)
     return _first_of_each(may, _passage_keys(batch)) | _own(batch)
 
 
 def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
-    """Return the mask of the queries for each row's first passage, for a symmetric loss.
+    """Return a mask of the queries for each row's first passage, for a symmetric loss.
 
-    Those to which it is no answer, each once, and the row's own.
+    It has the row's own query, and once each query to which the passage is not relevant.
     """
     rows, num = batch["passage_tokens"].shape[:2]
     firsts = _wrong_or_own(batch, scope)[:, ::num].T
@@ -119,7 +123,7 @@ def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
 
 
 def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
-    """Mask the negatives of other rows, without the row's own group and its duplicates."""
+    """Return a mask of the negatives of other rows, without the row's own group and duplicates."""
     rows, num = batch["passage_tokens"].shape[:2]
     keys = _passage_keys(batch)
 
@@ -133,7 +137,7 @@ def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
 
 
 def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
-    """Return the passages within reach that are no answer, duplicates of each other among them."""
+    """Return the passages in scope that are negatives or the row's own, with duplicates."""
     rows, num = batch["passage_tokens"].shape[:2]
     there = jnp.any(batch["passage_segment_ids"] > 0, axis=2).reshape(1, rows * num)
     wrong = there & ~_answers(batch) & ~_answers_by_id(batch)
@@ -141,18 +145,18 @@ def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
 
 
 def _answers(batch: Batch) -> Bool[Array, "B N"]:
-    """Passages of the tokens of one that answers the query, in any row that asks it."""
+    """Return the passages with the tokens of a positive of the query, in any row with it."""
     num = batch["passage_tokens"].shape[1]
     queries, passages = _query_keys(batch), _passage_keys(batch)
     asks = jnp.all(queries[:, None] == queries[None], axis=2)
     is_answer = jnp.all(passages[::num, None] == passages[None], axis=2)
-    # A product of zeros and ones instead of a loop over B rows that ask the same.
+    # A product of zeros and ones instead of a loop over the B rows with the same query.
     counts = jnp.einsum("BC,CN->BN", asks.astype(jnp.float32), is_answer.astype(jnp.float32))
     return counts > 0
 
 
 def _answers_by_id(batch: Batch) -> Bool[Array, "B N"]:
-    """Passages that the data name as answers of the query."""
+    """Return the passages that the data name as positives of the query."""
     rows, num = batch["passage_tokens"].shape[:2]
     if "passage_ids" not in batch or "positive_ids" not in batch:
         return jnp.zeros((rows, rows * num), bool)
@@ -175,7 +179,7 @@ def _own(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
-    """Return the passages of the rows that share theirs with a row."""
+    """Return the passages of the rows in the same block as each row."""
     if scope == BATCH:
         return jnp.ones((rows, rows * num), bool)
     size = block_size(scope) or 1
@@ -184,7 +188,7 @@ def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
 
 
 def _allowed(batch: Batch) -> Bool[Array, "B N"]:
-    """Return all passages but those between rows of which one has its own negatives alone."""
+    """Return all passages, except between two rows if one of them uses only its own negatives."""
     rows, num = batch["passage_tokens"].shape[:2]
     if OWN_NEGATIVES not in batch:
         return jnp.ones((rows, rows * num), bool)
@@ -193,8 +197,8 @@ def _allowed(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _first_of_each(candidate: Bool[Array, "B N"], keys: UInt32[Array, "N 2"]) -> Bool[Array, "B N"]:
-    """Keep the first of a row's candidates that have one key."""
-    order = jnp.lexsort((keys[:, 1], keys[:, 0]))  # stable: of equal ones the first is first
+    """Keep the first of a row's candidates for each key."""
+    order = jnp.lexsort((keys[:, 1], keys[:, 0]))  # stable: the first of equal keys stays first
     found, ordered = candidate[:, order], keys[order]
     begins = jnp.any(ordered != jnp.roll(ordered, 1, axis=0), axis=1).at[0].set(True)
     start = jax.lax.cummax(jnp.where(begins, jnp.arange(len(keys)), 0))
@@ -214,10 +218,10 @@ def _passage_keys(batch: Batch) -> UInt32[Array, "N 2"]:
 
 
 def text_keys(tokens: Int[Array, "N L"], segment_ids: Int[Array, "N L"]) -> UInt32[Array, "N 2"]:
-    """Return two hashes of each text's tokens and places; padding does not count.
+    """Return two hashes of each text's tokens and their positions; padding does not count.
 
     Args:
-      tokens: ids.
+      tokens: token ids.
       segment_ids: 0 is padding.
     """
     places = jnp.arange(tokens.shape[1], dtype=jnp.uint32)
@@ -230,28 +234,28 @@ def text_keys(tokens: Int[Array, "N L"], segment_ids: Int[Array, "N L"]) -> UInt
 
 
 def _mixed(x: UInt32[Array, "*_"]) -> UInt32[Array, "*_"]:
-    """MurmurHash3's last step: every bit of a number changes every bit of the result."""
+    """Apply MurmurHash3's last step: every input bit changes every bit of the result."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         x = (x ^ (x >> shift)) * jnp.uint32(factor)
     return x ^ (x >> 16)
 
 
 NEVER = -1e9
-"""The score of what is no candidate; finite, so that a row of padding has no NaN."""
+"""Score of passages that are not candidates; finite, so that a row of padding has no NaN."""
 DOT: dict[str, Any] = {"temperature": 1.0, "normalize": False, "pooling": "cls"}
-"""Fields of dot products of [CLS] states."""
+"""Fields for dot products of [CLS] hidden states."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contrastive(BiEncoder):
-    """Cross-entropy of a query's own passage among those that it is compared with.
+    """Cross-entropy of a query's own passage among its candidates.
 
     Attributes:
-      temperature: that scores are divided by; in training alone.
-      candidates: "batch", the passages of all rows; "group", those of the query's own row; or
-        "block:N", those of N rows that follow each other, whatever the devices.
-      symmetric: True if the queries compete for the first passages, too; the loss is the mean of
-        both. For parallel texts.
+      temperature: divisor of the scores, only in training.
+      candidates: "batch", the passages of all rows; "group", the passages of the query's own row;
+        or "block:N", the passages of N consecutive rows, independent of the devices.
+      symmetric: True to also compare each row's first passage with the queries; the loss is the
+        mean of both. For parallel texts.
     """
 
     temperature: Annotated[float, Above(0)] = 0.05
@@ -263,17 +267,17 @@ class Contrastive(BiEncoder):
         check_scope(self.candidates)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> PairVectors:
-        """Make the module of the first stage, which has no parameters."""
+        """Build the module of the first stage, which has no parameters."""
         del model, rngs
         return PairVectors(self)
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """InfoNCE of the vectors of a whole batch.
+        """Return the InfoNCE loss of the vectors of a whole batch.
 
         Args:
-          rows: "queries" [B, D], and "passages" [B, P, D]: of each row the answer, then the hard
-            negatives.
-          batch: says which of the texts there are, and which are the same.
+          rows: "queries" [B, D], and "passages" [B, P, D]; each row has the positive first, then
+            the hard negatives.
+          batch: batch with the texts, to detect padding and duplicates.
           step: not used.
         """
         scores = self.scores(rows)
@@ -288,9 +292,9 @@ class Contrastive(BiEncoder):
         )
 
     def scores(self, rows: Mapping[str, Array]) -> Float[Array, "B N"]:
-        """Products of each query and each passage of the batch, not divided by the temperature."""
+        """Return the dot product of each query and passage, not divided by the temperature."""
         passages = rows["passages"]
-        # Every device needs all passages; the gradient goes back to those that made them.
+        # Every device needs all passages; the gradient returns to the devices that computed them.
         gathered = constrain(passages.reshape(-1, passages.shape[2]), None, None)
         highest = jax.lax.Precision.HIGHEST
         return jnp.einsum("BD,ND->BN", rows["queries"], gathered, precision=highest)
@@ -317,6 +321,45 @@ class Contrastive(BiEncoder):
         return (total + jnp.sum(losses * real)) / 2
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Matryoshka(Contrastive):
+    """Contrastive loss of complete vectors, plus one of their leading dimensions for each size.
+
+    The vectors can be shortened after training: `embed --dimensions N`. The losses are added, as in
+    sentence-transformers' MatryoshkaLoss. Shortened vectors get length 1 if the complete ones do.
+    Source: Kusupati et al. 2022, arXiv:2205.13147.
+
+    Attributes:
+      dimensions: sizes of the shortened vectors, each below the size of the complete vectors.
+    """
+
+    dimensions: Annotated[tuple[int, ...], AtLeast(1)] = (64, 128, 256)
+
+    def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
+        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`.
+
+        Raises:
+          InputError: if a size is not below the size of the vectors.
+        """
+        loss = super().joint(rows, batch, step=step)
+        real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
+        may, whole = candidates(batch, self.candidates), rows["queries"].shape[-1]
+        terms, metrics = dict(loss.terms), dict(loss.metrics)
+        for size in self.dimensions:
+            if size >= whole:
+                raise InputError(
+                    f"objective.dimensions must be below {whole}, the size of a vector: got {size}"
+                )
+            short = {name: vectors[..., :size] for name, vectors in rows.items()}
+            if self.normalize is not False:
+                short = {name: unit(vectors) for name, vectors in short.items()}
+            scores = self.scores(short)
+            own = Term(self.info_nce(scores, batch, real), jnp.sum(real))
+            terms[f"contrastive_{size}"] = own
+            metrics[f"accuracy_{size}"] = of_scores(scores, may, real)["accuracy"]
+        return Loss(terms=terms, metrics=metrics)
+
+
 def dpr(**fields: Any) -> Contrastive:
     """Return two encoders, dot products of their [CLS] states (Karpukhin et al. 2020)."""
     return Contrastive(**{**DOT, "towers": "two", **fields})
@@ -335,11 +378,11 @@ def bge(**fields: Any) -> Contrastive:
 def of_scores(
     scores: Float[Array, "B N"], may: Bool[Array, "B N"], real: Float[Array, " B"]
 ) -> dict[str, tuple[Array, Array]]:
-    """Return metrics of a batch's scores: accuracy, and the means of what decides it.
+    """Return metrics of a batch's scores: accuracy, own score and hardest negative's score.
 
     Args:
-      scores: products of queries and passages.
-      may: what each query is compared with, its own passage included.
+      scores: dot products of queries and passages.
+      may: candidates of each query, its own passage included.
       real: 1 for a query, and 0 for a row of padding.
     """
     num_rows, num = scores.shape[0], scores.shape[1] // scores.shape[0]
@@ -366,13 +409,13 @@ def of_vectors(
 ) -> dict[str, tuple[Array, Array]]:
     """Return the alignment of queries and answers, and the uniformity of vectors on the sphere.
 
-    Alignment is E |f(q) - f(p)|^2 of a query and its passage, uniformity log E exp(-2 |x - y|^2) of
-    different texts of the batch, the mean of that of queries and that of first passages; both of
-    vectors at length 1 (Wang and Isola 2020, arXiv:2005.10242). Uniformity is that of each batch,
-    and the mean of these over several.
+    Alignment is E |f(q) - f(p)|^2 of a query and its passage. Uniformity is
+    log E exp(-2 |x - y|^2) of different texts of the batch, averaged over queries and first
+    passages. Both use vectors of length 1 (Wang and Isola 2020, arXiv:2005.10242). Uniformity is
+    computed for each batch and then averaged over batches.
 
     Args:
-      rows: see `Contrastive.joint`.
+      rows: as for `Contrastive.joint`.
       real: 1 for a query, and 0 for a row of padding.
     """
     queries = unit(jax.lax.stop_gradient(rows["queries"]))
@@ -397,10 +440,10 @@ Distance = Literal["euclidean", "cosine"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CosineRegression(BiEncoder):
-    """The squared error of cosines.
+    """Squared error of cosines.
 
     Attributes:
-      scale: that grades are divided by, so that they are in [-1, 1].
+      scale: divisor of the grades, so that they are in [-1, 1].
     """
 
     scale: Annotated[float, Above(0)] = 1.0
@@ -414,7 +457,7 @@ class CosineRegression(BiEncoder):
         """Return the loss of float32 vectors [B, D] and [B, P, D].
 
         Raises:
-          InputError: the batch has no grades.
+          InputError: if the batch has no grades.
         """
         if "teacher_scores" not in batch:
             raise InputError(
@@ -454,7 +497,7 @@ class Triplets(BiEncoder):
         """Return the loss of float32 vectors [B, D] and [B, P, D].
 
         Raises:
-          InputError: rows have no negatives.
+          InputError: if rows have no negatives.
         """
         if passages.shape[1] < 2:
             raise InputError(
@@ -499,7 +542,7 @@ class GradedLoss(nnx.Module):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return the loss of a batch of the layout Groups(); what is padding counts 0."""
+        """Return the loss of a batch of the layout Groups(); padding counts 0."""
         check_groups(self.config, batch)
         rows = self.vectors.encode(model, heads, batch, key=key, towers=towers)
         return self.config.of_vectors(rows["queries"], rows["passages"], batch)

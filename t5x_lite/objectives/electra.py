@@ -1,29 +1,30 @@
 """Replaced-token detection: ELECTRA, and DeBERTaV3 with its gradient-disentangled sharing.
 
 Clark et al. 2020, arXiv:2003.10555; He et al. 2021, arXiv:2111.09543. A small generator is a masked
-language model. Tokens sampled from it stand at the masked positions of the text that the
-discriminator reads, which says of every token whether it was replaced:
+language model. Tokens sampled from it replace the masked tokens in the discriminator's input. The
+discriminator classifies every token as replaced or original:
 
     loss = L_G (over the masked tokens) + 50 * L_D (over all tokens)
 
 The model of the experiment is the discriminator; the generator belongs to the objective. A sampled
-token that happens to be the original one is no replacement. Views relate the two embeddings, E_G
-and E_D, by `sharing`:
+token that equals the original one is not a replacement. Views relate the two embeddings, E_G and
+E_D, by `sharing`:
 
-    es     E_D is E_G: both losses move it
+    es     E_D is E_G: both losses update it
     nes    E_D and E_G are separate
-    gdes   E_D = stop_gradient(E_G) + delta, which begins as zero: L_D moves delta alone. Delta is
-           stored where the model's own tables are, and an export holds the sum
+    gdes   E_D = stop_gradient(E_G) + delta; delta starts as zero, and L_D updates only delta. Delta
+           is stored at the paths of the model's own embedding, and an export holds the sum
 
-The tables of tokens are shared and, where both models have one, those of positions. ELECTRA shares
-the whole embedding: token types and the layer norm, too (google-research/electra
+The token embeddings are shared and, if both models have them, the position embeddings. ELECTRA
+shares the whole embedding, with token types and the layer norm (google-research/electra
 run_pretraining.py, one variable scope for both); DeBERTaV3 shares neither.
 
-DeBERTaV3's step makes two updates, and that is the default of nes and gdes: first the generator's,
-then that of the discriminator, which reads the E_G just updated, while the replaced tokens are
-sampled from the generator as it was (microsoft/DeBERTa rtd_task.py). Each has an optimizer state
-and clips its own gradient; so the weight of L_D hardly matters there. `decoupled=False` is the
-joint form: one update by the gradient of L_G + 50 * L_D, one clipping. ES is always joint.
+DeBERTaV3's step makes two updates, which is the default of nes and gdes: first the generator's,
+then the discriminator's. The discriminator reads the updated E_G, but its replaced tokens are
+sampled from the generator before the update (microsoft/DeBERTa rtd_task.py). Each update has its
+own optimizer state and clips its own gradient, so the weight of L_D hardly matters.
+`decoupled=False` is the joint form: one update by the gradient of L_G + 50 * L_D, with one
+clipping. ES is always joint.
 
     ELECTRA     Electra(generator=..., sharing="es")
     DeBERTaV3   Electra(generator=..., sharing="gdes", head="deberta", mask_fraction=1.0)
@@ -65,26 +66,26 @@ Sharing = Literal["es", "nes", "gdes"]
 
 GENERATOR, DISCRIMINATOR = "generator", "discriminator"
 _DRAWN = "drawn_tokens"
-"""The feature in which the generator's phase leaves the text with its tokens."""
+"""Feature for the text with sampled tokens, from the generator's phase."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Electra(Masks, Objective):
-    """The generator's and the discriminator's losses; the fields of `Masks` and these.
+    """Losses of the generator and of the discriminator; the fields of `Masks` and these.
 
     Attributes:
       generator: config of the generator, of any size; shared embeddings have the model's shape.
       sharing: relation of the two embeddings: "es", "nes" or "gdes".
-      share_embedding_norm: whether "es" shares the embeddings' layer norm and token types besides
-        the tables; None is True with the head "electra", as in the original, and else False.
+      share_embedding_norm: True if "es" also shares the embeddings' layer norm and token types;
+        None is True with the head "electra", as in the original, and else False.
       decoupled: True if generator and discriminator are updated one after the other, each by its
         own loss; False updates both by the sum. None is False for "es", else True.
-      head: the discriminator's: "electra" or "deberta".
+      head: kind of the discriminator's head: "electra" or "deberta".
       discriminator_weight: lambda, the weight of L_D.
       temperature: temperature of sampling.
       discriminator_optimizer: optimizer of the decoupled discriminator; None is the experiment's.
-      mask_fraction: fraction of the masked tokens that the generator reads as [MASK]; the rest
-        stay.
+      mask_fraction: fraction of the masked tokens that the generator reads as [MASK]; the others
+        are unchanged.
     """
 
     generator: EncoderConfig
@@ -118,12 +119,12 @@ class Electra(Masks, Objective):
             )
 
     def resolved(self, kept: Mapping[str, Head]) -> "Electra":
-        """With the choices that None leaves to sharing and head."""
+        """Return the objective with the defaults of sharing and head instead of None."""
         shares, two = self._shares_norm, self.two_updates
         return dataclasses.replace(self, share_embedding_norm=shares, decoupled=two)
 
     def models(self) -> Mapping[str, ModelConfig]:
-        """Return the generator."""
+        """Return the generator's config by its field."""
         return {"generator": self.generator}
 
     @property
@@ -132,7 +133,7 @@ class Electra(Masks, Objective):
         return self.sharing != "es" if self.decoupled is None else self.decoupled
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return the generator's and the discriminator's update; none in the joint form."""
+        """Return the generator's and the discriminator's update; () in the joint form."""
         if not self.two_updates:
             return ()
         return (
@@ -145,7 +146,7 @@ class Electra(Masks, Objective):
         )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ElectraLoss":
-        """Make the loss module, whose parameters are the generator and its head."""
+        """Build the loss module; its parameters are the generator and its head."""
         self.check_vocabulary(model)
         if not isinstance(model, EncoderConfig):
             raise InputError(f"Electra needs an encoder, not {type(model).__name__}")
@@ -154,12 +155,12 @@ class Electra(Masks, Objective):
         remedy = " (table_size is embedding_size, or d_model where that is None)"
         self._check_alike(model, names, remedy=remedy)
         if self._shares_norm:
-            remedy = "; share the tables alone by --objective.share-embedding-norm False"
+            remedy = "; share only the tables by --objective.share-embedding-norm False"
             self._check_alike(model, ("token_types", "embedding_norm_size"), remedy=remedy)
         return ElectraLoss(self, rngs=rngs)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the discriminator's head "rtd"; the generator's is the objective's own."""
+        """Return the discriminator's head "rtd"; the generator's belongs to the objective."""
         return (Rtd(kind=self.head),)
 
     def _check_alike(self, model: EncoderConfig, names: tuple[str, ...], *, remedy: str) -> None:
@@ -172,13 +173,13 @@ class Electra(Masks, Objective):
                 )
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """FLOPs of both losses of one row: the generator and its head, the model and its head."""
+        """Return the FLOPs of one row: generator and its head, model and its head."""
         (length,) = shapes["encoder_input_tokens"]
         head = 2 * length * model.d_model * (model.d_model + 1)
         return self.masked_lm_flops(self.generator, length) + model.text_flops(length) + head
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return the generator's embedding read from the model's, or the model's added to it."""
+        """Return views that read the generator's embedding from the model's, or add to it."""
         ours, theirs = "model/embedding/", f"{prefix}generator/embedding/"
         shared = self._shared(model)
         if self.sharing == "es":
@@ -188,7 +189,7 @@ class Electra(Masks, Objective):
         return ()
 
     def _shared(self, model: Any) -> list[str]:
-        """Patterns of the arrays that sharing is about, in an embedding."""
+        """Return patterns of the shared arrays of an embedding."""
         names = ["token"]
         if model.position_rows and self.generator.position_rows:
             names.append("position")
@@ -210,7 +211,7 @@ class ElectraLoss(nnx.Module):
 
     Args:
       config: the objective.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: Electra, *, rngs: nnx.Rngs):
@@ -243,7 +244,7 @@ class ElectraLoss(nnx.Module):
         return Loss(terms={**loss.terms, **other.terms}, metrics={**loss.metrics, **other.metrics})
 
     def _generate(self, batch: Batch, *, noise: Key, key: Key | None) -> Loss:
-        """L_G, and the text in which its tokens stand."""
+        """Return L_G, and the text with sampled tokens."""
         config, tokens = self.config, batch["encoder_input_tokens"]
         mask_key, draw_key = jax.random.split(noise)
         inputs, slots = config.draw(
@@ -272,7 +273,7 @@ class ElectraLoss(nnx.Module):
         *,
         key: Key | None,
     ) -> Loss:
-        """L_D: every token that is no padding, replaced or not."""
+        """Return L_D over all tokens that are not padding."""
         hidden = model(drawn, **features(batch), key=key)
         head = heads["rtd"]
         deberta = self.config.head == "deberta"
@@ -281,7 +282,7 @@ class ElectraLoss(nnx.Module):
         weights = real_tokens(batch, pad_id=model.config.pad_id).astype(jnp.float32)
         losses = optax.sigmoid_binary_cross_entropy(logits, replaced.astype(jnp.float32))
         total, weight = jnp.sum(losses * weights), jnp.sum(weights)
-        # What is measured has no key; a training step is spared the histograms.
+        # Evaluation has no key; training steps skip the histograms.
         measured = {} if key is not None else {"detection_auc": Roc.of(logits, replaced, weights)}
         return Loss(
             terms={DISCRIMINATOR: Term(total, weight, self.config.discriminator_weight)},
@@ -308,12 +309,12 @@ def detections(
 
 
 def draw(logits: Float[Array, "*batch V"], key: Key, *, temperature: float) -> Int[Array, "*batch"]:
-    """Return a token of probability softmax(logits / temperature), by Gumbel noise in float32."""
+    """Sample a token by softmax(logits / temperature), with Gumbel noise in float32."""
     return jax.random.categorical(key, logits.astype(jnp.float32) / temperature).astype(jnp.int32)
 
 
 def _positions(batch: Batch) -> Int[Array, "B S"] | None:
-    """Return positions within documents; None where a row is one document."""
+    """Return positions within documents; None if a row is one document."""
     if "encoder_positions" in batch or "encoder_segment_ids" not in batch:
         return batch.get("encoder_positions")
     return document_positions(batch["encoder_segment_ids"])

@@ -5,22 +5,22 @@
     loss = learner.loss(params, batch, key)                   # sums, to be differentiated
     bound = learner.bind(params)                              # bound.model, bound.heads
 
-Parameters are stored in float32; a module reads what the views make of them
+Parameters are stored in float32. A module reads them through the views
 (`t5x_lite.core.tied_parameters`), in the compute dtype. All methods may be traced. Heads that the
-loss does not read are frozen: they have no gradient, no decay and no optimizer state; so is the
-model where there are adapters, unless `train` says what trains. Adapters are put into the model's
-slots when it is bound.
+loss does not read are frozen: they have no gradient, no weight decay and no optimizer state. With
+adapters the model is frozen, too, unless `train` names parameters. `bind` puts the adapters into
+the model's slots.
 
 A tower, such as the encoder of passages, has the model's architecture and adapters. It is bound by
 the model's structure with the tower's parameters (`models.towers.as_model`).
 
-A model, its heads, its objective and its adapters as one module: what a learner binds.
+`Bound` joins a model, its heads, its objective and its adapters in one module.
 
     bound = Bound(T5Config(...), Seq2Seq(), rngs=nnx.Rngs(0))
     bound(batch, key=key)                             # a loss: sums, to be differentiated
     bound.model, bound.heads, bound.encoder("query")
 
-`t5x_lite.objectives.learner` traces it, and puts it together again of stored parameters.
+`Learner` traces this module, and rebuilds it from stored parameters.
 """
 
 import dataclasses
@@ -64,10 +64,10 @@ class Bound(nnx.Module):
       heads: configs of heads that are kept in addition to the objective's own.
       adapters: configs of adapters; `Learner.bind` puts them into the model's slots.
       use: composition of the adapters; () applies each separately.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
 
     Raises:
-      InputError: the objective cannot train the model.
+      InputError: if the objective cannot train the model.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Bound(nnx.Module):
             routers = dict(self.routers)
             loss = loss.plus_metrics(metrics_of(found, routers))
             return loss if key is None else loss.plus_terms(penalties_of(found, routers))
-        if ADAPTER_IDS in batch and not self.reads_tasks:  # of modules that are not in use
+        if ADAPTER_IDS in batch and not self.reads_tasks:  # ids of adapters that are not in use
             batch = {name: x for name, x in batch.items() if name != ADAPTER_IDS}
         return self.objective(self.model, self.heads, batch, key=key, **more)
 
@@ -117,7 +117,7 @@ def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:
     """Return the configs of a learner's heads by name, the objective's own first.
 
     Raises:
-      InputError: two have one name.
+      InputError: if two have the same name.
     """
     others = by_name(kept)
     own = by_name(objective.heads(others))
@@ -125,12 +125,12 @@ def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:
 
 
 _DRAWN = 0x6D6F64
-"""Folded into the step's key for what adapters draw: dropout has other draws."""
+"""Folded into the step's key for the adapters' samples, which then differ from dropout's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Learner:
-    """A `Bound` taken apart, and functions that put it together again.
+    """Structure of a `Bound`, with functions that rebuild it from stored parameters.
 
     Attributes:
       model: config of the architecture; its parameters are below "model/".
@@ -139,14 +139,15 @@ class Learner:
       adapters: configs of the adapters.
       use: composition of the adapters (`t5x_lite.adapters.composition`); () applies each
         separately.
-      train: paths, or regular expressions that match them, of what is trained; () is all but the
-        frozen heads, and with adapters but that part of the model, too, that none of them trains.
-      optimizer: its phases may have others; None of a learner that is not trained.
+      train: paths of trained parameters, or regular expressions that match them; () trains
+        everything but frozen heads and, with adapters, the model's parameters that no adapter
+        trains.
+      optimizer: optimizer of the run; phases may have others. None if it is not trained.
       dtype: the compute dtype.
       graphdef: static structure of the module.
-      seen: shapes of the parameters that the module has.
-      shapes: shapes of the parameters that are stored; a nested dict.
-      axes: their logical axes.
+      seen: shapes of the module's parameters.
+      shapes: shapes of the stored parameters; a nested dict.
+      axes: logical axes of the stored parameters.
       views: views that compute the module's parameters from stored ones.
     """
 
@@ -180,19 +181,11 @@ class Learner:
     ) -> "Learner":
         """Trace the module; nothing is allocated.
 
-        Args:
-          model: as the attributes of the class, and so all others but one.
-          objective: objective of the experiment.
-          heads: those that are kept in addition to the objective's own.
-          adapters: in the model's slots.
-          use: their composition.
-          train: what is trained.
-          optimizer: its optimizer.
-          dtype: dtype of what is computed.
-          base_dtype: dtype in which the model's frozen parameters are stored.
+        The arguments are attributes of the class; `heads` are kept in addition to the objective's
+        own. `base_dtype` is the dtype in which the model's frozen parameters are stored.
 
         Raises:
-          InputError: the objective cannot train the model, an adapter has no place in it, or
+          InputError: if the objective cannot train the model, an adapter does not fit the model, or
             nothing would be trained.
         """
         graphdef, seen, axes = shapes(
@@ -226,7 +219,7 @@ class Learner:
         return made if base_dtype == "float32" else made._with_base_in(base_dtype)
 
     def _with_base_in(self, dtype: str) -> "Learner":
-        """Return the same, whose frozen parameters of the model are stored in another dtype."""
+        """Return the learner with the model's frozen parameters stored in another dtype."""
         stored = {
             path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype))
             if path.startswith(("model/", TOWERS)) and not self.trains(path)
@@ -240,8 +233,8 @@ class Learner:
     def check_train(self) -> None:
         """Raise InputError for a pattern of `train` without a parameter to train.
 
-        A pattern of an adapter is rejected in the same way. The path of an adapter means all that
-        it trains, one of which is enough.
+        A pattern of an adapter is checked in the same way. The path of an adapter includes all
+        parameters that it trains; one of them is enough.
         """
         _ = self._adapted
         paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
@@ -249,7 +242,7 @@ class Learner:
             if pattern != HEAD and not any(trees.covers(m, path) for m in meant for path in paths):
                 parts = dict.fromkeys(path.partition("/")[0] for path in paths)
                 raise InputError(
-                    f"train: {pattern!r} means no parameter that the loss reads; they begin with "
+                    f"train: {pattern!r} matches no parameter that the loss reads; they begin with "
                     f"{', '.join(parts)}"
                 )
 
@@ -257,7 +250,7 @@ class Learner:
         """Return the initial parameters as they are stored."""
         parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters, self.use)
         fresh = tied_parameters.fresh(self.views, init(lambda rngs: Bound(*parts, rngs=rngs), key))
-        if self._towers:  # they begin as the model
+        if self._towers:  # they start as copies of the model
             flat = trees.flatten(fresh)
             same = {
                 in_tower(path, name): jnp.copy(leaf)
@@ -277,12 +270,12 @@ class Learner:
     def read(self, params: Params) -> Params:
         """Return the parameters that the module has, in the dtype of the stored ones.
 
-        {"model": ...} is what is exported: an ordinary model, whatever its training shared.
+        {"model": ...} is exported: an ordinary model, whatever its training shared.
         """
         return tied_parameters.read(self.views, params)
 
     def write(self, seen: Params) -> Params:
-        """Return the stored parameters of which `read` makes these."""
+        """Return the stored parameters from which `read` makes these."""
         return tied_parameters.write(self.views, seen)
 
     def bind(
@@ -291,9 +284,9 @@ class Learner:
         """Return the module in the compute dtype from stored parameters, with adapters in slots.
 
         Args:
-          params: as they are stored.
-          key: key of what adapters draw in training.
-          adapter_ids: [B], the rows' children in MultiTask, where no loss hands on a batch.
+          params: stored parameters.
+          key: random key of the adapters in training.
+          adapter_ids: [B], child index of each row for MultiTask, if no loss passes on a batch.
         """
         changed = cast(self.changed(params, key=key), jnp.dtype(self.dtype))
         bound: Bound = self._bound(changed)
@@ -305,7 +298,7 @@ class Learner:
                 tower.adapters.attach(tower.model)
                 tower.adapters.see(tower.model, adapter_ids)
                 setattr(bound.towers, name, tower.model)
-            if not self.objective.models():  # whose tokens another model predicts
+            if not self.objective.models():  # otherwise another model predicts the tokens
                 for name in self.heads:
                     bound.adapters.attach_output(bound.model, bound.heads[name])
         return bound
@@ -325,14 +318,14 @@ class Learner:
         return changed
 
     def merged(self, params: Params, *, tower: str = "") -> Params:
-        """Return the parameters of the model that does without adapters what it does with them.
+        """Return the model's parameters with the adapters merged into them.
 
         Args:
-          params: as they are stored.
-          tower: name of the encoder that is merged; "" is the model.
+          params: stored parameters.
+          tower: name of the encoder to merge; "" is the model.
 
         Raises:
-          InputError: an adapter cannot be merged into kernels.
+          InputError: if an adapter cannot be merged into kernels.
         """
         bound = self._bound(self.changed(params), tower)
         if self.adapters:
@@ -344,7 +337,7 @@ class Learner:
         """Return the adapters' change of the model.
 
         Returns:
-          path in the parameters -> part of a delta, and the adapters that no kernel can hold.
+          path in the parameters -> part of a delta, and the adapters that no kernel can absorb.
         """
         seen = trees.overlaid(self.seen, {"adapters": adapters})
         found: dict[str, Part] = {}
@@ -359,7 +352,7 @@ class Learner:
         return found, rest
 
     def bind_model(self, params: Params, *, adapter_ids: Array | None = None) -> Any:
-        """Return the model alone of `bind`; adapter_ids [B] are the rows' children in MultiTask."""
+        """Return only the model of `bind`; adapter_ids [B] are the rows' children in MultiTask."""
         return self.bind(params, adapter_ids=adapter_ids).model
 
     def check_mesh(self, mesh: Mesh) -> None:
@@ -369,15 +362,15 @@ class Learner:
 
     @property
     def model_type(self) -> type:
-        """The class of the model."""
+        """Class of the model."""
         return type(self._module.model)
 
     def loss(
         self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
     ) -> Loss:
-        """Return the first stage: sums over a batch or a part of it, or those of one of its phases.
+        """Return the first stage: sums over a batch or a microbatch, or the sums of a phase.
 
-        With a key, which is in training, the penalties of adapters are among its terms.
+        With a key, in training, the terms include the adapters' penalties.
         """
         loss = self.bind(params, key=key)(batch, key=key, phase=phase)
         if key is None or not self.adapters:
@@ -394,7 +387,7 @@ class Learner:
         return self.objective.joint(rows, batch, step=step)
 
     def whole_loss(self, params: Params, batch: Batch, key: Key | None = None) -> Loss:
-        """Both stages, of a batch that is run at once."""
+        """Return both stages, for a batch that runs at once."""
         loss = self.loss(params, batch, key)
         return loss.joined(self.joint(loss.rows, batch)) if loss.rows else loss
 
@@ -402,13 +395,13 @@ class Learner:
         """Return the updates of a train step: one, or one for each phase of the objective.
 
         Raises:
-          InputError: everything is frozen.
-          ValueError: there is no optimizer, or the phases do not train every path exactly once.
+          InputError: if everything is frozen.
+          ValueError: if there is no optimizer, or phases do not train every path exactly once.
         """
         if not any(map(self.trains, trees.flatten(self.shapes))):
             raise InputError(
-                "everything is frozen, so nothing would be trained: name what is by --train, or "
-                "with modules by --adapters.train"
+                "everything is frozen, so nothing would be trained: name parameters by --train, or "
+                "with adapters by --adapters.train"
             )
         phases, main, below = self.objective.phases(), self._main, self.model.below
         if not phases:
@@ -428,7 +421,7 @@ class Learner:
             optimizer, axes = phase.optimizer or main, self._trained(self.axes, phase)
             if phase.optimizer is not None and phase.optimizer.schedule_offset == AUTO:
                 raise InputError(
-                    f"schedule_offset auto is for the experiment's own optimizer: give that of "
+                    f"schedule_offset auto is only for the experiment's own optimizer: give "
                     f"{phase.name} a number"
                 )
             update = Update(
@@ -446,7 +439,7 @@ class Learner:
         return tuple(made)
 
     def optimizer_axes(self) -> Axes:
-        """Logical axes of the optimizer's state, in the structure of the state."""
+        """Return the logical axes of the optimizer's state, in the structure of the state."""
         phases, main = self.objective.phases(), self._main
         if not phases:
             return main.state_axes(self._trained(self.axes), self._trained(self.shapes))
@@ -458,7 +451,7 @@ class Learner:
         }
 
     def head(self, name: str) -> list[str]:
-        """Return the paths of a head's parameters; none where it has none."""
+        """Return the paths of a head's parameters; [] if it has none."""
         return [path for path in trees.flatten(self.seen) if path.startswith(f"{HEADS}{name}/")]
 
     @property
@@ -478,10 +471,10 @@ class Learner:
         return True
 
     def num_unused(self, *, trained: bool = False) -> int:
-        """Return numbers of adapters that nothing reads, in layers that are narrower or omitted.
+        """Return the number of adapters' values that narrower or skipped layers do not use.
 
         Args:
-          trained: True if those of adapters that train are counted alone.
+          trained: True to count only adapters that are trained.
         """
         if not self.adapters:
             return 0
@@ -517,7 +510,7 @@ class Learner:
 
     @property
     def _meant(self) -> dict[str, tuple[str, ...]]:
-        """Patterns of `train` -> those that they mean: an adapter's path, all that it trains."""
+        """Patterns of `train` -> their patterns; an adapter's path gives all that it trains."""
         own = {f"{ADAPTERS}{adapter.name}": self._of(adapter) for adapter in self.adapters}
         return {pattern: own.get(pattern, (pattern,)) for pattern in self.train}
 
@@ -551,7 +544,7 @@ class Learner:
 
     @property
     def _scheduled(self) -> Callable[[Array], dict[str, Array]] | None:
-        """Steps taken -> parameters of adapters that follow from them, those of towers too."""
+        """Function: steps taken -> scheduled parameters of adapters, also in towers; or None."""
         of_model = at_step(self.adapters)
         if of_model is None or not self._towers:
             return of_model
@@ -596,7 +589,7 @@ class Learner:
 
 
 _WIDEST = 64
-"""Maximum size of an adapter's array along an axis, in the model's largest size."""
+"""Maximum size of an adapter's array along an axis, as a multiple of the model's largest size."""
 
 
 def _check_adapter_sizes(shapes: Any) -> None:
@@ -615,7 +608,7 @@ def _check_adapter_sizes(shapes: Any) -> None:
 
 
 _SMALLEST_BOUND = 100_000
-"""Sizes up to it are never refused."""
+"""Sizes up to it are always allowed."""
 
 
 def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:

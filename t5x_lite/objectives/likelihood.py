@@ -1,37 +1,34 @@
-"""The likelihood of text: `Seq2Seq` and `LanguageModel`, and the cross-entropy that both use.
+"""Likelihood of text: `Seq2Seq` and `LanguageModel`, and the cross-entropy that both use.
 
-An objective is a list of the features that its model reads: the features' names are the arguments'
-names, so that a model, an objective and a layout that do not go together are told apart by them.
+An objective lists the features that its model reads. The features have the names of the model's
+arguments, so a model, an objective and a layout that do not fit together are detected by name.
 
-Text to text: the likelihood of the targets given the inputs (Raffel et al. 2020).
+`Seq2Seq` is the likelihood of the targets given the inputs (Raffel et al. 2020). Span corruption
+and every fine-tuning task use it; only the data differ.
 
-Span corruption and every fine-tuning task are this objective; what differs is the data.
+`LanguageModel` is language modeling with a decoder only (Raffel et al. 2020, section 3.2.1). The
+targets are the text itself, or inputs followed by targets; the layout's loss weights decide if the
+inputs count. The architecture, a causal or a prefix language model, is the model's choice
+(`LMConfig.prefix`).
 
-Language modelling with a decoder alone (Raffel et al. 2020, section 3.2.1).
-
-The targets are the text itself, or inputs and targets one after the other; the layout's loss
-weights say whether the inputs count. Which architecture it is, a causal or a prefix language
-model, is the model's choice (`LMConfig.prefix`).
-
-Token losses, as sums: the train step divides by global weights, once.
+Token losses are sums: the train step divides them by global weights, once.
 
 Cross-entropy with z-loss and label smoothing follows t5x losses.py:26-193:
 
     loss = -sum_v q_v log p_v - constant + z_loss * log(Z)^2
 
 with q the smoothed targets (1 - s on the target, s / (V - 1) elsewhere), and the constant the
-entropy of q, so that a perfect prediction has loss 0. `t5x_lite.objectives.likelihood` is the same
-without all logits at once.
+entropy of q, so that a perfect prediction has loss 0.
 
-Cross-entropy from hidden states, some positions at a time: no array [B, T, V] at all.
+`token_losses` computes the same cross-entropy from hidden states, some positions at a time, so that
+no array [B, T, V] is needed.
 
     losses = token_losses(model.hidden(...), model.output(), targets, chunk=32)
 
-What `losses.cross_entropy` computes from logits. A chunk takes `chunk` positions of every row, and
-they are spread over the row: positions j, j + n, j + 2n, ... for n chunks. So each device works on
-its own rows, and on its own part of the length, in each chunk. The backward pass computes a chunk's
-logits again, which makes the output layer's FLOPs a third more, and adds the kernel's gradient up
-in float32.
+A chunk takes `chunk` positions of every row, spread over the row: positions j, j + n, j + 2n, ...
+for n chunks. So each device works on its own rows, and on its own part of the length, in each
+chunk. The backward pass computes a chunk's logits again, which adds a third to the output layer's
+FLOPs, and sums the kernel's gradient in float32.
 """
 
 import dataclasses
@@ -57,7 +54,7 @@ from t5x_lite.nn.dense import einsum
 from t5x_lite.objectives.base import Loss, LossModule, Objective, Term, names_of
 
 _NEVER = -1e9
-"""The score of what is not there; finite, so that a softmax over nothing is no NaN."""
+"""Score of absent entries; finite, so that a softmax over absent entries has no NaN."""
 
 
 def cross_entropy(
@@ -67,16 +64,16 @@ def cross_entropy(
     z_loss: float = 0.0,
     label_smoothing: float = 0.0,
 ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
-    """Cross-entropy of each position, in float32.
+    """Return the cross-entropy of each position, in float32.
 
     Args:
       logits: unnormalized scores.
       targets: class of each position.
       z_loss: coefficient of log(Z)^2, which keeps the logits from drifting; T5 1.1 uses 1e-4.
-      label_smoothing: s, the probability given to the other classes together.
+      label_smoothing: s, the total probability of the other classes.
 
     Returns:
-      The loss of each position, z-loss included; and the z-loss alone.
+      The loss of each position, z-loss included; and its z-loss.
     """
     logits = logits.astype(jnp.float32)
     log_z = jax.nn.logsumexp(logits, axis=-1)
@@ -97,11 +94,11 @@ def correct(
 ) -> Float[Array, "*batch"]:
     """Return each target's accuracy: 1 if it is the best, 1 / n in a tie of n, else 0.
 
-    Equal scores decide nothing: a model that gives all of V classes one score has 1 / V, which is
-    what a random choice has.
+    Ties share the credit: a model that gives all of V classes the same score has accuracy 1 / V,
+    like a random choice.
 
     Args:
-      scores: scores of all classes or candidates; what is none must be below the others.
+      scores: scores of all classes or candidates; other entries must have lower scores.
       target_scores: scores of the targets, each one of `scores`.
     """
     # A maximum and a count: argmax is a slow pass over [B, T, V], and it takes the first of ties.
@@ -111,7 +108,7 @@ def correct(
 
 
 def smoothed(label_smoothing: float, classes: int) -> tuple[float, float]:
-    """Return the smoothed targets: the probability of the target, and that of each other class."""
+    """Return the smoothed targets: the probability of the target, and of each other class."""
     return 1.0 - label_smoothing, label_smoothing / max(classes - 1, 1)
 
 
@@ -126,16 +123,15 @@ def smoothed_entropy(label_smoothing: float, classes: int) -> float:
 def soft_cross_entropy(
     logits: Float[Array, "B G"], teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """-sum t log softmax(logits) with t the softmax of a teacher's scores, and how many rows count.
+    """Return -sum t log softmax(logits), t the softmax of teacher scores, and the number of rows.
 
-    It differs from the divergence of Kullback and Leibler by the teacher's entropy, which has no
-    gradient. Both softmaxes are over what is there and has a teacher's score; a row without any
-    counts 0.
+    It differs from the Kullback-Leibler divergence by the teacher's entropy, which has no gradient.
+    Both softmaxes are over present entries with a teacher score; a row without any counts 0.
 
     Args:
-      logits: logits of what is compared.
-      teacher: scores of the same; NaN where there is none.
-      where: what is there.
+      logits: logits of the entries.
+      teacher: teacher scores of the entries; NaN for entries without a score.
+      where: True for present entries.
     """
     known = where & ~jnp.isnan(teacher)
     logs = jax.nn.log_softmax(jnp.where(known, logits.astype(jnp.float32), _NEVER), axis=1)
@@ -144,11 +140,11 @@ def soft_cross_entropy(
 
 
 def soft_targets(teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]) -> Float[Array, "B G"]:
-    """Return the softmax of a teacher's scores over what is there and has one; 0 elsewhere.
+    """Return the softmax of a teacher's scores over present entries with a score; 0 elsewhere.
 
     Args:
-      teacher: scores, NaN where there is none.
-      where: what is there.
+      teacher: scores, NaN for entries without a score.
+      where: True for present entries.
     """
     known = where & ~jnp.isnan(teacher)
     scores = jnp.where(known, jnp.nan_to_num(teacher), _NEVER)
@@ -160,8 +156,8 @@ class TokenLosses(NamedTuple):
 
     Attributes:
       loss: cross-entropy, z-loss included.
-      z_loss: the z-loss alone.
-      correct: 1 where no other logit is above the target's, else 0; without gradient.
+      z_loss: the z-loss.
+      correct: accuracy of each position, from `correct`; without gradient.
     """
 
     loss: Array
@@ -177,7 +173,7 @@ class _Rules(NamedTuple):
 
     @property
     def kernel(self) -> str:
-        """The kernel's indices in einsum strings."""
+        """Indices of the kernel in einsum strings."""
         return "".join({"vocab": "V", "embed": "D"}[name] for name in self.axes)
 
 
@@ -191,7 +187,7 @@ def token_losses(
     z_loss: float = 0.0,
     label_smoothing: float = 0.0,
 ) -> TokenLosses:
-    """Cross-entropy of each position.
+    """Return the cross-entropy of each position, without all logits at once.
 
     Args:
       hidden: the output layer's input.
@@ -199,14 +195,14 @@ def token_losses(
       targets: token of each position.
       chunk: maximum positions of a row at a time; T need not be a multiple of it.
       bias: added to the logits, after the divisor.
-      z_loss: as in `losses.cross_entropy`, like label_smoothing.
-      label_smoothing: the probability given to the other tokens together.
+      z_loss: as for `cross_entropy`.
+      label_smoothing: total probability of the other tokens.
 
     Returns:
       Arrays [B, T].
 
     Raises:
-      ValueError: chunk is less than 1.
+      ValueError: if chunk is less than 1.
     """
     if chunk < 1:
         raise ValueError(f"a chunk needs at least one position: got {chunk}")
@@ -215,7 +211,7 @@ def token_losses(
     width = -(-length // num_chunks)
 
     def chunks(x: Array) -> Array:
-        """[B, T, ...] to [num_chunks, B, width, ...]."""
+        """Reshape [B, T, ...] to [num_chunks, B, width, ...]."""
         missing = num_chunks * width - length
         x = jnp.pad(x, ((0, 0), (0, missing), *[(0, 0)] * (x.ndim - 2)))
         return jnp.moveaxis(x.reshape(batch, width, num_chunks, *x.shape[2:]), 2, 0)
@@ -239,7 +235,7 @@ def _logits(rules: _Rules, hidden: Array, kernel: Array, bias: Array | None) -> 
 
 
 def _is_target(targets: Array, logits: Array) -> Array:
-    """[B, T, V], never stored. A gather along a vocabulary that is split would move the logits."""
+    """Return a mask [B, T, V], never stored; a gather would move logits of a split vocabulary."""
     classes = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
     return classes == targets[..., None]
 
@@ -314,15 +310,15 @@ _losses.defvjp(_forward, _backward)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Likelihood(Objective):
-    """Cross-entropy of the targets: base of the objectives that differ in what the model reads.
+    """Cross-entropy of the targets; base of the objectives, which differ in the model's inputs.
 
     Attributes:
       z_loss: coefficient of log(Z)^2 (t5x: 1e-4).
-      label_smoothing: probability given to the other tokens together.
-      logits_chunk: target positions of a row whose logits are made at a time; None makes all at
-        once, which is faster, and [B, T, V] float32 numbers.
-      reads: features that the model is given, by name.
-      reads_if_there: features that it is given too where the batch has them.
+      label_smoothing: total probability of the other tokens.
+      logits_chunk: number of target positions of a row with logits at a time; None computes all at
+        once, which is faster, but needs [B, T, V] float32 numbers.
+      reads: names of the features that the model is given.
+      reads_if_there: names of features that it is also given if the batch has them.
     """
 
     z_loss: Annotated[float, AtLeast(0)] = 1e-4
@@ -333,16 +329,16 @@ class Likelihood(Objective):
     reads_if_there: ClassVar[tuple[str, ...]] = ()
 
     def smaller_logits(self) -> str:
-        """Return a chunk of positions, where all logits are made at once."""
+        """Return the option for a chunk of positions, if all logits are computed at once."""
         return "--objective.logits-chunk 16" if self.logits_chunk is None else ""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LikelihoodLoss":
-        """Make the loss module; it has no parameters."""
+        """Build the loss module; it has no parameters."""
         del model, rngs
         return LikelihoodLoss(self)
 
     def check_model(self, model: nnx.Module) -> None:
-        """Refuse a model whose arguments are not the features that this objective gives."""
+        """Raise InputError unless the model's arguments are the features that are given to it."""
         taken = inspect.signature(type(model).__call__).parameters
         needed = {
             name
@@ -357,11 +353,11 @@ class Likelihood(Objective):
             )
 
     def check_batch(self, batch: Iterable[str]) -> None:
-        """Reject a batch that lacks a feature, or holds tokens that the model would not see."""
+        """Raise InputError if a batch lacks a feature, or has tokens that the model ignores."""
         missing = {*self.reads, "decoder_target_tokens", "decoder_loss_weights"} - set(batch)
         unread = {name for name in batch if name.endswith("_input_tokens")} - set(self.reads)
         if missing or unread:
-            fault = f"has no {_names(missing)}" if missing else f"has {_names(unread)} besides"
+            fault = f"has no {_names(missing)}" if missing else f"also has {_names(unread)}"
             raise InputError(
                 f"objective {type(self).__name__} reads {_names(self.reads)}, but the batch "
                 f"{fault}: data.layout must be {names_of(self.layouts)}"
@@ -425,7 +421,7 @@ def _sums(losses: TokenLosses, weights: Float[Array, "B T"]) -> Loss:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2Seq(Likelihood):
-    """Cross-entropy of the targets of an encoder-decoder; its fields are those of `Likelihood`."""
+    """Cross-entropy of the targets of an encoder-decoder; the fields of `Likelihood`."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (layouts.Seq2Seq,)
     reads: ClassVar[tuple[str, ...]] = ("encoder_input_tokens", "decoder_input_tokens")
@@ -434,7 +430,7 @@ class Seq2Seq(Likelihood):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModel(Likelihood):
-    """Cross-entropy of the next token; its fields are those of `Likelihood`."""
+    """Cross-entropy of the next token; the fields of `Likelihood`."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (LM, PrefixLM, ConcatLM)
     reads: ClassVar[tuple[str, ...]] = ("decoder_input_tokens",)

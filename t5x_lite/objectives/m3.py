@@ -1,8 +1,8 @@
-"""BGE-M3: one encoder that retrieves in three ways, and learns from all three together.
+"""BGE-M3: one encoder with three retrieval scores, which also learn from their weighted sum.
 
 Chen et al. 2024 (arXiv:2402.03216) and FlagEmbedding's m3/modeling.py. A text has a vector (head
-"dense"), a weight of each term ("lexical") and a vector of each token ("multi_vector"). Scores are
-divided by the temperature t before a softmax:
+"dense"), a weight for each term ("lexical") and a vector for each token ("multi_vector"). Scores
+are divided by the temperature t before a softmax:
 
     s_all   w1 s_dense + w2 s_lexical + w3 s_multi_vector
     L_x     InfoNCE of a score;        L'_x  -sum softmax(s_all / t) log softmax(s_x / t)
@@ -15,15 +15,19 @@ divided by the temperature t before a softmax:
     m3()       L .183866    L' .276107   loss .229987       w (1, .3, 1), l (1, .1, 1)
     m3_v1()    L 1.012105   L' .389902   loss 1.402007      all 1; L a sum without L_all; L + L'
 
-The teacher softmax(s_all / t) has no gradient; L_all has, into all heads. The dense loss is over
-the passages of the whole batch. The other scores cost Lq x Lp products a pair, so they are made
-within blocks of rows (`objectives.bi_encoder`): a number of rows, which does not depend on the
-devices, where FlagEmbedding has the rows of one device. No array has an axis of the vocabulary.
+The teacher softmax(s_all / t) has no gradient, but L_all has, into all heads. The dense loss
+compares the passages of the whole batch. The other scores cost Lq x Lp products for each pair, so
+they are computed within blocks of rows (`objectives.bi_encoder`). The number of rows in a block
+does not depend on the devices; FlagEmbedding uses the rows of one device. No array has an axis of
+the vocabulary.
 
-FlagEmbedding differs in these: vectors of padding take part in the maximum; its dense loss, whose
-passages come from W devices, has gradients that weigh 1 / W of the others' (`dense_scale` for the
-same); its warm-up counts forward calls, and begins again in a run that continues; and with
-negatives of the group alone L_all is lost.
+FlagEmbedding differs as follows:
+
+- vectors of padding take part in the maximum;
+- the gradients of its dense loss, with passages from W devices, weigh 1 / W of the others'
+  (`dense_scale` gives the same);
+- its warm-up counts forward calls, and starts again when a run resumes;
+- with negatives of the group only, L_all is lost.
 """
 
 import dataclasses
@@ -65,37 +69,38 @@ from t5x_lite.objectives.ranker import Distillation, m3_kd
 
 Combination = Literal["mean", "sum"]
 Scores = dict[str, Array]
-"""Name -> float32 [B, M], of each query and the passages of its block."""
+"""Name -> float32 [B, M], scores of each query for the passages of its block."""
 Sums = tuple[Array, Array]
 """A total and its weight."""
 
 WAYS = ("dense", "lexical", "multi_vector")
-"""The scores, which have the names of their heads."""
+"""Scores, which have the names of their heads."""
 ALL = "all"
-"""Their weighted sum."""
+"""Name of their weighted sum."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class M3(Contrastive):
-    """Three scores, their weighted sum, and what they learn from the sum.
+    """Three scores and their weighted sum; the scores also learn from the sum.
 
     Attributes:
       weights: weights of the dense, the lexical and the multi-vector score in their sum.
-      loss_weights: weights of their losses.
+      loss_weights: weights of the three scores' losses.
       combination: "mean", (L + L') / 2 with L a mean of four losses; or "sum", as first published.
-      distill_from: the optimizer's step from which on scores learn from their sum, too; None is
-        never. In evaluation the loss is L.
-      score_block: rows whose passages the lexical and the multi-vector score compare, so that all
-        but the dense loss are within them; None is the batch, or the block of `candidates`.
-      dense_scale: scale of the dense loss, in addition to its weight; 1 / W is as
-        FlagEmbedding on W devices.
-      distillation: distillation of rows with a teacher's scores: "m3_kd" instead of each InfoNCE,
-        or "kl" next to it (`objectives.ranker`), within blocks; None reads no teacher.
-      teacher_temperature: that the teacher's scores are divided by.
-      vector_size: numbers of a token's vector; None is what the checkpoint says that the run begins
-        from, and else as many as the states have.
-      specials: tokens that are no terms (`models.vector_heads`); None is what that checkpoint says,
-        and else those of XLM-R.
+      distill_from: optimizer step from which scores also learn from their sum; None disables this.
+        Evaluation reports L.
+      score_block: number of rows in a block. The lexical and the multi-vector score compare the
+        passages of a block, so all losses but the dense one are within blocks; None is the batch,
+        or the block of `candidates`.
+      dense_scale: scale of the dense loss, in addition to its weight; 1 / W is like FlagEmbedding
+        on W devices.
+      distillation: loss for rows with teacher scores: "m3_kd" instead of each InfoNCE, or "kl" next
+        to it (`objectives.ranker`), within blocks; None ignores teacher scores.
+      teacher_temperature: divisor of the teacher's scores.
+      vector_size: size of a token's vector; if None, the initial checkpoint's, or else the size of
+        the hidden states.
+      specials: ids of tokens that are not terms (`models.vector_heads`); if None, the initial
+        checkpoint's, or else XLM-R's.
     """
 
     temperature: float = 0.02
@@ -119,12 +124,12 @@ class M3(Contrastive):
             )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "M3Rows":
-        """Make the module of the first stage, which has no parameters."""
+        """Build the module of the first stage, which has no parameters."""
         del model, rngs
         return M3Rows(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the heads of the three scores, with what is known of them."""
+        """Return the heads of the three scores, with the settings of known heads."""
         return (self._dense(kept), self._lexical(kept), self._multi_vector(kept))
 
     def _lexical(self, kept: Mapping[str, Head]) -> Lexical:
@@ -142,7 +147,7 @@ class M3(Contrastive):
         )
 
     def resolved(self, kept: Mapping[str, Head]) -> "M3":
-        """With what None leaves to the heads."""
+        """Return the objective with the heads' settings instead of None."""
         own = {
             "vector_size": self._multi_vector(kept).size,
             "specials": self._lexical(kept).specials,
@@ -151,14 +156,14 @@ class M3(Contrastive):
         return dataclasses.replace(known, **own)
 
     def no_terms(self) -> tuple[int, ...]:
-        """See `Objective.no_terms`."""
+        """Return the ids of tokens that are not terms."""
         return self._lexical({}).specials
 
     def block_rows(self, rows: int) -> int:
-        """Return the rows of a block, of a batch of so many.
+        """Return the number of rows in a block, for a batch of `rows`.
 
         Raises:
-          InputError: blocks do not divide the batch.
+          InputError: if blocks do not divide the batch.
         """
         if self.candidates == GROUP:
             return 1
@@ -174,12 +179,12 @@ class M3(Contrastive):
         """Return the losses of a whole batch.
 
         Args:
-          rows: those of `M3Rows`.
-          batch: says which of the texts there are, and which are the same.
+          rows: rows from `M3Rows`.
+          batch: batch with the texts, to detect padding and duplicates.
           step: step of the optimizer.
 
         Raises:
-          InputError: blocks do not divide the batch, or it has no teacher's scores.
+          InputError: if blocks do not divide the batch, or it has no teacher scores.
         """
         real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
         block = self.block_rows(len(real))
@@ -207,12 +212,12 @@ class M3(Contrastive):
     def within_blocks(
         self, rows: Mapping[str, Array], batch: Batch, of_batch: Float[Array, "B N"]
     ) -> Scores:
-        """Return the scores of each query and the passages of its block, and their weighted sum.
+        """Return each query's scores for the passages of its block, and their weighted sum.
 
         Args:
-          rows: those of `M3Rows`.
-          batch: has the tokens.
-          of_batch: the dense scores of all passages.
+          rows: rows from `M3Rows`.
+          batch: batch with the tokens.
+          of_batch: dense scores of all passages.
         """
         block = self.block_rows(len(of_batch))
         found = (
@@ -234,7 +239,7 @@ class M3(Contrastive):
         return (1.0 - on / 2, on / 2) if self.combination == "mean" else (1.0, on)
 
     def _terms(self, losses: Mapping[str, Sums], share: Array | float) -> dict[str, Term]:
-        """Return those of L."""
+        """Return the terms of L."""
         dense, *rest = self.loss_weights
         scales = dict(zip(WAYS, (dense * self.dense_scale, *rest), strict=True))
         if self.combination == "mean":
@@ -247,7 +252,7 @@ class M3(Contrastive):
     def _info_nces(
         self, scores: Scores, may: Bool[Array, "B M"], real: Float[Array, " B"]
     ) -> dict[str, Sums]:
-        """InfoNCE of each score within its block."""
+        """Return InfoNCE of each score within its block."""
         block = self.block_rows(len(real))
         own = jnp.arange(len(real)) % block * (may.shape[1] // block)
 
@@ -258,7 +263,7 @@ class M3(Contrastive):
         return {name: of(score) for name, score in scores.items()}
 
     def _self_taught(self, scores: Scores, where: Bool[Array, "B M"]) -> dict[str, Sums]:
-        """Return the cross-entropy of each score beside the softmax of their sum."""
+        """Return the cross-entropy of each score with the softmax of their sum."""
         teacher = jax.lax.stop_gradient(scores[ALL]) / self.temperature
         return {
             f"self_{name}": soft_cross_entropy(
@@ -270,7 +275,7 @@ class M3(Contrastive):
     def _taught(
         self, scores: Scores, may: Bool[Array, "B M"], real: Float[Array, " B"], batch: Batch
     ) -> dict[str, Sums]:
-        """Return the losses next to a teacher's scores."""
+        """Return the losses with a teacher's scores."""
         if "teacher_scores" not in batch:
             raise InputError(
                 "objective.distillation reads a teacher's scores: set --data.layout.teacher True, "
@@ -292,7 +297,7 @@ class M3(Contrastive):
         if self.distillation == "m3_kd":
             return taught
         plain = self._info_nces(scores, may, real)
-        # Both are sums over queries; a query without a teacher's scores has InfoNCE alone.
+        # Both are sums over queries; queries without teacher scores have only InfoNCE.
         return {name: (taught[name][0] + plain[name][0], plain[name][1]) for name in taught}
 
 
@@ -302,7 +307,7 @@ class M3Rows(LossModule):
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the rows of a batch of the layout Groups(), or of a part of one."""
+        """Return the rows of a batch of the layout Groups(), or of a microbatch."""
         check_groups(self.config, batch)
         query_key, passage_key = split_key(key, 2)
         num_rows, num, length = batch["passage_tokens"].shape
@@ -343,9 +348,9 @@ def _read(
 def _active(
     heads: HeadModules, found: Mapping[str, Array], tokens: Array, segment_ids: Array
 ) -> Sums:
-    """Return tokens whose weight is above 0, and how many could be.
+    """Return the number of tokens with a weight above 0, and the number of terms.
 
-    A relu that is dead gives no term a weight, and no gradient ever changes that.
+    A dead relu gives all terms weight 0, and no gradient can change that.
     """
     is_term = heads["lexical"].is_term(tokens, segment_ids).astype(jnp.float32)
     return jnp.sum(is_term * (found["weights"] > 0)), jnp.sum(is_term)
@@ -354,17 +359,17 @@ def _active(
 def _accuracy(
     score: Float[Array, "B M"], may: Bool[Array, "B M"], real: Float[Array, " B"], block: int
 ) -> Float[Array, ""]:
-    """Return queries whose own passage has the largest score of its block."""
+    """Count the queries for which their own passage has the largest score of the block."""
     own = own_group(score, block, score.shape[1] // block)[:, 0]
     return jnp.sum(correct(jnp.where(may, score, -jnp.inf), own) * real)
 
 
 def m3(**fields: Any) -> M3:
-    """As BGE-M3 was trained: weights (1, .3, 1), losses (1, .1, 1), cosines of [CLS]."""
+    """Return BGE-M3's settings: weights (1, .3, 1), losses (1, .1, 1), cosines of [CLS]."""
     return M3(**{"normalize": True, "pooling": "cls", **fields})
 
 
 def m3_v1(**fields: Any) -> M3:
-    """As the paper's first version has it: all weights 1, and sums instead of means."""
+    """Return the settings of the paper's first version: all weights 1, sums instead of means."""
     ones = {"weights": (1.0, 1.0, 1.0), "loss_weights": (1.0, 1.0, 1.0), "combination": "sum"}
     return m3(**{**ones, **fields})

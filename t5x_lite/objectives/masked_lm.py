@@ -1,28 +1,28 @@
-"""Masked language modelling: which tokens are predicted, and the loss.
+"""Masked language modeling: selection of the predicted tokens, and the loss.
 
     objective = MaskedLM(mask_id=103)                                    # BERT, RoBERTa
     objective = MaskedLM(mask_id=103, whole_word=True)                   # whole-word BERT
     objective = MaskedLM(mask_id=4, whole_word=True, max_ngram=3)        # DeBERTa
 
-The masks are sampled on the device at each step (`objectives.masked_lm`), so that no text has the
-same mask twice; without a key, in evaluation, they are the same for every batch of one shape. The
-head reads the masked positions only, in a static number of places: the product with the vocabulary,
-which is most of a small model's work, is 15 % of what it would be.
+Masks are sampled on the device at each step, so a text gets another mask each time. Without a key,
+in evaluation, they are the same for every batch of one shape. The head reads only the masked
+positions, in a static number of slots. So its product with the vocabulary, which is most of a small
+model's work, is reduced to 15 %.
 
-    what = units(word_ids, whole_word=True, max_ngram=1, key=...)      # masked as a whole
+    what = units(word_ids, whole_word=True, max_ngram=1, key=...)      # masked together
     chosen = choose(what, counts(real, 0.15), key=...)                 # Bool[B, S]
     inputs = replaced(tokens, chosen, mask_id=103, vocab_size=30522, key=...)
 
 For the words  [CLS] un ##aff ##able men [SEP]  the word ids are 0 1 1 1 2 0, and so are the units;
-with whole_word=False the units are 0 1 2 3 4 0. Special tokens and padding are in no unit, and are
-never masked.
+with whole_word=False the units are 0 1 2 3 4 0. Special tokens and padding belong to no unit, and
+are never masked.
 
-Of single tokens the number is exact, of longer units the most that there can be: they are taken in
-random order, and one that is larger than what is left of the row's count is skipped
-(google-research/bert create_pretraining_data.py). ELECTRA draws as many positions with replacement,
-so that some count twice; here they are all different. DeBERTa looks for one n-gram in each window
-of six tokens, which leaves the end of a long row unmasked; here every word of a row is as likely as
-any other. All shapes are static.
+With single tokens, the number of masked tokens is exact; with longer units, it is an upper bound.
+Units are selected in random order, and a unit that exceeds the rest of the row's count is skipped
+(google-research/bert create_pretraining_data.py). ELECTRA samples as many positions with
+replacement, so some count twice; here they are all different. DeBERTa selects one n-gram in each
+window of six tokens, which leaves the end of a long row unmasked; here all words of a row are
+equally likely. All shapes are static.
 """
 
 import dataclasses
@@ -47,15 +47,15 @@ from t5x_lite.objectives.base import Loss, LossModule, Objective, Term, names_of
 from t5x_lite.objectives.likelihood import correct, cross_entropy
 
 _ROUNDS = 3
-"""Units skipped before a row is done; each is smaller than the one before."""
+"""Rounds of selection; in each, units that fit are selected and a larger one ends the round."""
 
 
 class Slots(NamedTuple):
-    """Some positions of each row, in their order, in a static number of places.
+    """Some positions of each row in order, in a static number of slots.
 
     Attributes:
-      positions: int32; 0 in places that are not used.
-      used: 1 or 0, float32.
+      positions: int32; 0 in unused slots.
+      used: 1 for used slots, else 0; float32.
     """
 
     positions: Int[Array, "B _"]
@@ -63,10 +63,10 @@ class Slots(NamedTuple):
 
 
 def counts(real: Bool[Array, "B S"], ratio: float) -> Int[Array, " B"]:
-    """Count tokens to mask a row: max(1, round(ratio * tokens)), special tokens included.
+    """Return the number of tokens to mask in each row: max(1, round(ratio * tokens)).
 
     Args:
-      real: what is not padding.
+      real: True for tokens that are not padding; special tokens count.
       ratio: in (0, 1).
     """
     tokens = jnp.sum(real, axis=1)
@@ -75,23 +75,23 @@ def counts(real: Bool[Array, "B S"], ratio: float) -> Int[Array, " B"]:
 
 
 def most(length: int, ratio: float) -> int:
-    """Return the largest of `counts` in rows of a length: the number of `Slots` to keep."""
+    """Return the largest of `counts` for rows of a length, which is the number of `Slots`."""
     return max(1, int(np.round(np.float32(ratio) * np.float32(length))))
 
 
 def units(
     word_ids: Int[Array, "B S"], *, whole_word: bool, max_ngram: int = 1, key: Key
 ) -> Int[Array, "B S"]:
-    """Return the number of each unit of masking along its row, from 1; 0 is never masked.
+    """Return the unit of masking of each token, numbered from 1 in its row; 0 is never masked.
 
     Args:
-      word_ids: the same for all pieces of a word, which lie together; 0 at special tokens and
+      word_ids: equal for all tokens of a word, which are adjacent; 0 at special tokens and
         padding.
-      whole_word: True if the pieces of a word are masked together.
-      max_ngram: the longest run of words (or of tokens) that is masked together, with the
-        probability of n proportional to 1 / n (DeBERTa, SpanBERT's variant of BERT). No run goes
-        past a special token.
-      key: key of the runs' lengths.
+      whole_word: True to mask the tokens of a word together.
+      max_ngram: maximum run of words (or of tokens) that is masked together. The probability of n
+        is proportional to 1 / n (DeBERTa, SpanBERT's variant of BERT). Runs do not cross special
+        tokens.
+      key: random key of the runs' lengths.
     """
     before = jnp.pad(word_ids, ((0, 0), (1, 0)))[:, :-1]
     maskable = word_ids > 0
@@ -114,12 +114,12 @@ def units(
 def choose(
     units: Int[Array, "*batch S"], counts: Int[Array, "*batch"], *, key: Key
 ) -> Bool[Array, "*batch S"]:
-    """Take units in random order, as many as fit into the row's count.
+    """Select units in random order, as many as fit into the row's count.
 
     Args:
-      units: numbered from 1 in each row, at most S; 0 is not taken.
-      counts: maximum tokens to take from each row.
-      key: key of the order.
+      units: numbered from 1 in each row, at most S; 0 is not selected.
+      counts: maximum number of tokens to select in each row.
+      key: random key of the order.
     """
     length = units.shape[-1]
     rows = units.reshape(-1, length)
@@ -153,11 +153,11 @@ def replaced(
     Args:
       tokens: the text.
       chosen: from `choose`.
-      mask_id: the token [MASK].
+      mask_id: id of [MASK].
       vocab_size: random tokens are uniform below it.
       mask: probability of [MASK].
-      random: probability of a random token; the rest stay.
-      key: key of both.
+      random: probability of a random token; the others are unchanged.
+      key: random key of both.
     """
     fate_key, token_key = jax.random.split(key)
     fate = jax.random.uniform(fate_key, tokens.shape)
@@ -167,11 +167,11 @@ def replaced(
 
 
 def slots(chosen: Bool[Array, "B S"], num: int) -> Slots:
-    """Return the chosen positions of each row, in their order.
+    """Return the chosen positions of each row, in order.
 
     Args:
-      chosen: at most `num` in a row; what is beyond them is omitted.
-      num: number of positions, at most S.
+      chosen: True for chosen positions; positions after the first `num` are omitted.
+      num: number of slots, not above S.
     """
     length = chosen.shape[1]
     from_the_end = jnp.where(chosen, length - jnp.arange(length), 0)
@@ -190,7 +190,7 @@ def at_slots(values: Array, slots: Slots) -> Array:
 def put_at_slots(
     tokens: Int[Array, "B S"], slots: Slots, new: Int[Array, "B _"]
 ) -> Int[Array, "B S"]:
-    """Return the tokens with new ones at the slots that are used."""
+    """Return the tokens with new ones at the used slots."""
     nowhere = tokens.shape[1]
     positions = jnp.where(slots.used > 0, slots.positions, nowhere)
 
@@ -201,7 +201,7 @@ def put_at_slots(
 
 
 def noise_and_dropout(key: Key | None) -> tuple[Key, Key | None]:
-    """Split a key for masks and dropout; without a key the masks are always the same."""
+    """Split a key for masks and dropout; without a key the masks are fixed."""
     if key is None:
         return jax.random.key(0), None
     noise, dropout = jax.random.split(key)
@@ -213,16 +213,16 @@ Ratio = Annotated[float, In(0, 1, "()")]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Masks:
-    """The choice of predicted tokens and of their replacement.
+    """Selection of the predicted tokens, and their replacement.
 
     Attributes:
-      mask_id: the vocabulary's [MASK].
-      ratio: part of a row's tokens that is masked.
-      whole_word: True if the pieces of a word are masked together.
-      max_ngram: the longest run of words that is masked together; the probability of n is
-        proportional to 1 / n.
+      mask_id: id of [MASK] in the vocabulary.
+      ratio: fraction of a row's tokens that are masked.
+      whole_word: True to mask the tokens of a word together.
+      max_ngram: maximum run of words that is masked together; the probability of n is proportional
+        to 1 / n.
       mask_fraction: fraction of the masked tokens that [MASK] replaces.
-      random_fraction: those that a random token replaces; the rest stay as they are.
+      random_fraction: fraction that a random token replaces; the others are unchanged.
     """
 
     mask_id: int = 103
@@ -243,12 +243,12 @@ class Masks:
             )
 
     def masked_lm_flops(self, model: EncoderConfig, length: int) -> int:
-        """FLOPs of an encoder and of its head at the masked positions of one row."""
+        """Return the FLOPs of an encoder, and of its head at the masked positions of one row."""
         slots = most(length, self.ratio)
         return model.text_flops(length, masked_lm=True) + model.masked_lm_head_flops(slots)
 
     def masks_with(self) -> int:
-        """Return its [MASK]."""
+        """Return the id of [MASK]."""
         return self.mask_id
 
     def check_vocabulary(self, model: ModelConfig) -> None:
@@ -260,7 +260,7 @@ class Masks:
             )
 
     def counted(self, batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
-        """Return the tokens of which `ratio` is masked: all that are not padding."""
+        """Return the tokens that `ratio` is a fraction of: all that are not padding."""
         return real_tokens(batch, pad_id=pad_id)
 
     def draw(
@@ -271,8 +271,8 @@ class Masks:
         Args:
           batch: batch of the layout Encoder().
           vocab_size: random tokens are below it.
-          pad_id: the token of padding.
-          key: key of the masks.
+          pad_id: id of padding.
+          key: random key of the masks.
         """
         tokens = batch["encoder_input_tokens"]
         real = self.counted(batch, pad_id=pad_id)
@@ -298,16 +298,16 @@ class Masks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLM(Masks, Objective):
-    """Cross-entropy of the masked tokens; its fields are those of `Masks`."""
+    """Cross-entropy of the masked tokens; the fields of `Masks`."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """FLOPs of the loss of one row: the encoder, and the head at the masked positions."""
+        """Return the FLOPs of one row: the encoder, and the head at the masked positions."""
         return self.masked_lm_flops(model, *shapes["encoder_input_tokens"])
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MaskedLMLoss":
-        """Make the loss module, which has no parameters."""
+        """Build the loss module, which has no parameters."""
         self.check_vocabulary(model)
         return MaskedLMLoss(self)
 
@@ -341,7 +341,7 @@ class MaskedLMLoss(LossModule):
 def sums(
     logits: Float[Array, "*batch V"], targets: Int[Array, "*batch"], weights: Float[Array, "*batch"]
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """Cross-entropy, targets that are the likeliest, and weights, summed."""
+    """Return the sums of the cross-entropy, of the accuracy and of the weights."""
     losses, _ = cross_entropy(logits, targets)
     target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     right = correct(logits, target_logits)
@@ -349,7 +349,7 @@ def sums(
 
 
 def features(batch: Batch) -> Mapping[str, Any]:
-    """Return an encoder's inputs in addition to tokens, as far as the batch has them."""
+    """Return an encoder's inputs in addition to tokens, if the batch has them."""
     names = ("segment_ids", "positions", "token_types")
     return {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}
 
@@ -362,7 +362,7 @@ def real_tokens(batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
 
 
 def check_batch(objective: Objective, batch: Batch) -> None:
-    """Raise InputError for a batch that does not say where its words are."""
+    """Raise InputError for a batch without tokens or word ids."""
     missing = {"encoder_input_tokens", "encoder_word_ids"} - set(batch)
     if missing:
         raise InputError(

@@ -1,37 +1,36 @@
-"""Cross-encoders, and bi-encoders that learn from one.
+"""Cross-encoders, and bi-encoders that are distilled from one.
 
-A cross-encoder: one number of a query and a passage that are read together.
+A cross-encoder computes one number for a query and a passage that it reads together.
 
-    Ranker()                                # the passage that answers, among those of its row
-    Ranker(loss="pointwise")                # each passage alone: does it answer?
+    Ranker()                                # the positive among the passages of its row
+    Ranker(loss="pointwise")                # each passage by itself: is it relevant?
     Ranker(teacher_weight=1.0)              # and as a teacher ranks them
 
-The head "classifier" has one class, as transformers' *ForSequenceClassification with num_labels 1
-and sentence-transformers' CrossEncoder have it (Nogueira and Cho 2019, arXiv:1901.04085; the
-listwise loss is that of Gao et al. 2021, arXiv:2101.08751). There are no negatives of other rows:
-each query is read with each of its own passages alone. Rows are those of data.layout Ranked().
+The head "classifier" has one class, like transformers' *ForSequenceClassification with num_labels 1
+and sentence-transformers' CrossEncoder (Nogueira and Cho 2019, arXiv:1901.04085; the listwise loss
+follows Gao et al. 2021, arXiv:2101.08751). Other rows give no negatives: a query is read only with
+its own passages. Rows have the features of data.layout Ranked().
 
-    logits of a row [2, 1, 0], the first answers
+    logits of a row [2, 1, 0], the first passage is the positive
     listwise   log(1 + 1/e + 1/e^2)                         = 0.408
     pointwise  log(1 + e^-2) + log(1 + e) + log(1 + 1)      = 2.133, divided by 3 passages
 
-A bi-encoder that ranks passages as a teacher does, such as a cross-encoder (`score-pairs`).
-
-A row has a query, its passages and "teacher_scores" of these (data.layout Groups(teacher=True)).
-With t the softmax of the scores over the row's own passages, its group:
+`Distill` trains a bi-encoder to rank passages like a teacher, such as a cross-encoder
+(`score-pairs`). A row has a query, its passages and their "teacher_scores" (data.layout
+Groups(teacher=True)). With t the softmax of the scores over the row's own passages, its group:
 
     kl      -sum_r t_r log softmax_r(s of the group / temperature), mean over the queries
-    m3_kd   sum_r t_r * InfoNCE with passage r as the answer, among the passages of the batch
-            without those of the group that the teacher ranks above r
+    m3_kd   sum_r t_r * InfoNCE with passage r as the positive, among the passages of the batch
+            without the group's passages that the teacher ranks above r
     loss    distillation_weight * one of them + contrastive_weight * InfoNCE
 
     two queries with groups of two, t [[.7 .3] [.6 .4]], s [[2 1 0 .5] [0 1 1.5 1]]:
     kl 0.643669, m3_kd 0.732672
 
 `kl` is a cross-entropy: it differs from the divergence by the teacher's entropy, which has no
-gradient. RetroMAE's code divides the divergence by the group's size as well, and adds 1e-4 of
-InfoNCE (`retromae_distill`; Xiao et al. 2022, arXiv:2205.12035). `m3_kd` is FlagEmbedding's, which
-assumes that the group is sorted by its teacher and does not sort it; here it is sorted.
+gradient. RetroMAE's code also divides the divergence by the group's size, and adds 1e-4 of InfoNCE
+(`retromae_distill`; Xiao et al. 2022, arXiv:2205.12035). `m3_kd` is FlagEmbedding's, which assumes
+that the group is sorted by its teacher and does not sort it; here it is sorted.
 """
 
 import dataclasses
@@ -67,21 +66,21 @@ from t5x_lite.objectives.masked_lm import features
 RankingLoss = Literal["listwise", "pointwise"]
 
 _NEVER = -1e9
-"""The logit of a passage that is not there; finite, so that a row of padding has no NaN."""
+"""Logit of an absent passage; finite, so that a row of padding has no NaN."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ranker(Objective):
-    """Cross-encoder loss: scores of the passages that are read with a query.
+    """Cross-encoder loss: scores of passages, each read together with the query.
 
     Attributes:
-      loss: "listwise", the cross-entropy of the passage that answers among those of its row, or
+      loss: "listwise", the cross-entropy of the positive among the passages of its row, or
         "pointwise", the binary cross-entropy of each passage.
-      temperature: that logits are divided by, in training alone.
-      teacher_weight: weight of the cross-entropy with the softmax of "teacher_scores"; 0
-        reads none.
-      teacher_temperature: that these are divided by.
-      head: "bert", "roberta", "electra" or "deberta".
+      temperature: divisor of the logits, only in training.
+      teacher_weight: weight of the cross-entropy with the softmax of "teacher_scores"; 0 ignores
+        teacher scores.
+      teacher_temperature: divisor of the teacher's scores.
+      head: kind of the head: "bert", "roberta", "electra" or "deberta".
       dropout_rate: dropout rate of the head; None is the model's.
     """
 
@@ -96,18 +95,18 @@ class Ranker(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RankerLoss":
-        """Make the loss module, which has no parameters."""
+        """Build the loss module, which has no parameters."""
         del model, rngs
         return RankerLoss(self)
 
     def forward_flops(self, model: ModelConfig, shapes: RowShapes) -> int | None:
-        """FLOPs of one row: of a query with each of its passages."""
+        """Return the FLOPs of one row, a query with each of its passages."""
         num, length = shapes["encoder_input_tokens"]
         one = model.forward_flops({"encoder_input_tokens": (length,)})
         return None if one is None else num * one
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "classifier", of one class."""
+        """Return the head "classifier" with one class."""
         own = Classifier(num_classes=1, kind=self.head, dropout_rate=self.dropout_rate)
         known = kept.get("classifier")
         if isinstance(known, Classifier) and known.num_classes == 1:
@@ -124,7 +123,7 @@ class RankerLoss(LossModule):
         """Return the loss of a batch of the layout Ranked(); rows of padding count 0.
 
         Raises:
-          InputError: the features are those of another layout, or lack a teacher's scores.
+          InputError: if the features belong to another layout, or teacher scores are missing.
         """
         tokens = batch.get("encoder_input_tokens")
         if tokens is None or tokens.ndim != 3 or "encoder_segment_ids" not in batch:
@@ -174,13 +173,13 @@ Distillation = Literal["kl", "m3_kd"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Distill(Contrastive):
-    """A teacher's ranking of each query's passages, and InfoNCE next to it.
+    """Distillation of a teacher's ranking of each query's passages, and InfoNCE.
 
     Attributes:
       distillation: "kl" or "m3_kd".
-      distillation_weight: weight of that term.
+      distillation_weight: weight of the distillation.
       contrastive_weight: weight of InfoNCE; 0 omits it.
-      teacher_temperature: that the teacher's scores are divided by.
+      teacher_temperature: divisor of the teacher's scores.
     """
 
     distillation: Distillation = "kl"
@@ -189,10 +188,10 @@ class Distill(Contrastive):
     teacher_temperature: Annotated[float, Above(0)] = 1.0
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """See `Contrastive.joint`.
+        """Return the loss of the vectors of a whole batch, as `Contrastive.joint`.
 
         Raises:
-          InputError: the batch has no teacher's scores.
+          InputError: if the batch has no teacher scores.
         """
         if "teacher_scores" not in batch:
             raise InputError(
@@ -235,16 +234,16 @@ def m3_kd(
     *,
     there: Bool[Array, "B P"],
 ) -> tuple[Array, Array]:
-    """Return the sum of `m3_kd`'s losses, and the number of queries that have one.
+    """Return the sum of the `m3_kd` losses, and the number of queries with a loss.
 
     Args:
       own: scores of each query and its own passages, divided by the temperature.
-      rest: the same of what is compared as well; `NEVER` where it is not.
-      teacher: scores of the query's own passages; NaN where there is none.
-      there: what is no padding.
+      rest: scores of the other candidates, divided by the temperature; else `NEVER`.
+      teacher: scores of the query's own passages; NaN for passages without a score.
+      there: True for passages that are not padding.
     """
     targets = soft_targets(teacher, where=there)
-    # Best first; what the teacher does not know comes behind what it does, padding at the end.
+    # Best first; passages without a teacher score come after the others, padding at the end.
     rank = jnp.where(there, jnp.nan_to_num(teacher, nan=NEVER), -jnp.inf)
     order = jnp.argsort(-rank, axis=1, stable=True)
     own = jnp.where(there, own, NEVER)

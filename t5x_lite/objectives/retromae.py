@@ -1,33 +1,35 @@
 """RetroMAE and DupMAE.
 
 Xiao et al. 2022, arXiv:2205.12035, and the code of staoxiao/RetroMAE; Xiao et al. 2023 for the bag
-of words (DupMAE, arXiv:2305.02564). The encoder is a masked language model, c its last [CLS] state:
+of words (DupMAE, arXiv:2305.02564). The encoder is a masked language model; c is its last [CLS]
+state:
 
-    enhanced:  one layer with the queries  c + p_i           (or, normalised, LN(c + p_i + type))
+    enhanced:  one layer with the queries  c + p_i        (or, "normalised", LN(c + p_i + type))
                and the keys                c, e_1, e_2, ...  (e the embeddings of the whole text)
-               where i sees j if  j is real, j != i, and j is not masked for i
-               loss over all tokens of a document but the first and the last
-    basic:     `decoder_layers` layers over c, e_1, e_2, ... with masked tokens; loss over those
+               i attends to j if  j is real, j != i, and j is not masked for i
+               loss over all tokens of a document except the first and the last
+    basic:     `decoder_layers` layers over c, e_1, e_2, ... with masked tokens; loss over these
 
-Each query of the enhanced decoder has its own mask, one of `mask_pool` that are sampled for the
-row. For the text  [CLS] a b [SEP]  and masks {a} for a, {b} for [SEP], none for b, visible(i, j) is
+Each query of the enhanced decoder has its own mask, one of `mask_pool` masks that are sampled for
+the row. For the text  [CLS] a b [SEP]  and masks {a} for a, {b} for [SEP], none for b,
+visible(i, j) is
 
               [CLS]  a   b  [SEP]
     a           1    0   1    1
-    b           1    1   0    1          its own token alone is hidden
+    b           1    1   0    1          only its own token is hidden
     [SEP]       1    1   0    0
 
-Both losses and the bag of words share the head. BGE's models have the normalized queries. Rows may
-be packed: each document has its own c, and sees itself alone; the bag of words needs one document a
-row. c is the encoder's output, also in a model whose masked-LM head reads something else.
+Both losses and the bag of words share the head. BGE's models have the "normalised" queries. Rows
+may be packed: each document has its own c, and attends only to itself; the bag of words needs one
+document per row. c is the encoder's output, even if the masked-LM head reads other states.
 
-The bag of words that a text's token states must predict together (DupMAE, arXiv:2305.02564).
+DupMAE's bag of words is predicted by all token states of a text together (arXiv:2305.02564).
 
     loss = -1 / length * sum over the text's different tokens v of log softmax(s)_v
     s_v  = max over positions i of logit_v(i)
 
-As in the code of staoxiao/RetroMAE, a token that occurs twice counts once, and the length counts it
-twice. The logits are made for some positions at a time: there is never an array [B, S, V].
+As in the code of staoxiao/RetroMAE, a token that occurs twice counts once in the sum and twice in
+the length. Logits are computed for some positions at a time: there is never an array [B, S, V].
 """
 
 import dataclasses
@@ -68,7 +70,7 @@ from t5x_lite.objectives.masked_lm import (
 )
 
 _UNSEEN = -1000.0
-"""The logit of a position that is not read."""
+"""Logit of a position that is not read."""
 
 
 def bag_losses(
@@ -81,16 +83,16 @@ def bag_losses(
     counted: Bool[Array, "B S"],
     chunk: int,
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Return the module's loss of each row.
+    """Return the bag-of-words loss of each row.
 
     Args:
-      states: what is multiplied with the table.
-      table: table of the tokens.
+      states: inputs of the product with the table.
+      table: token embedding.
       bias: bias of the logits.
       tokens: the text.
-      read: positions whose logits count.
-      counted: positions whose tokens are in the bag; their number is the length.
-      chunk: positions whose logits are made at a time; made again in the backward pass.
+      read: True for positions with logits.
+      counted: True for positions with tokens in the bag; their number is the length.
+      chunk: number of positions with logits at a time; the backward pass computes them again.
 
     Returns:
       The loss of each row, and 1 for rows with tokens in the bag, else 0.
@@ -116,12 +118,7 @@ def bag_scores(
 ) -> Float[Array, "B V"]:
     """Return the highest logit of each token of the vocabulary over the positions that are read.
 
-    Args:
-      states: what is multiplied with the table.
-      table: table of the tokens.
-      bias: bias of the logits.
-      read: positions whose logits count; where there is none all scores are low.
-      chunk: positions whose logits are made at a time; made again in the backward pass.
+    Arguments are as for `bag_losses`. If no position is read, all scores are low.
     """
     batch, length = read.shape
     num = -(-length // chunk)
@@ -159,18 +156,19 @@ Query = Literal["raw", "normalised"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RetroMAE(Masks, Objective):
-    """Masked language modelling and the decoder's loss; the fields of `Masks` and these.
+    """Masked language modeling and the decoder's loss; the fields of `Masks` and these.
 
     Attributes:
-      ratio: fraction of tokens that the encoder's masks take.
+      ratio: fraction of tokens in the encoder's masks.
       whole_word: True if the encoder's and the decoder's masks take whole words.
       decoder: "enhanced" or "basic".
-      decoder_ratio: the same for the decoder's masks; None is 0.5 (enhanced) or 0.7 (basic).
-      decoder_layers: layers of the basic decoder; the enhanced one has one.
+      decoder_ratio: fraction of tokens in the decoder's masks; None is 0.5 (enhanced) or 0.7
+        (basic).
+      decoder_layers: number of layers of the basic decoder; the enhanced one has one.
       query: queries of the enhanced decoder: "raw" c + p, or "normalised" by the embeddings' norm.
-      mask_pool: maximum masks sampled for each row; each query takes one of them.
-      bag_of_words: weight of DupMAE's term; 0 leaves it out (the paper: 0.1).
-      logits_chunk: positions of a row whose logits are made at a time; None is all at once.
+      mask_pool: maximum number of masks sampled for each row; each query takes one of them.
+      bag_of_words: weight of DupMAE's term; 0 omits it (the paper: 0.1).
+      logits_chunk: number of positions of a row with logits at a time; None computes all at once.
     """
 
     ratio: Ratio = 0.3
@@ -195,21 +193,21 @@ class RetroMAE(Masks, Objective):
 
     @property
     def unpackable(self) -> str:
-        """Why a row cannot hold several documents: a bag of words is one of a whole row."""
+        """Reason why a row cannot hold several documents; "" if it can."""
         return "objective.bag_of_words counts the words of a row" if self.bag_of_words else ""
 
     @property
     def ratio_of_decoder(self) -> float:
-        """The ratio of the decoder's masks."""
+        """Ratio of the decoder's masks."""
         default = 0.5 if self.decoder == "enhanced" else 0.7
         return default if self.decoder_ratio is None else self.decoder_ratio
 
     def smaller_logits(self) -> str:
-        """Return a chunk of positions, where all logits are made at once."""
+        """Return the option for a chunk of positions, if all logits are computed at once."""
         return "--objective.logits-chunk 16" if self.logits_chunk is None else ""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RetroMAELoss":
-        """Make the loss module, whose parameters are those of the decoder."""
+        """Build the loss module; its parameters are the decoder."""
         self.check_vocabulary(model)
         if not isinstance(model, EncoderConfig):
             raise InputError(f"RetroMAE needs an encoder, not {type(model).__name__}")
@@ -220,8 +218,8 @@ class RetroMAE(Masks, Objective):
             )
         if not model.positions_at_input:
             raise InputError(
-                "RetroMAE's decoder knows positions by the model's embeddings alone: it needs "
-                "model.positions learned, or of a DeBERTa model.position_biased_input True"
+                "RetroMAE's decoder reads positions only from the model's embeddings: it needs "
+                "model.positions learned, or for a DeBERTa model.position_biased_input True"
             )
         return RetroMAELoss(self, model, rngs=rngs)
 
@@ -230,11 +228,11 @@ class RetroMAE(Masks, Objective):
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """FLOPs of the loss of one row: the encoder, the decoder, and the head that they share."""
+        """Return the FLOPs of one row: the encoder, the decoder, and the head that they share."""
         (length,) = shapes["encoder_input_tokens"]
         slots = masked_lm.most(length, self.ratio)
         flops = model.text_flops(length) + model.masked_lm_head_flops(slots)
-        layer = EncoderConfig.layer_flops(model, length)  # a DeBERTa's decoder has no distances
+        layer = EncoderConfig.layer_flops(model, length)  # without a DeBERTa's relative positions
         flops += self.decoder_layers * layer + model.masked_lm_head_flops(length)
         return flops + (model.masked_lm_head_flops(length) if self.bag_of_words else 0)
 
@@ -245,7 +243,7 @@ class RetroMAELoss(nnx.Module):
     Args:
       config: the objective.
       model: config of the encoder.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: RetroMAE, model: EncoderConfig, *, rngs: nnx.Rngs):
@@ -304,7 +302,7 @@ class RetroMAELoss(nnx.Module):
         noise: Key,
         key: Key | None,
     ) -> tuple[Float[Array, "B S"], Float[Array, "B S"], Float[Array, "B S"]]:
-        """Return the decoder's cross-entropy, whether it is right, and weight, at each position."""
+        """Return the decoder's cross-entropy, accuracy and weight at each position."""
         config, tokens = self.config, batch["encoder_input_tokens"]
         documents = Documents.of(batch, pad_id=model.config.pad_id)
         embedding_key, query_key, layers_key = split_key(key, 3)
@@ -383,7 +381,7 @@ class RetroMAELoss(nnx.Module):
     def _bags(
         self, model: EncoderModel, head: MaskedLMHead, hidden: Float[Array, "B S D"], batch: Batch
     ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-        """DupMAE's loss of each row, and 1 where the row holds a word."""
+        """Return DupMAE's loss of each row, and 1 for rows with a word, else 0."""
         tokens = batch["encoder_input_tokens"]
         real = real_tokens(batch, pad_id=model.config.pad_id)
         length = tokens.shape[1]
@@ -403,11 +401,11 @@ class Documents:
     """Boundaries of the documents of each row.
 
     Attributes:
-      positions: from 0 within each.
-      real: what is not padding.
-      first: index of the first token of a position's own document.
-      together: a position sees the keys of its own document.
-      inner: all tokens of a document but the first and the last.
+      positions: positions within each document, from 0.
+      real: True for tokens that are not padding.
+      first: index of the first token of each position's document.
+      together: mask that lets each position attend to its own document.
+      inner: True for all tokens of a document except the first and the last.
     """
 
     positions: Int[Array, "B S"]
@@ -418,7 +416,7 @@ class Documents:
 
     @classmethod
     def of(cls, batch: Batch, *, pad_id: int) -> "Documents":
-        """Read them off segment ids and positions, where there are any."""
+        """Find the documents by segment ids and positions; without them, a row is one document."""
         tokens = batch["encoder_input_tokens"]
         real = real_tokens(batch, pad_id=pad_id)
         place = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
@@ -436,14 +434,14 @@ class Documents:
     def headed(
         self, embeddings: Float[Array, "B S D"], summary: Float[Array, "B S D"]
     ) -> Float[Array, "B S D"]:
-        """Return the embeddings with c instead of each document's first."""
+        """Return the embeddings with c instead of each document's first one."""
         return jnp.where((self.positions == 0)[..., None], summary, embeddings)
 
 
 def _token_losses(
     head: MaskedLMHead, hidden: Array, table: Array, targets: Array, *, chunk: int | None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-    """Cross-entropy of each position, and whether it is right, some logits at a time."""
+    """Return cross-entropy and accuracy of each position, with some logits at a time."""
     found = token_losses(
         head.transform(hidden),
         Output(table, ("vocab", "embed"), 1.0),

@@ -1,48 +1,53 @@
-"""Losses of heads for tasks: choose, classify, find spans, label tokens; one task or several.
+"""Losses of heads for tasks: choices, classes, spans, labels of words; one task or several.
 
-Several tasks on one encoder, each with its own head.
+`TaskHeads` trains several tasks on one encoder, each with its own head.
 
     TaskHeads(tasks=("mnli=3", "stsb=1", "squad=span"))    # heads/mnli, heads/stsb, heads/squad
 
-A row has the number of its task, `adapter_ids` (`data.adapter_of`), and is read by that task's head
-alone: NAME=1 is a score by its squared error, NAME=2 and more are classes, NAME=span the ends of an
-answer. Each term is the mean over its task's rows of the whole batch, so that a batch in which a
-task has few rows weighs it no less; a task without rows adds 0. All heads run on all rows, and all
-processes run one program. The tasks may share all weights, or have modules of their own by
-MultiTask; with Parallel child i answers for the rows of task i.
+A row has the number of its task, `adapter_ids` (`data.adapter_of`), and only this task's head
+counts for it: NAME=1 is a score by its squared error, NAME=2 and more are classes, NAME=span the
+ends of an answer. Each term is the mean over its task's rows of the whole batch, so a task with few
+rows in a batch has the same weight; a task without rows adds 0. All heads run on all rows, so all
+processes run one program. The tasks may share all weights, or have their own adapters by MultiTask;
+with Parallel, child i computes the rows of task i.
 
-Multiple choice by a head on an encoder: COPA, SWAG, RACE.
+`Choose` is multiple choice by a head on an encoder: COPA, SWAG, RACE. A question is read with each
+of its choices. The head "choice" computes a number from each [CLS] hidden state, and the loss is
+the cross-entropy of the right choice (Devlin et al. 2019, section 4.4; SWAG). Rows have the
+features of data.layout Choices().
 
-A question is read with each of its choices, the head "choice" gives each a number from its [CLS]
-state, and the loss is the cross-entropy of the right one (Devlin et al. 2019, section 4.4; SWAG).
-Rows are those of data.layout Choices().
-
-Classification and regression by a head on an encoder: GLUE as BERT does it (Devlin et al. 2019).
+`Classify` is classification and regression by a head on an encoder: GLUE as in BERT (Devlin et al.
+2019).
 
     Classify(num_classes=3)        # cross-entropy: MNLI
     Classify(num_classes=1)        # a score, by its squared error: STS-B
+    Classify(num_classes=2, class_weights=(0.5, 2.0), label_smoothing=0.1)
 
-The head "classifier" reads the state of the first token, [CLS] (`models.heads`). Rows are those
-of data.layout Labelled().
+Class weights w and label smoothing s follow torch.nn.functional.cross_entropy: a row of class
+y has the loss (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c) and the weight w_y, by which the
+sum over the global batch is divided. "balanced" weights are n / (k n_c) of n training examples, k
+classes that occur, and n_c examples of the class (scikit-learn, compute_class_weight).
 
-Answers that are a span of the text: where one begins and where it ends (SQuAD 1.1 and 2.0).
+The head "classifier" reads the hidden state of the first token, [CLS] (`models.heads`). Rows have
+the features of data.layout Labelled().
 
-Two numbers for each position, each a distribution over the row's tokens (Devlin et al. 2019,
-section 4.2; transformers' *ForQuestionAnswering); the loss is the mean of both cross-entropies. No
-answer is a span, too, that of [CLS] (section 4.3). Rows are those of data.layout Windows(), which
-divides long contexts; or of Labelled(), which cuts them: of a row whose answer was cut off there is
-no loss.
+`Spans` is for answers that are a span of the text, by their first and last token (SQuAD 1.1 and
+2.0). Two numbers for each position give two distributions over the row's tokens (Devlin et al.
+2019, section 4.2; transformers' *ForQuestionAnswering). The loss is the mean of both
+cross-entropies. No answer is the span of [CLS] (section 4.3). Rows have the features of data.layout
+Windows(), which divides long contexts; or of Labelled(), which truncates them: rows with a
+truncated answer have no loss.
 
-A label for each word by a head on an encoder: named entities, parts of speech (CoNLL-2003).
+`TagTokens` labels each word by a head on an encoder: named entities, parts of speech (CoNLL-2003).
 
     TagTokens(num_classes=9)       # O, and B- and I- of four kinds of names
 
-The head "token" reads the state of each token, and the loss is the cross-entropy at the first piece
-of each word, the mean over the words of the global batch (Devlin et al. 2019, section 5.3;
-transformers' *ForTokenClassification, of which other pieces have the label -100). Rows are those of
+The head "token" reads the hidden state of each token. The loss is the cross-entropy at the first
+token of each word, the mean over the words of the global batch (Devlin et al. 2019, section 5.3;
+transformers' *ForTokenClassification, which labels other tokens -100). Rows have the features of
 data.layout Tokens().
 
-Which objective trains a head, and on what: for imported checkpoints, none of which says it.
+`objective_for` selects the objective and a task for an imported head, which does not name them.
 """
 
 import dataclasses
@@ -50,6 +55,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
@@ -80,14 +86,67 @@ from t5x_lite.objectives.base import Loss, LossModule, NoLoss, Objective, Term
 from t5x_lite.objectives.likelihood import correct, cross_entropy
 from t5x_lite.objectives.masked_lm import MaskedLM, features
 
+BALANCED = "balanced"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Classify(Objective):
+class ClassObjective(Objective):
+    """Base of the objectives of one head with classes.
+
+    Attributes:
+      class_weights: weight of each class in the loss, in the order of the task's labels; "balanced"
+        computes them from the training data when the run begins, () is 1 for each.
+      label_smoothing: probability that the targets give to all classes alike.
+    """
+
+    class_weights: Annotated[tuple[float, ...] | Literal["balanced"], AtLeast(0)] = ()
+    label_smoothing: Rate = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        num, weights = vars(self)["num_classes"], self.class_weights
+        if num == 1 and (weights or self.label_smoothing):
+            raise InputError(
+                "objective.class_weights and objective.label_smoothing need classes: "
+                "objective.num_classes 1 is a score"
+            )
+        if weights in ((), BALANCED):
+            return
+        if num and len(weights) != num:
+            raise InputError(
+                f"objective.class_weights must have one weight for each of {num} classes: got "
+                f"{len(weights)}"
+            )
+        if not any(weights):
+            raise InputError("objective.class_weights must have a weight above 0")
+
+    def undecided(self) -> tuple[str, ...]:
+        """Return "weights" if the training data decide them."""
+        return ("weights",) * (self.class_weights == BALANCED)
+
+    def with_weights(self, weights: tuple[float, ...]) -> "ClassObjective":
+        """See `Objective.with_weights`."""
+        return dataclasses.replace(self, class_weights=weights) if self.undecided() else self
+
+    def loss_of_classes(self, logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Loss:
+        """Return the cross-entropy with the objective's weights and smoothing."""
+        if isinstance(self.class_weights, str):
+            raise InputError('objective.class_weights "balanced" are computed by `t5x-lite train`')
+        return loss_of_classes(
+            logits,
+            label,
+            class_weights=self.class_weights,
+            label_smoothing=self.label_smoothing,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classify(ClassObjective):
     """Cross-entropy of classes, or the squared error of a score.
 
     Attributes:
       num_classes: number of classes; 1 is a score, 0 the number of the task's labels.
-      head: "bert", "roberta", "electra" or "deberta"; "auto" is that of the model's family.
+      head: kind of the head: "bert", "roberta", "electra" or "deberta"; "auto" is the family's.
       dropout_rate: dropout rate of the head; None is the model's.
     """
 
@@ -99,11 +158,12 @@ class Classify(Objective):
     of_encoder: ClassVar[bool] = True
 
     def undecided(self) -> tuple[str, ...]:
-        """See `Objective.undecided`."""
-        return ("head",) * (self.head == "auto") + ("classes",) * (not self.num_classes)
+        """Return "head", "classes" and "weights" if model, task and data decide them."""
+        open_fields = ("head",) * (self.head == "auto") + ("classes",) * (not self.num_classes)
+        return open_fields + super().undecided()
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Classify":
-        """See `Objective.with_classes`; what the config decides stays."""
+        """Return the objective with the kind of head and the number of classes, unless set."""
         head: Any = kind if self.head == "auto" else self.head
         return dataclasses.replace(self, head=head, num_classes=self.num_classes or num_classes)
 
@@ -113,14 +173,14 @@ class Classify(Objective):
         return ClassifyLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "classifier", with what is known of its classes."""
+        """Return the head "classifier", with the known names of its classes."""
         known = kept.get("classifier")
         if isinstance(known, Classifier) and known.num_classes == self.num_classes:
             return (self._head(known.labels, known.problem_type),)
         return (self._head(),)
 
     def _head(self, labels: tuple[str, ...] = (), problem_type: Problem = "auto") -> Classifier:
-        # What the data and the checkpoint say is not known before a run (`train.completion`).
+        # The data and the checkpoint are read only when a run starts (`train.completion`).
         return Classifier(
             num_classes=self.num_classes or 2,
             kind="bert" if self.head == "auto" else self.head,
@@ -143,24 +203,41 @@ class ClassifyLoss(LossModule):
         logits = heads["classifier"](hidden, key=head_key)
         if self.config.num_classes == 1:
             return squared_error(logits[:, 0], batch)
-        return loss_of_classes(logits, batch["labels"][:, 0])
+        return self.config.loss_of_classes(logits, batch["labels"][:, 0])
 
 
-def loss_of_classes(logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Loss:
-    """Cross-entropy and accuracy of the rows, or the tokens, that have a label.
+def loss_of_classes(
+    logits: Float[Array, "*B C"],
+    label: Int[Array, "*B"],
+    *,
+    class_weights: tuple[float, ...] = (),
+    label_smoothing: float = 0.0,
+) -> Loss:
+    """Return cross-entropy and accuracy of the rows, or the tokens, that have a label.
 
     Args:
       logits: logits of the classes.
-      label: the class + 1; 0 is none.
+      label: the class + 1; 0 for rows without a label.
+      class_weights: weight of each class; () is 1 for each. The accuracy has no weights.
+      label_smoothing: probability that the targets give to all classes alike.
     """
     weights = (label > 0).astype(jnp.float32)
-    weight = jnp.sum(weights)
     targets = jnp.maximum(label - 1, 0)
-    losses, _ = cross_entropy(logits, targets)
     right = correct(logits, jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0])
+    accuracy = (jnp.sum(right * weights), jnp.sum(weights))
+    if class_weights or label_smoothing:
+        classes = logits.shape[-1]
+        scales = jnp.asarray(class_weights or (1.0,) * classes, jnp.float32)
+        own = jax.nn.one_hot(targets, classes) * scales
+        mixed = (1.0 - label_smoothing) * own + label_smoothing / classes * scales
+        losses = -jnp.sum(mixed * jax.nn.log_softmax(logits.astype(jnp.float32)), axis=-1)
+        scaled = weights * scales[targets]
+    else:
+        losses, _ = cross_entropy(logits, targets)
+        scaled = weights
     return Loss(
-        terms={"cross_entropy": Term(jnp.sum(losses * weights), weight)},
-        metrics={"accuracy": (jnp.sum(right * weights), weight)},
+        terms={"cross_entropy": Term(jnp.sum(losses * weights), jnp.sum(scaled))},
+        metrics={"accuracy": accuracy},
     )
 
 
@@ -169,7 +246,7 @@ def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
 
     Args:
       predicted: the scores of a head.
-      batch: with "scores", NaN where a row has none, or with labels.
+      batch: with "scores", NaN for rows without a score, or with labels.
     """
     label = batch["labels"][:, 0]
     # Caches of earlier versions have scores as labels, in thousandths.
@@ -196,15 +273,15 @@ def check_labelled(objective: Objective, batch: Batch) -> None:
 
 
 _NEVER = -1e9
-"""The number of a choice that is not there; finite, so that a row of padding has no NaN."""
+"""Logit of an absent choice or position; finite, so that a row of padding has no NaN."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choose(Objective):
-    """Cross-entropy of the right choice among those of a question.
+    """Cross-entropy of the right choice of a question.
 
     Attributes:
-      head: "bert", "roberta", "electra" or "deberta".
+      head: kind of the head: "bert", "roberta", "electra" or "deberta".
       dropout_rate: dropout rate of the head; None is the model's.
     """
 
@@ -283,12 +360,12 @@ class SpansLoss(LossModule):
 
 
 def loss_of_spans(head: SpanHead, hidden: Float[Array, "B S D"], batch: Batch) -> Loss:
-    """Cross-entropy of both ends, and the fraction of answers that are right.
+    """Return the cross-entropy of both ends, and the fraction of answers that are right.
 
     Args:
-      head: gives the logits of all positions.
+      head: head that computes the logits of all positions.
       hidden: the encoder's states.
-      batch: with "labels", the ends + 1; rows whose first one is 0 count 0.
+      batch: with "labels", the ends + 1; rows with 0 as first label count 0.
     """
     logits = span_logits(head, hidden, batch["encoder_segment_ids"])
     weights = (batch["labels"][:, 0] > 0).astype(jnp.float32)
@@ -306,10 +383,10 @@ def loss_of_spans(head: SpanHead, hidden: Float[Array, "B S D"], batch: Batch) -
 def span_logits(
     head: SpanHead, hidden: Float[Array, "B S D"], segment_ids: Int[Array, "B S"]
 ) -> Float[Array, "B 2 S"]:
-    """Float32 logits of an answer's first and of its last token; padding is neither.
+    """Return float32 logits of an answer's first and last token; padding is masked out.
 
     Args:
-      head: gives those of all positions.
+      head: head that computes the logits of all positions.
       hidden: the encoder's states.
       segment_ids: 0 is padding.
     """
@@ -322,19 +399,21 @@ _TASK = re.compile(r"([a-z][a-z0-9_]*)=(\d+|span)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskHeads(Objective):
-    """The losses of several tasks, each of its own rows.
+    """Losses of several tasks, each for its own rows.
 
     Attributes:
       tasks: NAME=CLASSES, in the order of their numbers in `data.adapter_of`; one class is a score,
         and "span" the ends of an answer. The head is called NAME.
       scales: scales of the terms in the loss; () is 1 for each.
-      head: "bert", "roberta", "electra" or "deberta", of classes and scores.
-      dropout_rate: dropout rate of those heads; None is the model's.
+      label_smoothing: probability that the targets give to all classes of a task alike.
+      head: kind of the heads of classes and scores: "bert", "roberta", "electra" or "deberta".
+      dropout_rate: dropout rate of the heads of classes and scores; None is the model's.
       longest: maximum tokens of an answer.
     """
 
     tasks: tuple[str, ...] = ()
     scales: tuple[float, ...] = ()
+    label_smoothing: Rate = 0.0
     head: ClassifierKind = "bert"
     dropout_rate: Rate | None = None
     longest: Count = 30
@@ -366,14 +445,14 @@ class TaskHeads(Objective):
 
     @property
     def num_tasks(self) -> int:
-        """See `Objective.num_tasks`."""
+        """Number of tasks."""
         return len(self.tasks)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TaskHeadsLoss":
-        """Make the loss module, which has no parameters.
+        """Build the loss module, which has no parameters.
 
         Raises:
-          InputError: there are no tasks.
+          InputError: if there are no tasks.
         """
         del model, rngs
         if not self.tasks:
@@ -381,7 +460,7 @@ class TaskHeads(Objective):
         return TaskHeadsLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return a head for each task, with the names of its classes where they are known."""
+        """Return a head for each task, with the known names of its classes."""
         return tuple(self._head(line, kept) for line in self.tasks)
 
     def _head(self, line: str, kept: Mapping[str, Head]) -> Head:
@@ -405,17 +484,17 @@ class TaskHeadsLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Labelled(); rows of no task count 0.
+        """Return the loss of a batch of the layout Labelled(); rows without a task count 0.
 
         Raises:
-          InputError: the features are those of another layout, or rows have no number.
+          InputError: if the features belong to another layout, or rows have no task number.
         """
         check_labelled(self.config, batch)
         if ADAPTER_IDS not in batch:
             raise InputError(
                 "objective TaskHeads needs the number of each row's task: read caches, one for "
-                "each, and give --data.adapter-of CACHE=NUMBER for each; to measure one task by "
-                "its head alone, set --evaluation.loss False"
+                "each, and give --data.adapter-of CACHE=NUMBER for each; to evaluate a task only "
+                "by its head, set --evaluation.loss False"
             )
         ids = jnp.reshape(batch[ADAPTER_IDS], (-1,))
         model_key, head_key = split_key(key, 2)
@@ -438,7 +517,8 @@ class TaskHeadsLoss(LossModule):
         logits = head(hidden, key=key)
         if kind == "1":
             return squared_error(logits[:, 0], rows)
-        return loss_of_classes(logits, rows["labels"][:, 0])
+        smoothing = self.config.label_smoothing
+        return loss_of_classes(logits, rows["labels"][:, 0], label_smoothing=smoothing)
 
 
 def _only(batch: Batch, mine: Array) -> Batch:
@@ -449,7 +529,7 @@ def _only(batch: Batch, mine: Array) -> Batch:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TagTokens(Objective):
+class TagTokens(ClassObjective):
     """Cross-entropy of the classes of words.
 
     Attributes:
@@ -469,7 +549,7 @@ class TagTokens(Objective):
         return TagTokensLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "token", with the names of its classes where they are known."""
+        """Return the head "token", with the known names of its classes."""
         known = kept.get("token")
         if isinstance(known, Token) and known.num_classes == self.num_classes:
             return (self._head(known.labels),)
@@ -494,7 +574,8 @@ class TagTokensLoss(LossModule):
             )
         model_key, head_key = split_key(key, 2)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
-        return loss_of_classes(heads["token"](hidden, key=head_key), batch["token_labels"])
+        logits = heads["token"](hidden, key=head_key)
+        return self.config.loss_of_classes(logits, batch["token_labels"])
 
 
 DOCUMENTS = "tasks.encoder:documents"
@@ -505,8 +586,8 @@ def objective_for(head: Head | None, *, mask_id: int) -> tuple[Objective, str]:
     """Return the objective that trains a head, and a suitable task; `NoLoss` if there is none.
 
     Args:
-      head: head of the checkpoint; None is an encoder alone.
-      mask_id: the [MASK] of its vocabulary.
+      head: head of the checkpoint; None is an encoder without a head.
+      mask_id: id of [MASK] in its vocabulary.
     """
     if isinstance(head, Mlm):
         return MaskedLM(mask_id=mask_id), DOCUMENTS

@@ -11,9 +11,9 @@ gradient g at step t = 0, 1, ...
     s     = learning_rate(t) * max(RMS(p), epsilon2) * y             (momentum: an average of s)
     p     = (1 - weight_decay_rate) * p - s
 
-A leaf whose first logical axis is "layers" stacks one parameter per layer, and is treated exactly
-as that many separate parameters: RMS, clipping, parameter scale and factors are those of a layer.
-(optax.adafactor averages over the layers, too, which changes the step by some percent.)
+A leaf with "layers" as first logical axis stacks one parameter per layer. It is treated exactly
+like separate parameters: RMS, clipping, parameter scale and factors are computed for each layer.
+(optax.adafactor also averages over the layers, which changes the step by some percent.)
 
 Worked example: for params {"wi": [512, 2048], "scale": [512]} with axes {"wi": ("embed", "mlp"),
 "scale": ("embed",)} the state is {"count": 0, "statistics": {"wi": {"row": [512], "column":
@@ -36,7 +36,7 @@ from t5x_lite.core.trees import Array, Axes, Params
 LAYERS = "layers"
 """The name of the axis that stacks layers; it comes first."""
 
-# The part of the parameters that are modules in a model's slots.
+# Prefix of the parameters of adapters in a model's slots.
 _MODULES = "adapters"
 
 # The sides of a factored parameter of rank above 2 (T5X's standard_logical_factor_rules).
@@ -49,22 +49,24 @@ Statistics: TypeAlias = dict[str, Array]
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:
-    """The numbers of Adafactor, with T5X's defaults; names as in the module's formulas.
+    """Hyperparameters of Adafactor, with T5X's defaults; names as in the module's formulas.
 
     Attributes:
       factored: True if large matrices keep row and column means instead of the whole v.
       min_dim_size_to_factor: a matrix is factored if its two largest sides are at least this.
         Parameters of rank above 2 are factored by logical axes, whatever their size.
-      multiply_by_parameter_scale: True if the step is proportional to RMS(p). That of a module at
-        adapters/ never is: one that begins at 0 would be held there, at steps of epsilon2.
-      decay_rate: the exponent of beta2's schedule.
-      step_offset: the step at which the statistics start again, for a run whose count continues
-        from pretraining; before it beta2 is 0.
-      clipping_threshold: the largest RMS of y; None does not clip.
-      momentum: beta1 of an average over the steps s, in f32; None keeps none.
-      weight_decay_rate: part of p that is taken off at each step, not scaled by the learning rate.
-      epsilon1: added to the squared gradient.
-      epsilon2: the least parameter scale.
+      multiply_by_parameter_scale: True if the step is proportional to RMS(p). Steps of parameters
+        below adapters/ never are, because an adapter that starts at 0 would hardly move, at steps
+        of epsilon2.
+      decay_rate: exponent of beta2's schedule.
+      step_offset: step at which the statistics start again, for a run that continues the step count
+        of pretraining; before it beta2 is 0.
+      clipping_threshold: maximum RMS of y; None does not clip.
+      momentum: beta1 of an average over the steps s, in f32; None disables momentum.
+      weight_decay_rate: fraction of p that is subtracted at each step, not scaled by the learning
+        rate.
+      epsilon1: constant that is added to the squared gradient.
+      epsilon2: minimum parameter scale.
     """
 
     factored: bool = True
@@ -91,9 +93,9 @@ def adafactor(
     Args:
       learning_rate: step (int32) -> rate.
       axes: nested dict of tuples of logical axis names, one tuple per parameter.
-      settings: the other numbers.
-      starts: parameters -> the step at which each begins, one or one a layer; its t counts from
-        there. None is step 0.
+      settings: the other hyperparameters.
+      starts: parameters -> first step of each, one or one per layer; its t counts from there. None
+        is step 0.
 
     Returns:
       init(params) and update(grads, state, params), whose updates (f32) are added to the
@@ -133,11 +135,11 @@ def state_axes(axes: Axes, shapes: Params, *, settings: Hyperparameters) -> dict
       settings: as given to `adafactor`.
 
     Returns:
-      A nested dict whose leaves are tuples of names: the row statistics have the parameter's axes
-      without those that their mean is over, and so on; the count has none.
+      A nested dict with tuples of names as leaves: the row statistics have the parameter's axes
+      without the axes that their mean reduces, and so on; the count has no axes.
 
     Raises:
-      ValueError: the shapes do not have the paths or ranks of `axes`.
+      ValueError: if the shapes do not have the paths or ranks of `axes`.
     """
     check_axes(axes, shapes)
 
@@ -149,7 +151,7 @@ def state_axes(axes: Axes, shapes: Params, *, settings: Hyperparameters) -> dict
 
 
 def is_stacked(names: Sequence[str | None]) -> bool:
-    """Return whether a parameter with these logical axes holds one parameter per layer."""
+    """Return True if a parameter with these logical axes stacks one parameter per layer."""
     return len(names) > 0 and names[0] == LAYERS
 
 
@@ -168,10 +170,10 @@ def check_axes(axes: Axes, params: Params) -> None:
 
 
 def map_axes(function: Callable[..., Any], axes: Axes, *rest: Any) -> Any:
-    """Map function(names, *leaves) over nested dicts that begin as `axes` does.
+    """Map function(names, *leaves) over nested dicts with the parameters' paths, as in `axes`.
 
-    What lies below a parameter's path, such as its statistics, is passed whole; the result has
-    what the function returns at the path of each parameter.
+    A subtree below a parameter's path, such as its statistics, is passed as one leaf. The result
+    has the function's value at the path of each parameter.
     """
     return jax.tree.map(function, axes, *rest, is_leaf=lambda node: isinstance(node, tuple))
 
@@ -181,7 +183,7 @@ def _sides(
 ) -> tuple[Dims, Dims] | None:
     """Return the dims of one layer's (rows, columns), or None if it is not factored.
 
-    Rank 2 goes by size alone: the rows are the shorter side. Above, the names decide.
+    For rank 2 only the sizes decide: the rows are the shorter side. Above, the names decide.
     """
     if not settings.factored or len(shape) < 2:
         return None
@@ -204,7 +206,7 @@ def _sides(
 def _layout(
     settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
 ) -> dict[str, Dims]:
-    """Return which of a parameter's dims, layers included, each of its statistics keeps."""
+    """Return the dims of a parameter, layers included, that each of its statistics keeps."""
     lead = int(is_stacked(names))
     every = tuple(range(len(shape)))
     sides = _sides(settings, names[lead:], shape[lead:])

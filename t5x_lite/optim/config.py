@@ -1,15 +1,16 @@
-"""Optimizer configs: what to minimise with, and how its state is laid out.
+"""Optimizer configs: the update rule, and the layout of its state.
 
     optimizer = Adafactor(schedule=InverseSquareRoot())
     transformation = optimizer.build(axes)          # optax init and update
     names = optimizer.state_axes(axes, params)      # logical axes of transformation.init(params)
 
-A state is a nested dict of arrays, so that its paths are readable in a checkpoint; its logical
-axes are a nested dict of the same structure, whose leaves are tuples. Clipping and the schedule
-add nothing to it but the count.
+A state is a nested dict of arrays, so that its paths are readable in a checkpoint. Its logical axes
+are a nested dict of the same structure with tuples as leaves. Clipping and the schedule add only
+the count to it.
 """
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +25,18 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Above, AtLeast, In, Rate, check_bounds
 from t5x_lite.core.trees import Array, Axes, Params
 from t5x_lite.optim import adafactor
-from t5x_lite.optim.partial import Gradual, Starts, decayed_by_layer, live, unfreezing
+from t5x_lite.optim.partial import (
+    Gradual,
+    Starts,
+    decayed_by_layer,
+    live,
+    scaled_by_path,
+    unfreezing,
+)
 from t5x_lite.optim.schedules import LearningRate, Schedule
 
 AUTO = "auto"
-"""The `schedule_offset` that the checkpoint of `--init` says."""
+"""`schedule_offset` that is read from the checkpoint of `--init`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,23 +45,27 @@ class Optimizer(ABC):
 
     Attributes:
       schedule: the learning rate.
-      schedule_offset: steps that the weights were trained for before: step t of the run has the
-        schedule's rate of t + schedule_offset. "auto" is the number of steps that the checkpoint of
-        `--init` says. Nothing but the schedule is shifted.
-      clip_norm: gradients are scaled down to this norm over all parameters, before anything else;
-        None leaves them.
-      clip_groups: regular expressions of whole paths; the parameters that one matches have a norm
-        of their own for clip_norm, and so have those that none matches. Two networks that are
-        trained by one loss: ("objective/generator.*",).
-      layer_decay: factor of the learning rate from one layer to the one below it, for fine-tuning:
-        `optim.partial`. 1 is the same rate everywhere.
-      unfreezing: layers that begin to train one after the other: `optim.partial`.
+      schedule_offset: number of steps that the weights were trained for before: step t of the run
+        has the schedule's rate of t + schedule_offset. "auto" is the number of steps in the
+        checkpoint of `--init`. Only the schedule is shifted.
+      clip_norm: maximum norm of the gradients over all parameters, applied before anything else;
+        None does not clip.
+      clip_groups: regular expressions of whole paths. The parameters that one matches have a
+        separate norm for clip_norm, and so have the parameters that none matches. For two networks
+        with one loss: ("objective/generator.*",).
+      rates: factors of the learning rate for some parameters, PATTERN=FACTOR, with a regular
+        expression of complete paths; the first match counts. LoRA+ (Hayou et al. 2024,
+        arXiv:2402.12354): ("adapters/.*/b=16",); a faster head: ("heads/.*=10",).
+      layer_decay: factor of the learning rate from one layer to the layer below, for fine-tuning
+        (`optim.partial`). 1 gives all layers the same rate.
+      unfreezing: gradual unfreezing of the layers (`optim.partial`).
     """
 
     schedule: Schedule
     schedule_offset: Annotated[int | Literal["auto"], AtLeast(0)] = 0
     clip_norm: Annotated[float | None, Above(0)] = None
     clip_groups: tuple[str, ...] = ()
+    rates: tuple[str, ...] = ()
     layer_decay: Annotated[float, In(0, 1, "(]")] = 1.0
     unfreezing: Gradual = field(default_factory=Gradual)
 
@@ -61,10 +73,29 @@ class Optimizer(ABC):
         check_bounds(self, prefix="optimizer.")
         for pattern in self.clip_groups:
             patterns.check("optimizer.clip_groups", pattern)
+        for pattern, _ in self._rates:
+            patterns.check("optimizer.rates", pattern)
+
+    @property
+    def _rates(self) -> list[tuple[str, float]]:
+        found = []
+        for line in self.rates:
+            pattern, _, factor = line.rpartition("=")
+            try:
+                number = float(factor)
+            except ValueError:
+                number = math.nan
+            if not pattern or not 0 <= number < math.inf:
+                raise InputError(
+                    "optimizer.rates are PATTERN=FACTOR with a factor of at least 0, such as "
+                    f"'adapters/.*/b=16': got {line!r}"
+                )
+            found.append((pattern, number))
+        return found
 
     @property
     def first_step(self) -> int:
-        """The schedule's step at the run's first one; 0 before a checkpoint was asked for it."""
+        """Step of the schedule at the run's first step; 0 until "auto" is resolved."""
         return 0 if self.schedule_offset == AUTO else self.schedule_offset
 
     def rate(self) -> LearningRate:
@@ -77,37 +108,39 @@ class Optimizer(ABC):
     ) -> optax.GradientTransformation:
         """Return the transformation for parameters with these logical axes.
 
-        Its update(grads, state, params) needs the parameters, and gives what
-        optax.apply_updates adds to them.
+        Its update(grads, state, params) needs the parameters, and returns the changes for
+        optax.apply_updates.
 
         Args:
           axes: the parameters' logical axes.
           below: paths of the model's parameters below all layers, for `layer_decay`.
-          depth: layers of the highest stack, for it and for `unfreezing`; if None, from these
-            parameters.
+          depth: number of layers of the highest stack, for `layer_decay` and `unfreezing`; if None,
+            from these parameters.
 
         Raises:
-          InputError: there is a layer_decay, and `below` is empty; or layers are to unfreeze, and
-            the model has none.
+          InputError: if `below` is empty with a `layer_decay`, or the model has no layers to
+            unfreeze.
         """
         starts = self.starts(axes, depth=depth)
         inner = self._build(axes, starts=starts)
         if self.layer_decay != 1.0:
             if not below:
                 raise InputError(
-                    "optimizer.layer_decay needs to know what is below the layers: the class of "
-                    "the model's config must say it (ModelConfig.below)"
+                    "optimizer.layer_decay needs the paths below the layers: the class of the "
+                    "model's config must define them (ModelConfig.below)"
                 )
             inner = decayed_by_layer(inner, self.layer_decay, axes, below, depth=depth)
+        if self.rates:
+            inner = scaled_by_path(inner, self._rates, axes)
         if self.clip_norm is not None:
             inner = _clipped(inner, _clipping(self.clip_norm, self.clip_groups, axes))
         return inner if starts is None else unfreezing(inner, starts, axes)
 
     def starts(self, axes: Axes, *, depth: int | None) -> Starts | None:
-        """When each parameter begins to train; None where all do from the first step.
+        """Return a function of the parameters' first steps; None if all start at step 0.
 
         Raises:
-          InputError: layers are to unfreeze, and the model has none.
+          InputError: if the model has no layers to unfreeze.
         """
         if not self.unfreezing.total_steps:
             return None
@@ -116,7 +149,7 @@ class Optimizer(ABC):
         return self.unfreezing.starts(axes, depth=depth)
 
     def live(self, axes: Axes, *, depth: int | None) -> Callable[[Params, Any], Params] | None:
-        """(gradient, state) -> the gradient of what trains, 0 elsewhere; None where all does."""
+        """Return (gradient, state) -> gradient with 0 for frozen layers; None if all train."""
         starts = self.starts(axes, depth=depth)
         if starts is None:
             return None
@@ -133,7 +166,7 @@ class Optimizer(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Adafactor(Optimizer, adafactor.Hyperparameters):
-    """T5's optimizer; `optim.adafactor.Hyperparameters` says what the other fields mean."""
+    """T5's optimizer; `optim.adafactor.Hyperparameters` describes the other fields."""
 
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
         return adafactor.adafactor(self.rate(), axes, settings=self, starts=starts)
@@ -147,16 +180,17 @@ class Adafactor(Optimizer, adafactor.Hyperparameters):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101).
 
-    The decay is scaled by the learning rate, and spares what has one dimension or none per layer
-    (norm scales, biases) and relative-position biases. Moments are f32.
+    The decay is scaled by the learning rate. It skips parameters with fewer than two dimensions per
+    layer (norm scales, biases) and relative-position biases. Moments are f32.
 
     Attributes:
       b1: decay of the mean of gradients.
       b2: decay of the mean of squared gradients.
       eps: added to the root of the second moment.
-      weight_decay: part of a parameter that is taken off at each step, times the learning rate.
-      bias_correction: True if the moments are divided by 1 - b^t. BERT and ELECTRA leave it out
-        (google-research/electra model/optimization.py), and their rate is
+      weight_decay: fraction of a parameter that is subtracted at each step, times the learning
+        rate.
+      bias_correction: True to divide the moments by 1 - b^t. BERT and ELECTRA do not do this
+        (google-research/electra model/optimization.py); their rate is
         Warmup(steps=10_000, then=Linear(peak=5e-4, total_steps=1_000_000)).
     """
 
@@ -201,7 +235,7 @@ class AdamW(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _corrected(self, count: Array, start: Any, mu: Array, nu: Array) -> Array:
-        """Return the bias-corrected direction; moments begin at one step, or at one a layer."""
+        """Return the bias-corrected direction; moments start at one step, or at one per layer."""
         age = jnp.maximum(count - start, 1).astype(jnp.float32)
         age = age.reshape(*age.shape, *[1] * (mu.ndim - age.ndim))
         return (mu / (1 - self.b1**age)) / (jnp.sqrt(nu / (1 - self.b2**age)) + self.eps)
@@ -222,7 +256,7 @@ def _clipped(
 
 
 def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any], Any]:
-    """Scale gradients down to a norm, those of each group by themselves."""
+    """Return a function that scales gradients down to a norm, separately for each group."""
     clip = optax.clip_by_global_norm(norm)
     rest, paths = list(trees.flatten(axes)), []
     for pattern in groups:
@@ -245,7 +279,7 @@ def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any],
 
 
 def decays(names: Sequence[str | None]) -> bool:
-    """Return whether AdamW's weight decay applies to a parameter with these logical axes."""
+    """Return True if AdamW's weight decay applies to a parameter with these logical axes."""
     rank = len(names) - adafactor.is_stacked(names)
     return rank >= 2 and "relpos_buckets" not in names
 

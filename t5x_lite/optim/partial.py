@@ -1,23 +1,23 @@
 """Training in part: rates by layer, gradual unfreezing, several updates in one step.
 
-Learning rates that fall from layer to layer, from the top down, for fine-tuning.
+Rates by layer: learning rates that decrease from the top layer down, for fine-tuning.
 
-The last of N layers has `decay` times the rate, the first one decay ** N times, and what is below
-the layers (tables, their norm and projection) decay ** (N + 1) times; what is above them, such as
-a head, adapters and a final norm, has the whole rate. With N = 2 and decay 0.5:
+The last of N layers has `decay` times the rate, the first one decay ** N times, and parameters
+below the layers (tables, their norm and projection) decay ** (N + 1) times. Parameters above the
+layers, such as a head, adapters and a final norm, have the full rate. With N = 2 and decay 0.5:
 
     heads/classifier  1      layer 1  0.5      layer 0  0.25      model/embedding  0.125
 
-Of several stacks, each counts its own layers, and the tables are below the highest. The weight
-decay of AdamW, which is part of an update, falls with it. Sources: Howard and Ruder 2018,
-arXiv:1801.06146, section 3.2; google-research/electra model/optimization.py, where all of the
-encoder has one factor more (its 0.8 for the top layer is 0.64).
+With several stacks, each counts its own layers, and the tables are below the highest. AdamW's
+weight decay is part of an update, and is scaled with it. Sources: Howard and Ruder 2018,
+arXiv:1801.06146, section 3.2; google-research/electra model/optimization.py, where the whole
+encoder has one more factor (with 0.8, its top layer has 0.64).
 
-Gradual unfreezing: layers begin to train one after the other, from the top down.
+Gradual unfreezing: layers start to train one after the other, from the top down.
 
 Raffel et al. 2020, arXiv:1910.10683, section 3.5.1, after Howard and Ruder 2018, arXiv:1801.06146.
-Of a model of N layers and S steps, episode n = 1..N covers the steps from floor((n-1) S/N) up to
-floor(n S/N), and in it layers N-n+1..N train, of the encoder and the decoder alike. With N = 3 and
+For a model of N layers and S steps, episode n = 1..N covers the steps from floor((n-1) S/N) up to
+floor(n S/N). In it, layers N-n+1..N train, both in the encoder and in the decoder. With N = 3 and
 S = 10:
 
     steps   0 1 2 | 3 4 5 | 6 7 8 9
@@ -25,19 +25,19 @@ S = 10:
     layer 2           x        x
     layer 1                    x        and the tables of relative positions that all layers share
 
-A layer that is still frozen does not move, has no decay and keeps its optimizer's state; its
-statistics and Adam's correction of the bias begin when it does. Its gradient counts in no norm. The
-token embeddings, an output layer, the final norms and heads train throughout, about which the
-paper says nothing but for the embeddings. A stack of fewer layers unfreezes at the nearest equal
-fraction: of 2 next to 4 the lower one with the second layer of the 4 (episode 3). Modules in the
-slots of a layer train with their layer.
+A frozen layer does not change, has no weight decay and keeps its optimizer state. Its statistics
+and Adam's bias correction start when it does. Its gradient counts in no norm. The token embeddings,
+an output layer, the final norms and heads always train; the paper specifies this only for the
+embeddings. A stack with fewer layers unfreezes at the nearest equal fraction: with 2 layers next to
+4, the lower one starts with the second layer of the 4 (episode 3). Adapters in the slots of a layer
+train with their layer.
 
-The updates of a train step: most steps are one, of all parameters.
+Updates of a train step: most steps have one, of all parameters.
 
-An objective of several phases (`objectives.base.Phase`) is as many updates, one after the other on
-one batch: each has a loss, the paths that it trains and its own optimizer, and begins from
-the parameters that the one before has left. So is trained DeBERTaV3: first the generator, then the
-discriminator, which reads the tables that the generator has just changed.
+An objective of several phases (`objectives.base.Phase`) has several updates, one after the other on
+one batch. Each has a loss, the paths that it trains and its own optimizer, and starts from the
+parameters that the previous one has changed. For example, DeBERTaV3 trains first the generator,
+then the discriminator, which reads the tables that the generator has just changed.
 
     one update:       state.optimizer = {"count": ..., "mu": ...}
     several updates:  state.optimizer = {"generator": {"count": ...}, "discriminator": {...}}
@@ -54,14 +54,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from t5x_lite.core import trees
+from t5x_lite.core import patterns, trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Count, Whole, check_bounds
 from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
 from t5x_lite.optim import adafactor
 
 _START = re.compile(r"model/|towers/[^/]+/")
-"""Beginning of the paths that have layers: of the model, or of a second encoder."""
+"""Prefix of the paths with layers: of the model, or of a second encoder."""
 
 
 def decayed_by_layer(
@@ -72,14 +72,14 @@ def decayed_by_layer(
     *,
     depth: int | None = None,
 ) -> optax.GradientTransformation:
-    """Return the transformation with its updates scaled by the layers that they are of.
+    """Return the transformation with its updates scaled by layer.
 
     Args:
-      inner: gives the updates; its state stays as it is.
-      decay: the factor of a layer, in (0, 1].
-      axes: the parameters' logical axes, by their paths from "model/" on.
-      below: paths, within model/, of what is below all layers (`ModelConfig.below`).
-      depth: layers of the highest stack, trained or not; if None, from these parameters.
+      inner: transformation of the gradients; its state does not change.
+      decay: factor of a layer, in (0, 1].
+      axes: logical axes of the parameters, by their paths from "model/" on.
+      below: paths within model/ of the parameters below all layers (`ModelConfig.below`).
+      depth: number of layers of the highest stack, trained or not; if None, from these parameters.
     """
     names = trees.flatten(axes)
 
@@ -118,19 +118,51 @@ def _factor(
     return decay ** (depth + 1) if is_below else 1.0
 
 
+def scaled_by_path(
+    inner: optax.GradientTransformation, rates: Sequence[tuple[str, float]], axes: Axes
+) -> optax.GradientTransformation:
+    """Return the transformation with the updates of some parameters scaled.
+
+    Args:
+      inner: transformation of the gradients; its state does not change.
+      rates: regular expressions of complete paths with their factors; the first match counts.
+      axes: logical axes of the parameters, by path.
+
+    Raises:
+      InputError: if an expression matches no remaining path.
+    """
+    factors: dict[str, float] = {}
+    for pattern, factor in rates:
+        new = [
+            p for p in trees.flatten(axes) if p not in factors and patterns.fullmatch(pattern, p)
+        ]
+        if not new:
+            raise InputError(f"optimizer.rates: {pattern!r} matches no path that is left")
+        factors |= dict.fromkeys(new, factor)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        steps, state = inner.update(updates, state, params)
+        scaled = jax.tree_util.tree_map_with_path(
+            lambda keys, leaf: leaf * factors.get(_path(keys), 1.0), steps
+        )
+        return scaled, state
+
+    return optax.GradientTransformation(inner.init, update)
+
+
 Starts = Callable[[Params], Any]
-"""parameters -> for each the step at which it begins: int32, [N] where it is of N layers."""
+"""parameters -> first step of each: int32, [N] for a parameter of N layers."""
 
 _LAYERED = ("model/", "adapters/", "towers/")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gradual:
-    """When layers begin to train.
+    """Gradual unfreezing of the layers.
 
     Attributes:
       total_steps: steps of the run, over which all layers unfreeze; 0 freezes none.
-      episodes: groups in which they do; None is one for each layer of the highest stack.
+      episodes: number of groups of layers; None is one for each layer of the highest stack.
     """
 
     total_steps: Whole = 0
@@ -145,11 +177,11 @@ class Gradual:
             )
 
     def first_steps(self, layers: int, *, depth: int) -> tuple[int, ...]:
-        """Return the step at which each layer of a stack begins, the lowest first.
+        """Return the first step of each layer of a stack, lowest layer first.
 
         Args:
-          layers: layers of the stack.
-          depth: layers of the highest stack.
+          layers: number of layers of the stack.
+          depth: number of layers of the highest stack.
         """
         episodes = self.episodes or depth
         found = []
@@ -160,7 +192,7 @@ class Gradual:
         return tuple(found)
 
     def starts(self, axes: Axes, *, depth: int) -> Starts:
-        """For parameters with these logical axes, by their paths from "model/" on."""
+        """Return the function of first steps, for parameters with these logical axes by path."""
         names = trees.flatten(axes)
 
         def start(path: str, leaf: Any, layers: dict[str, int]) -> np.ndarray:
@@ -196,11 +228,11 @@ def _stack(path: str) -> str:
 
 
 def live(tree: Any, count: Array, starts: Starts) -> Any:
-    """Return a tree of the parameters' structure, such as a gradient, with 0 for what is frozen.
+    """Return a tree of the parameters' structure, such as a gradient, with 0 for frozen ones.
 
     Args:
       tree: the arrays.
-      count: steps that are done.
+      count: number of steps taken.
       starts: function that returns the first step of each parameter.
     """
     return jax.tree.map(
@@ -211,13 +243,13 @@ def live(tree: Any, count: Array, starts: Starts) -> Any:
 def unfreezing(
     inner: optax.GradientTransformation, starts: Starts, axes: Axes
 ) -> optax.GradientTransformation:
-    """Freeze parameters until they begin: zero updates, unchanged optimizer state.
+    """Freeze parameters until their first step: zero updates, unchanged optimizer state.
 
     Args:
-      inner: whose state is a nested dict, {"count": steps, KIND: {path: arrays}}; it is given the
-        gradients of what has begun, and 0 for the rest.
+      inner: transformation with a nested dict as state, {"count": steps, KIND: {path: arrays}}; the
+        gradients of frozen parameters are 0 for it.
       starts: function that returns the first step of each parameter.
-      axes: their logical axes.
+      axes: logical axes of the parameters.
     """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -243,7 +275,7 @@ def unfreezing(
 
 
 def _chosen(flag: Array, yes: Any, no: Any) -> Array:
-    """Return the one where the flag is up, one flag for all or one a layer, else the other."""
+    """Select by a flag, one for all or one for each layer."""
     return jnp.where(flag.reshape(*flag.shape, *[1] * (yes.ndim - flag.ndim)), yes, no)
 
 
@@ -253,19 +285,19 @@ LossFunction = Callable[[Params, Batch, Key | None], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """One update.
+    """One update of a train step.
 
     Attributes:
-      loss_function: gives the sums of a batch; their quotient over the global batch is minimised.
-      optimizer: gives the change of the trained parameters.
+      loss_function: returns the sums of a batch; their quotient over the global batch is minimized.
+      optimizer: computes the change of the trained parameters.
       schedule: step -> learning rate, for the metrics.
-      name: name of its part of the optimizer's state; "" where it is the only one.
+      name: name of its part of the optimizer's state; "" for a single update.
       trains: predicate of trained paths; None trains all.
       joint: second stage of the loss, (rows, batch, step=) -> Loss, or None.
-      live: (gradient, optimizer's state) -> the gradient with 0 for layers that are still frozen
-        (`optim.partial`); None where there are none.
-      scheduled: steps taken -> parameters by path that follow from them alone; they do not train.
-        None where there are none.
+      live: (gradient, optimizer's state) -> the gradient with 0 for layers that are still frozen;
+        None without such layers.
+      scheduled: steps taken -> parameters by path that depend only on them; they do not train.
+        None without such parameters.
     """
 
     loss_function: LossFunction
@@ -281,12 +313,12 @@ class Update:
         """Return a whole batch's loss with the terms of its rows, if it has rows.
 
         Raises:
-          ValueError: there is no second stage.
+          ValueError: if there is no second stage.
         """
         if not loss.rows:
             return loss
         if self.joint is None:
-            raise ValueError(f"the loss has rows, {sorted(loss.rows)}, and nothing joins them")
+            raise ValueError(f"the loss has rows, {sorted(loss.rows)}, but no second stage")
         return loss.joined(self.joint(loss.rows, batch, step=step))
 
     def part(self, tree: Any) -> Any:
@@ -297,7 +329,7 @@ class Update:
         return trees.partition(tree, lambda path, _: trains(path))[0]
 
     def loss_of(self, params: Params) -> LossFunction:
-        """Return the loss as a function of the trained part, whose other parameters are given."""
+        """Return the loss as a function of the trained part; `params` has the other parameters."""
         if self.trains is None:
             return self.loss_function
 
@@ -307,7 +339,7 @@ class Update:
         return loss
 
     def at_step(self, params: Params, step: Any) -> Params:
-        """Return parameters with those that follow from the number of steps taken."""
+        """Return the parameters with scheduled ones set for the number of steps taken."""
         new = {} if self.scheduled is None else self.scheduled(step)
         return trees.overlaid(params, trees.unflatten(new)) if new else params
 
@@ -320,7 +352,7 @@ class Update:
 
 
 def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
-    """Raise ValueError for several updates that do not train every path exactly once."""
+    """Raise ValueError unless several updates train every path exactly once."""
     names = [update.name for update in updates]
     if len(updates) > 1 and (len(set(names)) < len(names) or "" in names):
         raise ValueError(f"several updates need names that are different: got {names}")
@@ -348,12 +380,12 @@ def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
 
 
 def state_of(update: Update, states: Any) -> Any:
-    """Return the state of one update's optimizer, of the train state's."""
+    """Return the state of one update's optimizer from the train state's."""
     return states[update.name] if update.name else states
 
 
 def joint_state(updates: Sequence[Update], states: Sequence[Any]) -> Any:
-    """Return the train state's optimizer state, of each update's."""
+    """Return the train state's optimizer state from each update's."""
     if not updates[0].name:
         return states[0]
     return {update.name: state for update, state in zip(updates, states, strict=True)}

@@ -1,6 +1,6 @@
 """Learning-rate schedules: frozen configs whose `build()` gives step -> learning rate (f32).
 
-They compose: a warm-up goes in front of any schedule and a linear tail behind any. T5's own
+They compose: a warm-up can precede any schedule, and a linear tail can end it. T5's schedule
 (Raffel et al. 2020, section 3.1.2, arXiv:1910.10683) is `InverseSquareRoot()`: 1 / sqrt(max(step,
 10^4)), so 0.01 for the first 10^4 steps, without a ramp, and 0.001 at step 10^6:
 
@@ -8,7 +8,7 @@ They compose: a warm-up goes in front of any schedule and a linear tail behind a
     schedule(0), schedule(10_000), schedule(1_000_000)      # 0.01, 0.01, 0.001
 
 and `LinearDecayTail(body=InverseSquareRoot(), total_steps=1_000_000)` ends it at 0 over the last
-tenth. Steps count from 0; past its total a schedule stays at its last value.
+tenth. Steps count from 0; after its total steps a schedule keeps its last value.
 """
 
 from abc import ABC, abstractmethod
@@ -106,12 +106,12 @@ class Triangular(Schedule):
     """The slanted triangle of Howard and Ruder 2018, arXiv:1801.06146: up fast, down slowly.
 
     With cut = floor(total_steps * cut_fraction) and p rising from 0 to 1 up to step cut, and
-    falling to 0 at total_steps, the rate is peak * (1 + p * (ratio - 1)) / ratio.
+    decreasing to 0 at total_steps, the rate is peak * (1 + p * (ratio - 1)) / ratio.
 
     Attributes:
       peak: the largest learning rate.
       total_steps: length of the whole triangle.
-      cut_fraction: part of the steps that rise.
+      cut_fraction: fraction of the steps in which the rate rises.
       ratio: peak rate divided by the smallest rate.
     """
 
@@ -182,7 +182,7 @@ class Warmup(Schedule):
 
     Attributes:
       steps: length of the ramp; at least 1.
-      then: the schedule that is ramped up; it sees the same step.
+      then: the schedule that is ramped up; it gets the same step.
     """
 
     steps: Count
@@ -201,7 +201,7 @@ class LinearDecayTail(Schedule):
     Attributes:
       body: the schedule that is brought to 0.
       total_steps: step at which the rate is 0.
-      fraction: part of the steps over which it falls; T5's released models used 0.1.
+      fraction: fraction of the steps over which it decreases; T5's released models used 0.1.
     """
 
     body: Schedule
@@ -227,7 +227,7 @@ def _after_warmup(decay: Callable[[Any], Any], peak: float, steps: int) -> Calla
 
 
 def _as_float32(schedule: Callable[[Any], Any]) -> LearningRate:
-    """Make a schedule answer with an f32 array, also to a Python int."""
+    """Make a schedule return an f32 array, also for a Python int."""
     return lambda step: jnp.asarray(schedule(jnp.asarray(step)), jnp.float32)
 
 

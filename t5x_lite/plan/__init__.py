@@ -1,7 +1,7 @@
-"""Ahead-of-time plans: what a train step needs and does on devices that are not attached.
+"""Ahead-of-time plans of a train step for devices that are not attached.
 
 topologies.py  slices of chips by name
-hlo.py       what the text of a compiled program says: collectives and estimated cycles
+hlo.py       facts in the text of a compiled program: collectives and estimated cycles
 links.py     how long collectives take at least
 shards.py    parameters that a mesh cuts too narrow
 attached.py  a slice that is there, next to the one that is meant

@@ -11,24 +11,24 @@
 
     read(text).traffic          [Collective("all-reduce", count=12, bytes=32, devices=8, ...)]
     read(text).collectives      {"all-reduce": Traffic(count=12, bytes=384)}
-    read(text).operations       what the estimated cycles are of, the costliest first
+    read(text).operations       operations with estimated cycles, the costliest first
 
 A loop's body counts as often as it runs: the compiler's own cost analysis counts it once. How often
 is known, or is the constant that the loop's condition compares its counter with.
 
-Of a kernel (Pallas) the compiler estimates nothing: it has the FLOPs and bytes that its code says.
+The compiler has no estimate for a Pallas kernel; its FLOPs and bytes are declared in its code.
 
-How long the collectives of a step take at least on the links between the chips of a slice.
+Lower bound of the time of a step's collectives on the links between the chips of a slice:
 
 A collective over n devices runs round a ring: of B bytes that are gathered or scattered a device
 sends B * (n - 1) / n, of B that are reduced for all twice as many.
 
     all-reduce of 64 MB over 4 devices at 200 GB/s: 2 * 64 MB * 3 / 4 / 200 GB/s = 0.48 ms
 
-That is a bound from below. All links of a chip are taken to be busy at once and in both directions,
-which a group of devices along one side of the slice cannot do, nor any group of a slice that is no
-closed torus; the time of a first byte is omitted, and slices are taken to be joined by such links
-too.
+This is a lower bound. It assumes that all links of a chip are busy at once and in both directions.
+Groups of devices along one side of the slice cannot reach this, and neither can groups in a slice
+without a closed torus. The latency of the first byte is omitted, and slices are assumed to be
+joined by the same links.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ COLLECTIVES = (
 _CALLERS = ("fusion", "call", "async-start", "conditional")
 
 _BITS = {"pred": 8, "bf16": 16, "token": 0}
-"""Of the types whose name does not end with their width."""
+"""Bits of the types without their width at the end of the name."""
 
 _ENTRY = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
@@ -79,7 +79,7 @@ _SOURCE = re.compile(r'\bop_name="([^"]*)"')
 _CONSTANT = re.compile(r"= s(?:32|64)\[\]\S* constant\((\d+)\)")
 
 _UNKNOWN_CYCLES = 1 << 62
-"""Estimates near 2^63 mean that there is none."""
+"""Estimates near 2^63 are missing estimates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Kernel:
 
     Attributes:
       count: number of runs.
-      flops: FLOPs of one run, as its code says; 0 where it says nothing.
+      flops: FLOPs of one run, as declared in its code; 0 if missing.
       bytes: from and to HBM in one run; likewise.
     """
 
@@ -141,8 +141,8 @@ class Operation:
     """Cost on one device of all instructions that come from one source operation.
 
     Attributes:
-      source: JAX's name of it, "jit(step)/jvp()/while/body/dot_general"; of a fusion that of its
-        last operation, and the opcode where the compiler made it.
+      source: JAX's name of the operation, "jit(step)/jvp()/while/body/dot_general". For a fusion,
+        the name of its last operation. For an operation that the compiler added, its opcode.
       count: number of runs.
       cycles: cycles of all its runs.
     """
@@ -157,7 +157,7 @@ class Reading:
     """Facts that are read from a program.
 
     Attributes:
-      collectives: kind -> what it moves; only kinds that there are.
+      collectives: traffic of each kind that occurs.
       cycles: sum of the estimates; None without estimates, as on CPU.
       unknown_loops: loops without a known number of runs; they count once.
       kernels: kernels; their cycles are not estimated.
@@ -187,7 +187,7 @@ def read(text: str) -> Reading:
 
 
 def array_bytes(shape: str) -> int:
-    """Return bytes of a shape's text, such as "(f32[8,128]{1,0:T(8,128)}, bf16[4])"."""
+    """Return the bytes of a shape's text, such as "(f32[8,128]{1,0:T(8,128)}, bf16[4])"."""
     total = 0
     for dtype, dims in _ARRAY.findall(shape):
         width = re.search(r"\d+", dtype)
@@ -198,7 +198,7 @@ def array_bytes(shape: str) -> int:
 
 
 class _Program:
-    """The computations of a program by name, and what runs how often."""
+    """Computations of a program by name, and the number of runs of each."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[str, list[_Instruction]] = {}
@@ -248,7 +248,7 @@ class _Program:
             if kind is None:
                 continue
             channel = _first(_CHANNEL, instruction.rest)
-            if channel in channels:  # it stands in each of the fusions that it runs beside
+            if channel in channels:  # it occurs in each of the fusions that it overlaps with
                 place = channels[channel]
                 collectives[place] = dataclasses.replace(collectives[place], asynchronous=True)
                 continue
@@ -328,7 +328,7 @@ class _Program:
         return result if kind in ("all-gather", "collective-broadcast") else given
 
     def _operations(self, name: str, *, runs: int) -> list[Operation]:
-        """Return the estimated operations of a computation, including those that it calls."""
+        """Return the estimated operations of a computation and its callees."""
         found: list[Operation] = []
         for instruction in self._lines.get(name, ()):
             estimate = _CYCLES.search(instruction.rest)
@@ -444,7 +444,7 @@ class RingTime:
     asynchronous: float
 
     def added_to(self, work: float) -> float:
-        """Seconds of a step whose other work takes so many."""
+        """Return the seconds of a step with `work` seconds of other work."""
         return max(work, self.asynchronous) + self.synchronous
 
 
@@ -469,7 +469,7 @@ def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
 
 
 def ring_bytes(one: Collective) -> float:
-    """Return bytes that a device sends in all runs of a collective."""
+    """Return the bytes that a device sends in all runs of a collective."""
     share = 1.0 if one.kind == "collective-permute" else (one.devices - 1) / one.devices
     return one.count * one.bytes * share * _ROUNDS.get(one.kind, 1)
 

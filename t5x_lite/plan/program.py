@@ -35,9 +35,9 @@ _OVERFLOWS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes on one device, in HBM where it has some.
+    """Bytes on one device, in HBM if the device has it.
 
-    The parts are those of the arrays; the peak is the compiler's, which pads arrays to the device's
+    The parts are sizes of arrays. The peak is the compiler's, which pads arrays to the device's
     tiles and drops features that the step does not read.
 
     Attributes:
@@ -146,7 +146,7 @@ def read_overflow(message: str) -> tuple[int | None, int | None] | None:
 
 
 def bytes_on_device(tree: Any) -> int:
-    """Return bytes that one device holds of a tree of jax.ShapeDtypeStructs with shardings."""
+    """Return the bytes per device of a tree of jax.ShapeDtypeStructs with shardings."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
@@ -156,7 +156,7 @@ def bytes_on_device(tree: Any) -> int:
 def _read(compiled: Any) -> Reading | None:
     try:
         return hlo.read(compiled.as_text())
-    except jax.errors.JaxRuntimeError:  # of some programs with asynchronous collectives
+    except jax.errors.JaxRuntimeError:  # raised for some programs with asynchronous collectives
         return None
 
 
@@ -170,7 +170,7 @@ def widest(size: int, parts: int) -> int:
 
 
 def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]:
-    """Return one line for each logical axis whose shards are narrower than a tile."""
+    """Return one line for each logical axis with shards narrower than a tile."""
     narrow: dict[tuple[str, int], str] = {}
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:

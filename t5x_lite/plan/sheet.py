@@ -44,7 +44,7 @@ class Sheet:
       num_devices: number of devices.
       mesh: axis -> size.
       rows: rows of the global batch.
-      steps: steps of the run; 0 is not known.
+      steps: steps of the run; 0 if unknown.
       epochs: passes over the data in these steps; None if the config counts steps.
       lengths: feature -> tokens of a row.
       microbatches: parts of a batch.
@@ -97,14 +97,14 @@ class Sheet:
 
     @property
     def over(self) -> int | None:
-        """By how many bytes the step does not fit on a device; None where that is not known."""
+        """Bytes by which the step exceeds a device's memory; None if unknown."""
         if self.needed is None or self.chip.hbm is None:
             return None
         return max(0, self.needed - self.chip.hbm)
 
     @property
     def estimate(self) -> Estimate | None:
-        """The compiler's estimate; None where there is none."""
+        """The compiler's estimate; None if it is missing."""
         cycles = self.reading.cycles if self.reading else None
         if cycles is None or self.chip.clock is None:
             return None
@@ -115,14 +115,14 @@ class Sheet:
 
     @property
     def rings(self) -> RingTime | None:
-        """The least time of the collectives; None where none are, or the links are not known."""
+        """Minimum time of the collectives; None without collectives or with unknown links."""
         traffic = self.reading.traffic if self.reading else ()
         rate = self.chip.links
         return None if rate is None or not traffic else hlo.ring_time(traffic, rate)
 
     @property
     def with_links(self) -> float | None:
-        """Seconds of a step that waits for its collectives too; None where they are not known."""
+        """Seconds of a step, including the wait for its collectives; None if unknown."""
         estimate, rings = self.estimate, self.rings
         return rings.added_to(estimate.seconds) if estimate and rings else None
 
@@ -201,7 +201,7 @@ class Sheet:
         return "\n".join(line for part in parts for line in part)
 
     def verdict(self) -> str:
-        """Return one line: whether it fits, and what to try where it does not."""
+        """Return a line on whether the plan fits, with suggestions if it does not."""
         chip, kind = self.chip.hbm, self.devices[0]
         if self.fits is None:
             return f"the memory of a {kind} device is not known: nothing to compare with"
@@ -318,11 +318,11 @@ class Sheet:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sheets:
-    """The plans of all static shapes of a run's batches, each of which is its own program.
+    """The plans of all static shapes of a run's batches, with one program for each shape.
 
     Attributes:
       sheets: one for each shape.
-      lengths: tokens of a row of each; () where there is one shape.
+      lengths: row length of each, in tokens; () for a single shape.
     """
 
     sheets: tuple[Sheet, ...]

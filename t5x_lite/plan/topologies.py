@@ -1,12 +1,12 @@
 """Slices of chips, by name or attached.
 
-What libtpu compiles for is named GENERATION:SHAPE, the shape in chips; N@ before it is N slices
-that are joined by the data centre's network.
+libtpu compiles for a slice named GENERATION:SHAPE, with the shape in chips. The prefix N@ means N
+slices that are joined by the data center's network.
 
-A slice that is attached, next to the one that a plan is for.
+An attached slice is compared with the slice of a plan.
 
-The devices that are there, of all hosts, must be of the kind, the number and the shape that are
-meant, and what memory they say they have goes before what their kind has.
+The attached devices of all hosts must have the kind, number and shape of the plan. The memory that
+they report overrides the memory of their kind.
 """
 
 import collections
@@ -43,7 +43,7 @@ _QUIET = {
 
 
 def topology_devices(name: str) -> list[Any]:
-    """Devices of a slice that is not attached: programs can be compiled for them, not run."""
+    """Return devices of a slice that is not attached, for compilation without execution."""
     parsed = _NAME.fullmatch(name)
     if parsed is None or parsed.group(2) not in TOPOLOGIES:
         raise _unknown(name)
@@ -73,9 +73,9 @@ def _unknown(name: str) -> InputError:
 
 
 def cpu_devices(count: int) -> list[Any]:
-    """So many devices of this machine's CPU.
+    """Return `count` devices of this machine's CPU.
 
-    JAX is told their number where it has not started yet.
+    If JAX has not started yet, it is configured for that number.
     """
     with contextlib.suppress(RuntimeError):  # it has started
         jax.config.update("jax_num_cpu_devices", count)
@@ -95,7 +95,7 @@ class Slice:
     Attributes:
       kind: JAX's name of a device.
       num_devices: number of devices of all hosts.
-      shape: chips along each side of a slice; () where the devices have no coordinates.
+      shape: chips along each side of a slice; () for devices without coordinates.
       slices: number of slices.
     """
 
@@ -124,7 +124,7 @@ def described(devices: Sequence[Any]) -> Slice:
 
 
 def _without_ones(sizes: Any) -> tuple[int, ...]:
-    """Return the sizes without ones at the end, as those of a flat slice have one."""
+    """Return the sizes without trailing ones; the sizes of a flat slice end with one."""
     shape = list(sizes)
     while len(shape) > 1 and shape[-1] == 1:
         shape.pop()
@@ -132,7 +132,7 @@ def _without_ones(sizes: Any) -> tuple[int, ...]:
 
 
 def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
-    """One line where another slice is attached than a plan is for; None where it is the same.
+    """Return a line if the attached slice differs from the slice of a plan, or None if it matches.
 
     Sides may come in another order.
     """
@@ -146,7 +146,7 @@ def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
 
 
 def memory(devices: Sequence[Any]) -> int | None:
-    """Bytes that a program can have on each of this process's devices; None if they do not say."""
+    """Return the available bytes on each of this process's devices, or None if unknown."""
     limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
     known = [limit for limit in limits if limit is not None]
     return min(known, default=None)

@@ -22,6 +22,7 @@ What a run wrote, as its report reads it: metrics, config, samples, how it was s
     config.json     the resolved experiment; optional
     run.json        its commands and versions (`core.run_history`); optional
     samples.jsonl   {"step", "inputs", "targets", "prediction"} a line; optional
+    classes.jsonl   {"step", "task", "classes", "averages", "confusion"} a line; optional
 
 A run that was killed leaves its traces here: the last line of a file may be incomplete, and is
 then omitted; a step may be logged twice, and then the later line wins.
@@ -44,6 +45,7 @@ from t5x_lite.core.files import write_atomically
 from t5x_lite.core.run_history import Start, read_starts
 from t5x_lite.core.tracking import flat
 from t5x_lite.metrics.benchmarks import Mode, best_step, matching, mode_of
+from t5x_lite.metrics.classification import OTHER
 from t5x_lite.report import chart as report_chart
 from t5x_lite.report import page as report_page
 from t5x_lite.train import track
@@ -79,6 +81,8 @@ def _words(value: Any) -> str:
 
 
 SCORE = "score"
+ClassRows = list[tuple[str, ...]]
+"""Headings and rows of a table of classes."""
 _LARGEST = 1e300  # what is beyond has diverged, and an axis that spans it would overflow
 
 
@@ -95,6 +99,7 @@ class Run:
       starts: starts of the run, the newest last.
       samples_step: the newest step that has samples.
       samples: samples of that step: {"inputs", "targets", "prediction"} each.
+      classes: step and tables of each task with classes, of its newest evaluation.
     """
 
     directory: Path
@@ -105,6 +110,7 @@ class Run:
     starts: list[Start] = field(default_factory=list)
     samples_step: int = 0
     samples: list[dict[str, str]] = field(default_factory=list)
+    classes: dict[str, tuple[int, list[ClassRows]]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -193,6 +199,7 @@ def read_run(workdir: str | os.PathLike[str]) -> Run:
     _read_metrics(run, metrics)
     run.starts = read_starts(directory)
     run.samples_step, run.samples = _read_samples(directory / "samples.jsonl")
+    run.classes = _read_classes(directory / "classes.jsonl")
     return run
 
 
@@ -290,6 +297,36 @@ def _read_samples(path: Path) -> tuple[int, list[dict[str, str]]]:
     return newest, list(samples.values())
 
 
+def _read_classes(path: Path) -> dict[str, tuple[int, list[ClassRows]]]:
+    found = {}
+    for where, record in _read_objects(path) if path.exists() else ():
+        if record is None:
+            break
+        try:
+            found[str(record["task"])] = (_step(record, where), _class_rows(record))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{where}: not scores of classes: repair or remove the line"
+            ) from error
+    return found
+
+
+def _class_rows(record: Mapping[str, Any]) -> list[ClassRows]:
+    """Return the scores of a task's classes and its confusions, as rows of text with headings."""
+    rows = {**record["classes"], **record["averages"]}
+    scores = [
+        (name, *(f"{row[one]:.4f}" for one in ("precision", "recall", "f1")), f"{row['support']:,}")
+        for name, row in rows.items()
+    ]
+    tables: list[ClassRows] = [[("class", "precision", "recall", "F1", "support"), *scores]]
+    if record["confusion"] is not None:
+        labels = [*record["classes"]]
+        counts = zip(labels, record["confusion"], strict=True)
+        confusions = [(name, *(f"{count:,}" for count in row)) for name, row in counts]
+        tables.append([("target, predicted:", *labels, OTHER), *confusions])
+    return tables
+
+
 TITLES = {
     "loss": "Loss",
     "learning_rate": "Learning rate",
@@ -321,6 +358,7 @@ def write_report(
         _warnings(run),
         _charts(run),
         _evaluation(run),
+        _classes(run),
         _samples(run),
         _options(run),
     ]
@@ -517,6 +555,15 @@ def _evaluation(run: Run) -> str:
         return ""
     headings = ("metric", "last", "at step", "best", "at step")
     return "<h2>Evaluation</h2>" + report_page.table(headings, rows)
+
+
+def _classes(run: Run) -> str:
+    cards = [
+        f"<h3>{report_page.text(task)} at step {step:,}</h3>"
+        + "".join(report_page.table(rows[0], rows[1:]) for rows in tables)
+        for task, (step, tables) in run.classes.items()
+    ]
+    return "<h2>Classes</h2>" + "".join(cards) if cards else ""
 
 
 def _samples(run: Run) -> str:

@@ -11,7 +11,8 @@ N is the number of documents that have a term at all. The factor k1 + 1 of other
 changes no ranking, is omitted. Documents of equal scores stand in the order of their ids.
 
 Source: Robertson and Zaragoza 2009; Lucene BM25Similarity; Kamphuis et al. 2020, "Which BM25 do you
-mean?".
+mean?"; Turtle and Flood 1995, "Query evaluation: strategies and optimizations", for postings that
+cannot change the best documents and are not read.
 
 An inverted index of a corpus: for every term the documents that hold it, and how often.
 
@@ -33,9 +34,10 @@ behind its last block.
 
 import array
 import collections
+import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -109,27 +111,32 @@ class InvertedIndex(NamedTuple):
             kind="BM25 index",
             made_by="bm25 build",
         )
-        if settings["version"] != _VERSION:
-            raise InputError(f"{path}: an index of another version: build it again")
-        arrays = [
-            open_array(path / f"{name}.npy", dtypes=(dtype,), dims=1)
-            for name, dtype in _ARRAYS.items()
-        ]
-        tables = StringTable.open(path / "ids"), StringTable.open(path / "terms")
-        index = cls(settings, *tables, *arrays)
-        sizes = {
-            "documents": (len(index.ids), len(index.lengths)),
-            "terms": (len(index.terms), len(index.ends), len(index.sorted)),
-            "postings": (len(index.documents), len(index.frequencies)),
-        }
-        for name, found in sizes.items():
-            if set(found) != {settings[name]}:
-                raise InputError(f"{path}: damaged ({name} {found}): build it again")
-        check_ends(index.ends, settings["postings"], where=path / "ends.npy")
-        for name, limit in (("sorted", settings["terms"]), ("lengths", 1 << 31)):
-            _check_range(getattr(index, name), limit, where=path / f"{name}.npy")
+        with _naming_the_command():
+            if settings["version"] != _VERSION:
+                found = f"version {settings['version']}, not {_VERSION}"
+                raise InputError(f"{path}: an index of another version ({found})")
+            arrays = [
+                open_array(path / f"{name}.npy", dtypes=(dtype,), dims=1)
+                for name, dtype in _ARRAYS.items()
+            ]
+            tables = StringTable.open(path / "ids"), StringTable.open(path / "terms")
+            index = cls(settings, *tables, *arrays)
+            index._check(path)
         index.analyzer()
         return index
+
+    def _check(self, path: Path) -> None:
+        sizes = {
+            "documents": (len(self.ids), len(self.lengths)),
+            "terms": (len(self.terms), len(self.ends), len(self.sorted)),
+            "postings": (len(self.documents), len(self.frequencies)),
+        }
+        for name, found in sizes.items():
+            if set(found) != {self.settings[name]}:
+                raise InputError(f"{path}: damaged ({name} {found})")
+        check_ends(self.ends, self.settings["postings"], where=path / "ends.npy")
+        for name, limit in (("sorted", self.settings["terms"]), ("lengths", 1 << 31)):
+            _check_range(getattr(self, name), limit, where=path / f"{name}.npy")
 
     def analyzer(self) -> Analyzer:
         """Return the analyzer that the documents' terms are of."""
@@ -137,13 +144,21 @@ class InvertedIndex(NamedTuple):
 
     def postings(self, term: str) -> tuple[np.ndarray, np.ndarray]:
         """Return a term's documents and frequencies, which are empty for an unknown term."""
+        span = self.span(term)
+        self.check(span)
+        return self.documents[span], self.frequencies[span]
+
+    def span(self, term: str) -> slice:
+        """Return where a term's postings are in `documents` and `frequencies`."""
         number = self._number(term)
         if number is None:
-            return self.documents[:0], self.frequencies[:0]
-        start = int(self.ends[number - 1]) if number else 0
-        span = slice(start, int(self.ends[number]))
-        _check_range(self.documents[span], len(self.lengths), where="documents.npy of the index")
-        return self.documents[span], self.frequencies[span]
+            return slice(0, 0)
+        return slice(int(self.ends[number - 1]) if number else 0, int(self.ends[number]))
+
+    def check(self, span: slice) -> None:
+        """Raise InputError unless some postings are of documents of the index."""
+        where = "documents.npy of the index"
+        _check_range(self.documents[span], len(self.lengths), where=where)
 
     def _number(self, term: str) -> int | None:
         key, low, high = term.encode(), 0, len(self.terms)
@@ -160,7 +175,16 @@ class InvertedIndex(NamedTuple):
 def _check_range(numbers: np.ndarray, limit: int, *, where: str | Path) -> None:
     """Raise InputError unless all numbers are from 0 to below a limit."""
     if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
-        raise InputError(f"{where}: damaged (a number is not below {limit}); build it again")
+        raise InputError(f"{where}: damaged (a number is not below {limit})")
+
+
+@contextlib.contextmanager
+def _naming_the_command() -> Iterator[None]:
+    """Add the command that builds an index to an error about its files."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error}; build the index again with t5x-lite bm25 build") from error
 
 
 def build(
@@ -324,6 +348,15 @@ class _Builder:
 Lengths = Literal["exact", "lucene"]
 
 
+class _Term(NamedTuple):
+    """A term of a query: its weight, and the place, documents and frequencies of its postings."""
+
+    weight: np.float32
+    span: slice
+    documents: np.ndarray
+    frequencies: np.ndarray
+
+
 class BM25:
     """A first stage.
 
@@ -345,38 +378,88 @@ class BM25:
         mean = index.settings["total_length"] / max(1, self._documents)
         used = in_one_byte(exact) if lengths == "lucene" else exact
         self._norms = (k1 * (1 - b + b * (used / max(mean, 1e-9)))).astype(np.float32)
-        self._scores = np.zeros(len(exact), np.float32)
+        self._scores = np.full(len(exact), -0.0, np.float32)  # -0.0: without a term so far
 
+    @_naming_the_command()
     def search(self, query: str, *, depth: int) -> list[tuple[str, float]]:
         """Return the best documents that share a term with a query, with scores, best first."""
-        scores, touched = self._scores, []
+        terms = []
         for term, times in collections.Counter(self._analyze(query)).items():
-            documents, frequencies = self._index.postings(term)
-            if not len(documents):
-                continue
-            tf = frequencies.astype(np.float32)
-            weight = np.float32(times * self._idf(len(documents)))
-            scores[documents] += weight * (tf / (tf + self._norms[documents]))
-            touched.append(documents)
-        if not touched:
+            span = self._index.span(term)
+            documents, frequencies = self._index.documents[span], self._index.frequencies[span]
+            if len(documents):
+                weight = np.float32(times * self._idf(len(documents)))
+                terms.append(_Term(weight, span, documents, frequencies))
+        if not terms:
             return []
-        found = np.unique(np.concatenate(touched))
-        best = scores[found]
-        scores[found] = 0
-        return self._best(found, best, depth)
+        documents = self._candidates(terms, depth)
+        scores = np.zeros(len(documents), np.float32)
+        for term in terms:
+            self._add(term, documents, scores)
+        return self._best(documents, scores, depth)
+
+    def _candidates(self, terms: Sequence[_Term], depth: int) -> np.ndarray:
+        """Return some documents by number, with the best ones among them.
+
+        A term adds at most its weight to a score, and rare terms weigh more, so they come first.
+        Once the depth-th score is above the sum of the remaining weights, no new document can
+        enter the ranking. Remaining terms are then only looked up for the documents found so far.
+        """
+        terms = sorted(terms, key=lambda term: term.weight, reverse=True)
+        rest = np.cumsum([0.0, *(float(term.weight) for term in reversed(terms))])[::-1]
+        exactness = 1 - 1e-6 * len(terms)  # float32 sums in another order differ by less
+        scores, found, num = self._scores, [], 0
+        for at, term in enumerate(terms):
+            if depth <= num < len(term.documents):
+                least = _kth(scores[np.concatenate(found)], depth)
+                if least * exactness > rest[at]:
+                    terms, rest = terms[at:], rest[at:]
+                    break
+            self._index.check(term.span)
+            before = scores[term.documents]
+            found.append(term.documents[np.signbit(before)])
+            num += len(found[-1])
+            tf = term.frequencies.astype(np.float32)
+            gain = term.weight * (tf / (tf + self._norms[term.documents]))
+            scores[term.documents] = before + gain
+        else:
+            terms, rest = [], rest[-1:]
+        documents = np.concatenate(found)
+        sums = scores[documents]
+        scores[documents] = -0.0
+        for at, left in enumerate(rest):
+            if len(documents) > depth:
+                kept = sums + left >= _kth(sums, depth) * exactness
+                documents, sums = documents[kept], sums[kept]
+            if at < len(terms):
+                self._add(terms[at], documents, sums)
+        return documents
+
+    def _add(self, term: _Term, documents: np.ndarray, scores: np.ndarray) -> None:
+        """Add a term's part to the scores of some documents, in place."""
+        places = np.searchsorted(term.documents, documents)
+        places[places == len(term.documents)] = 0
+        own = term.documents[places] == documents
+        tf = term.frequencies[places[own]].astype(np.float32)
+        scores[own] += term.weight * (tf / (tf + self._norms[documents[own]]))
 
     def _idf(self, df: int) -> float:
         return float(np.log1p((self._documents - df + 0.5) / (df + 0.5)))
 
     def _best(self, documents: np.ndarray, scores: np.ndarray, depth: int) -> list:
         if len(documents) > depth:
-            least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
-            documents, scores = documents[scores >= least], scores[scores >= least]
+            kept = scores >= _kth(scores, depth)
+            documents, scores = documents[kept], scores[kept]
         pairs = [
             (self._index.ids[document], score)
             for document, score in zip(documents.tolist(), scores.tolist(), strict=True)
         ]
         return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:depth]
+
+
+def _kth(scores: np.ndarray, k: int) -> np.floating:
+    """Return the k-th of some scores, best first."""
+    return np.partition(scores, len(scores) - k)[len(scores) - k]
 
 
 def in_one_byte(lengths: np.ndarray) -> np.ndarray:

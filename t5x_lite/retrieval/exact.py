@@ -426,11 +426,7 @@ def search_shards(
       InputError: if vectors and queries have different sizes, a vector is not finite, or the state
         belongs to another search.
     """
-    if queries.shape[1] != shards.size:
-        raise InputError(
-            f"query vectors have {queries.shape[1]} dimensions, but corpus vectors have "
-            f"{shards.size}: both must come from the same encoder"
-        )
+    _check_sizes(queries, shards)
     rows = block_rows(shards.size, queries=len(queries))
     first, last = 0, len(shards)
     if part is not None:
@@ -495,6 +491,44 @@ def rankings_of(
     for query, scores, rows in zip(queries, best.scores, best.rows, strict=True):
         pairs = zip(rows.tolist(), scores.tolist(), strict=True)
         yield Ranking(query, ranked((name(row), score) for row, score in pairs if row >= 0))
+
+
+def rescored(
+    best: Best, queries: Float[np.ndarray, "Q D"], shards: VectorShards, *, depth: int
+) -> Best:
+    """Return the found documents in the order of their products with other vectors.
+
+    Args:
+      best: documents of a search in small vectors, such as signs or an index of codes.
+      queries: vectors of the queries.
+      shards: the same corpus, in vectors of full precision.
+      depth: maximum documents per query.
+
+    Raises:
+      InputError: queries and vectors have other sizes, or the corpus has too few vectors.
+    """
+    _check_sizes(queries, shards)
+    if best.rows.max(initial=0) >= len(shards):
+        raise InputError(
+            f"--rescore has {len(shards)} vectors, and the corpus more: give the vectors of the "
+            "same texts, in the same order"
+        )
+    scores = np.full((len(queries), depth), -np.inf, np.float32)
+    numbers = np.full((len(queries), depth), _NONE, np.int32)
+    for place, (query, rows) in enumerate(zip(queries, best.rows, strict=True)):
+        found = np.sort(rows[rows != _NONE])  # documents with equal scores keep their order
+        products = shards.take(found) @ query
+        order = np.argsort(-products, kind="stable")[:depth]
+        scores[place, : len(order)], numbers[place, : len(order)] = products[order], found[order]
+    return Best(scores, numbers, best.seen)
+
+
+def _check_sizes(queries: np.ndarray, shards: VectorShards) -> None:
+    if queries.shape[1] != shards.size:
+        raise InputError(
+            f"query vectors have {queries.shape[1]} dimensions, but corpus vectors have "
+            f"{shards.size}: both must come from the same encoder"
+        )
 
 
 def _save(path: str, best: Best, identity: Mapping[str, Any]) -> None:

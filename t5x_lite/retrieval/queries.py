@@ -61,6 +61,7 @@ class QueryEncoder:
       adapters: the modules in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
       normalize: scales vectors to length 1; default: the checkpoint's choice.
+      dimensions: number of leading dimensions that a vector keeps; default: all.
       prefix: beginning of every query; default: the checkpoint's prompt.
       prompt: the name of that; query, if the checkpoint has one of that name.
       batch_size: queries encoded at once.
@@ -74,6 +75,7 @@ class QueryEncoder:
     adapters: Modules = ALL_MODULES
     pooling: OptionalPooling = None
     normalize: bool | None = None
+    dimensions: OptionalPositive = None
     prefix: OptionalText = None
     prompt: OptionalText = None
     batch_size: Positive = 32
@@ -130,7 +132,7 @@ class QueryEncoder:
                 use=self.adapters.use,
                 mesh=make_mesh(MeshConfig()),
                 inputs_length=self.inputs_length,
-            ).encoder(pooling=self.pooling, normalize=self.normalize)
+            ).encoder(pooling=self.pooling, normalize=self.normalize, dimensions=self.dimensions)
         prompt = self.prompt
         if prompt is None and self.prefix is None:
             prompt = encoder.known_prompt("query")

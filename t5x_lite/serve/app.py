@@ -223,7 +223,7 @@ def _text(value: object) -> str:
 
 
 _ARRIVING = 64
-"""Bodies of the largest size that are in memory at a time at most, before they are complete."""
+"""Maximum incomplete bodies in memory at a time, in multiples of the largest size."""
 _CLOSED = 499
 """The client went before its answer; only the metrics show it."""
 
@@ -249,7 +249,7 @@ class Endpoint(Protocol):
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> Sequence[Any]:
-        """Return an outcome for each payload: a JSON object, or a Refused."""
+        """Return an outcome for each payload: a JSON object, or an exception Refused."""
         ...
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
@@ -367,7 +367,7 @@ class Service:
         record = parse(body, fields=endpoint.fields)
         try:
             rows = await run_in_threadpool(endpoint.rows, record)
-        except InputError as error:  # of the vocabulary: its message names a path of this machine
+        except InputError as error:  # raised by the vocabulary; its message names a local path
             _logger.error("a text for %s cannot be encoded: %s", name, error)
             sentence = "The tokenizer cannot encode this text; the server's log says why."
             raise Refused(400, sentence) from error
@@ -424,7 +424,7 @@ class Service:
         return bytes(body)
 
     async def _outcomes(self, name: str, rows: Sequence[Row], request: Request) -> list[Any]:
-        """Wait for the batches; a request whose client goes leaves the queue."""
+        """Wait for the batches; if the client disconnects, the request leaves the queue."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[list[Any]] = loop.create_future()
 

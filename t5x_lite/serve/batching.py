@@ -5,21 +5,22 @@
     batcher.submit("predict", [Row((128,), tokens)], on_done=tell)   # tell([Outcome]) in the thread
     batcher.close()         # everything that was accepted is answered
 
-A batch is that of the text that waited longest: it takes texts of the same kind that are no longer,
-the oldest first, and begins when it is full or when its first text has waited for `wait` seconds.
-While the device works the next texts gather, so that under load batches fill up by themselves. The
-number of rows that reaches the device is one of `sizes`, and the lengths are those of the first
-row: no other shape exists, and none is compiled after the start. While programs are still compiled
-(`compiling`), a batch takes the smallest compiled one that holds it, and a kind without any waits.
-Between two sizes the one is taken
-that answers more texts a second, by the seconds that each took before: of five texts a batch of
-four goes first where one of sixteen takes much longer.
+A batch is formed around the text that waited longest. It takes texts of the same kind with at most
+the same length, oldest first. It starts when it is full or when its first text has waited for
+`wait` seconds. While the device works, the next texts accumulate, so batches fill up under load.
 
-The few static shapes that batches have, so that every program is compiled at the start.
+The number of rows on the device is one of `sizes`, and the lengths are the first row's: there are
+no other shapes, and none is compiled after the start. While programs are still compiled
+(`compiling`), a batch uses the smallest compiled shape that holds it, and a kind without any waits.
+Between two sizes, the batcher takes the one with more answers per second, by the time that each
+took before. Example: of five texts, a batch of four goes first if a batch of sixteen takes much
+longer.
 
-sizes(32)               (1, 2, 4, 8, 16, 32)
-lengths(512)            (32, 128, 512)
-fit((32, 128, 512), 33) 128
+All programs can be compiled at the start because batches have few static shapes:
+
+    sizes(32)               (1, 2, 4, 8, 16, 32)
+    lengths(512)            (32, 128, 512)
+    fit((32, 128, 512), 33) 128
 """
 
 import collections
@@ -71,7 +72,7 @@ class Row(NamedTuple):
 
 
 Outcome = Any
-"""Of one row: what the function gave for it, or a Refused."""
+"""Result of the function for one row, or an exception Refused."""
 
 Answer = Callable[..., Sequence[Outcome]]
 """(payloads, size=, lengths=) -> the outcome of each payload."""
@@ -176,7 +177,7 @@ class Batcher:
             return frozenset(kind for kind, _, _ in self._seconds)
 
     def compiling(self, under_way: bool) -> None:
-        """Says whether programs are being compiled: then only those that `learn` names are used."""
+        """Record whether programs are being compiled; then only those from `learn` are used."""
         with self._changed:
             self._compiling = under_way
             self._changed.notify_all()

@@ -1,10 +1,11 @@
-"""The table of what `t5x-lite serve` answers: predict, score, embed, rerank.
+"""The endpoints of `t5x-lite serve`: predict, score, embed, rerank.
 
     ENDPOINTS["predict"](model, Asked(decoding=Decoding(num_beams=4)))
 
-An endpoint makes rows of a request's texts, and outcomes of rows, in static shapes: a batch of
-`size` rows whose tokens are padded to `lengths`. To add one, write its class and put it into
-ENDPOINTS; the routes, the batches, the warm-up, the metrics and the page follow.
+An endpoint converts a request's texts into rows, and rows into outcomes, in static shapes: a batch
+of
+`size` rows with tokens padded to `lengths`. To add one, write its class and put it into ENDPOINTS;
+the routes, the batches, the warm-up, the metrics and the page follow.
 """
 
 import dataclasses
@@ -59,7 +60,7 @@ class Asked:
     answers: Answers = dataclasses.field(default_factory=Answers)
 
     def static_lengths(self, longest: int) -> tuple[int, ...]:
-        """Return those that hold a row of so many tokens, and no longer ones than needed."""
+        """Return the static lengths that are needed for rows of up to `longest` tokens."""
         if self.lengths is None:
             return lengths(longest)
         shorter = [one for one in self.lengths if one < longest]
@@ -121,7 +122,7 @@ class Predict:
         return _with_cut(result, cut)
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return those of the rows."""
+        """Return the results of the rows."""
         del record
         return list(outcomes)
 
@@ -312,7 +313,7 @@ class Score:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return those of the rows, or the likeliest candidate after each input."""
+        """Return the results of the rows, or the likeliest candidate after each input."""
         if "candidates" not in record:
             return list(outcomes)
         candidates = requests.texts(record, "candidates", most=self._asked.max_rows)
@@ -379,7 +380,7 @@ class Embed:
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
         """Return the vectors of a batch."""
-        del lengths  # the embedder pads to the first of its own that holds the rows
+        del lengths  # the embedder pads to the first of its lengths that holds the rows
         rows, cut = zip(*payloads, strict=True)
         embedder = self._embedders.get(size)
         vectors = embedder.run(self._encoder.params, rows, role=self._asked.role)
@@ -389,7 +390,7 @@ class Embed:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return those of the rows."""
+        """Return the results of the rows."""
         del record
         return list(outcomes)
 
@@ -404,7 +405,7 @@ class Rerank:
             raise InputError("rerank takes one checkpoint: an ensemble of rankers is not served")
         self._asked = asked
         self._encoders = _BySize(lambda size: model.pair_scorer(batch_size=size))
-        self._encoder: CrossEncoder = self._encoders.get(1)  # without its head refused at the start
+        self._encoder: CrossEncoder = self._encoders.get(1)  # raises if the head is missing
         longest = self._encoder.length
         static = asked.static_lengths(longest)
         self._lengths = tuple(sorted({min(length, longest) for length in static}))
@@ -444,7 +445,7 @@ class Rerank:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return those of the passages in their order; the best passage has rank 1."""
+        """Return the results of the passages in their order; the best passage has rank 1."""
         del record
         order = np.argsort([-outcome["score"] for outcome in outcomes], kind="stable")
         ranks = np.argsort(order, kind="stable") + 1
@@ -455,7 +456,7 @@ class Rerank:
 
 
 def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
-    """Return the endpoint of a model that writes text, or that of an encoder's head."""
+    """Return the endpoint of a model that generates text, or of an encoder's head."""
     by_head = asked.head is not None or answering_heads(model.members[0].experiment)
     return PredictByHead(model, asked) if by_head else Predict(model, asked)
 
@@ -500,7 +501,7 @@ def _check_cut(cut: Sequence[int], asked: Asked, *, length: int) -> None:
 
 
 def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """Return the rows, of which the first is filled with padding to a static length."""
+    """Return the rows; the first is padded to a static length."""
     first, *others = rows
     return [np.pad(first, (0, length - len(first))), *others]
 

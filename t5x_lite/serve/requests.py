@@ -80,7 +80,7 @@ def check_address(host: str, token: str | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host's name or address means this machine, and is reached from it alone."""
+    """Return True if a host's name or address is reachable only from this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -131,13 +131,13 @@ def texts(record: Mapping[str, Any], name: str, *, most: int) -> list[str]:
 
 
 def check_rows(number: int, *, most: int) -> None:
-    """Raise Refused, 413, for more texts than a request may have."""
+    """Raise Refused with status 413 if a request has too many texts."""
     if number > most:
         raise Refused(413, f"A request may have {most} texts, got {number}; send several.")
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise Refused, 400, for half of a surrogate pair, which JSON can hold and UTF-8 cannot."""
+    """Raise Refused with status 400 for half a surrogate pair, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -170,7 +170,7 @@ def _kind(value: Any) -> str:
 
 
 def _no_number(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _finite(digits: str) -> float:

@@ -1,19 +1,18 @@
-"""A server from its first byte to a clean end: connections, counts.
+"""HTTP connections of the server and their limits, and counters for Prometheus.
 
-SIGTERM, SIGHUP or Ctrl-C: it takes no new connection, answers every request that it has, and ends;
-a second signal ends it at once.
+On SIGTERM, SIGHUP or Ctrl-C, the server accepts no new connections, answers all its requests, and
+ends; a second signal ends it at once.
 
-uvicorn's HTTP, whose connections are cut when they are too slow, and rejected when too many.
+uvicorn limits the time that an idle connection is kept, but not the time for receiving headers or
+for sending an answer. Here a connection has a time limit for the headers of a request, and another
+from there until its answer is sent; then it is closed. Beyond a maximum number, connections are
+rejected. HTTP errors are JSON like all others.
 
-uvicorn limits how long an idle connection is kept, and not how long headers take to arrive or an
-answer to be read. Here a connection has so many seconds for the headers of a request, and so many
-from there until its answer has left; then it is cut. Errors of HTTP are JSON like the others.
+A few connections above the maximum are reserved for GET /health and GET /ready, so that a monitor
+does not restart a server that is occupied by other clients. Such a connection has one second, and
+the newest one replaces the oldest.
 
-A few connections above the limit are kept for GET /health and GET /ready, so that a monitor does
-not restart a server whose connections strangers hold. Such a connection has one second, and the
-newest one takes the place of the oldest.
-
-What a server counts, in the text format of Prometheus.
+Counters have the text format of Prometheus.
 """
 
 import asyncio

@@ -74,7 +74,7 @@ def serve(
     asked: Asked,
     limits: Limits,
 ) -> None:
-    """Answer requests until SIGTERM or SIGINT, and then those that it has."""
+    """Answer requests until SIGTERM or SIGINT, and then the requests already accepted."""
     _check_extra()
     from t5x_lite.serve import server
 
@@ -188,7 +188,7 @@ class _Answering:
 
     def _warm_up(self) -> None:
         programs, start = list(self._programs()), time.monotonic()
-        _logger.info("compiling %d programs; GET /ready says how many are done", len(programs))
+        _logger.info("compiling %d programs; see GET /ready for progress", len(programs))
         ready = False
         try:
             with counting("compiling", unit="programs", total=len(programs)) as advance:

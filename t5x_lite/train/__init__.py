@@ -1,1 +1,1 @@
-"""Training: the loop, the step that it runs, and the record that it leaves."""
+"""Training: the loop, the train step, and the record of a run."""

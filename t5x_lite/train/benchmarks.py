@@ -1,4 +1,4 @@
-"""`t5x-lite glue`: fine-tunes any checkpoint on all tasks of GLUE or SuperGLUE, and measures it.
+"""`t5x-lite glue`: fine-tune a checkpoint on all tasks of GLUE or SuperGLUE, and evaluate it.
 
     t5x-lite glue --init work/bert --directory GLUE --workdir work/glue
 
@@ -7,17 +7,17 @@
     work/glue/metrics.json      all tasks and their average
     work/glue/submission/glue/  the files for the benchmark's server
 
-1. The checkpoint gives the model with its sizes and the vocabulary. An encoder answers by a head,
-   whose classes are the task's, and a T5 writes the label.
-2. Each task has a run of its own. With `together` one run trains all tasks: an encoder with a head
-   for each (`TaskHeads`), from caches in work/glue/caches, and a T5 on their mixture.
-3. Each task is measured on all examples of its validation split, with the checkpoint that was best
-   at it. MNLI's model also measures the mismatched genres and answers the diagnostic sets.
+1. The checkpoint determines the model with its sizes, and the vocabulary. An encoder predicts with
+   a head that has the task's classes; a T5 generates the label.
+2. Each task has its own run. With `together`, one run trains all tasks: an encoder with a head for
+   each task (`TaskHeads`), from caches in work/glue/caches, or a T5 on the mixture of the tasks.
+3. Each task is evaluated on all examples of its validation split, with its best checkpoint. MNLI's
+   model also evaluates the mismatched genres and predicts the diagnostic sets.
 
-The same command resumes: a finished task is not repeated, and a run continues from its checkpoint.
-WNLI is not trained on, as in T5's paper, and does not count: its validation split was made to
-mislead, and BERT leaves it out as well. The average is the mean over the tasks of the mean of each
-task's metrics, and MNLI counts once.
+The same command resumes: finished tasks are skipped, and an unfinished run continues from its
+checkpoint. WNLI is excluded from training and from the average, as in T5's and BERT's papers,
+because its validation split is adversarial. The average is the mean over the tasks of the mean of
+each task's metrics, and MNLI counts once.
 """
 
 import dataclasses
@@ -72,9 +72,9 @@ _logger = logging.getLogger(__name__)
 
 RESULT_FILE, METRICS_FILE = "result.json", "metrics.json"
 TOGETHER = "together"
-"""The folder of the run of all tasks."""
+"""Folder of the joint run of all tasks."""
 _STEPS = 10_000_000
-"""Steps before the data are counted: all lengths are in proportion to them, and shrink."""
+"""Number of steps before the data are counted; other step counts are fractions of it."""
 _OWN = {
     "--data.task": "--tasks",
     "--data.directory": "--directory",
@@ -87,22 +87,22 @@ _OWN = {
     "--model": "--init",
     "--workdir": "--workdir",
 }
-"""Options of a config that the command's own options set."""
+"""Config option -> the command's own option that sets it."""
 _IDENTITY = (*configs.MATCHING_FIELDS, "steps", "init")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task of a benchmark: what is trained, and what the trained model answers.
+    """A task of a benchmark, with what is trained, evaluated and predicted.
 
     Attributes:
-      name: as --tasks takes it.
-      folder: of its files.
-      files: those that it needs, of training and validation.
-      epochs: passes over its training data, in place of the benchmark's; None is that.
-      choices: whether an encoder reads a row for each choice.
-      measured: tasks that are measured, if these are others than the task.
-      diagnostics: tasks that have a test split only, and are answered.
+      name: name for --tasks.
+      folder: folder of its files.
+      files: required files of training and validation.
+      epochs: passes over its training data; None uses the benchmark's number.
+      choices: True if an encoder reads one row for each choice.
+      measured: tasks to evaluate, if they differ from the task.
+      diagnostics: tasks to predict that have only a test split.
     """
 
     name: str
@@ -116,19 +116,19 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A benchmark, and how models are fine-tuned on it.
+    """A benchmark, and its fine-tuning settings.
 
     Attributes:
-      title: as the benchmark calls itself.
-      module: of its tasks.
-      mixture: of all its tasks, for a T5.
-      average: the rows that count.
+      title: official name of the benchmark.
+      module: module of its tasks.
+      mixture: mixture of all its tasks, for a T5.
+      average: rows of the average.
       tasks: its tasks.
       epochs: passes over a task's training data.
-      batch_size: rows of a batch.
-      encoder_length: tokens of an encoder's row.
+      batch_size: rows per batch.
+      encoder_length: tokens per row of an encoder.
       lengths: tokens of a T5's inputs and targets.
-      decode_length: tokens of an answer of a T5.
+      decode_length: maximum tokens that a T5 generates.
     """
 
     title: str
@@ -143,7 +143,7 @@ class Suite:
     decode_length: int
 
     def named(self, names: Sequence[str]) -> list[Task]:
-        """The tasks of these names; all if there are none."""
+        """Return the tasks with these names, or all tasks for no names."""
         known = {task.name: task for task in self.tasks}
         for name in names:
             if name not in known:
@@ -214,11 +214,11 @@ SUITES = {
         decode_length=32,
     ),
 }
-"""By the name that --benchmark takes."""
+"""Benchmarks by the name that --benchmark takes."""
 
 
 def check_options(options: Sequence[str], epochs: float | None) -> None:
-    """Raise InputError for an option that the command sets by one of its own."""
+    """Raise InputError for a config option that one of the command's own options sets."""
     given = given_options(options)
     for option, own in _OWN.items():
         if option in given:
@@ -230,9 +230,9 @@ def check_options(options: Sequence[str], epochs: float | None) -> None:
 
 
 def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
-    """Raise InputError if official files are missing; other places are read later.
+    """Raise InputError if official files are missing from a local directory.
 
-    A place is a directory of this machine that holds no TensorFlow Datasets.
+    Buckets and directories of TensorFlow Datasets are not checked here.
     """
     name = suite.module.rpartition(".")[2]
     if is_remote(directory) or directory.partition(":")[0] == "tfds":
@@ -258,7 +258,7 @@ def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
 
 
 def _missing(root: Path, task: Task) -> list[str]:
-    """The files of a task that a directory lacks, which may be the task's own folder."""
+    """Return the missing files of a task; the directory may be the task's own folder."""
     for place in (root / task.folder, root):
         if files_among(data_path(str(place)), task.files):
             return [f"{task.folder}/{file}" for file in task.files if not (place / file).is_file()]
@@ -267,7 +267,7 @@ def _missing(root: Path, task: Task) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A training run and the tasks that it answers."""
+    """A training run and the tasks that it is evaluated on."""
 
     tasks: tuple[Task, ...]
     experiment: Experiment
@@ -275,18 +275,18 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a checkpoint is fine-tuned on the tasks of a benchmark.
+    """The fine-tuning of a checkpoint on the tasks of a benchmark.
 
     Attributes:
       suite: the benchmark.
-      checkpoint: as the command names it.
-      directory: of the benchmark's files.
-      epochs: of the command.
-      options: of the command.
-      model: of the checkpoint.
-      kind: of an encoder's heads; None of a T5.
-      kept: heads of the checkpoint.
-      data: the settings of all tasks.
+      checkpoint: the argument of --init.
+      directory: directory of the benchmark's files.
+      epochs: the command's --epochs, or None.
+      options: the command's config options.
+      model: model of the checkpoint.
+      kind: kind of an encoder's heads; None for a T5.
+      kept: names of the checkpoint's heads.
+      data: data settings that all tasks share.
     """
 
     suite: Suite
@@ -309,7 +309,7 @@ class Recipe:
         epochs: float | None,
         options: Sequence[str],
     ) -> "Recipe":
-        """Reads the config of the checkpoint."""
+        """Create a recipe from the checkpoint's config."""
         step = find_step(checkpoint, step=None)
         trained = read_experiment(step, checkpointing.step_files(step))
         model = model_of(trained.model, where=checkpoint)
@@ -345,7 +345,7 @@ class Recipe:
     def runs(
         self, tasks: Sequence[Task], *, workdir: str, together: bool, writes: bool
     ) -> list[Run]:
-        """The runs of some tasks, none of them begun."""
+        """Return the runs for some tasks, without starting them."""
         alone = [task for task in tasks if not together or (self.kind and task.choices)]
         joint = tuple(task for task in tasks if task not in alone)
         made = []
@@ -362,7 +362,7 @@ class Recipe:
         return made
 
     def _experiment(self, data: Data, workdir: str, **changes: Any) -> Experiment:
-        """A config, with the command's options and the steps of its epochs."""
+        """Return a config with the command's options and the steps of its epochs."""
         epochs = changes.pop("epochs", None) or self.suite.epochs
         adapted = "--adapters.add" in given_options(self.options)
         period = max(1, math.ceil(_STEPS / max(epochs, 2)))
@@ -389,7 +389,7 @@ class Recipe:
         return with_epochs(made, options=given)
 
     def _alone(self, task: Task, workdir: str) -> Experiment:
-        """The config of one task."""
+        """Return the config of one task."""
         data = dataclasses.replace(self.data, task=self._task(task.name))
         changes: dict[str, Any] = {"epochs": task.epochs}
         if self.kind is not None:
@@ -398,15 +398,15 @@ class Recipe:
                 data = dataclasses.replace(data, layout=layouts.Choices())
                 changes["objective"] = Choose(head=self.kind)
             else:
-                # The label's classes are known before anything is written.
+                # The number of classes is determined before anything is written.
                 changes["objective"] = Classify(num_classes=num_classes(data), head=self.kind)
-            # A head of other classes, or of another task, would be no beginning.
+            # A head for another task or other classes must not be loaded.
             fresh = (f"heads/{head}",) if head in self.kept else ()
             changes["init"] = Init(checkpoint=self.checkpoint, fresh=fresh)
         return self._experiment(data, workdir, **changes)
 
     def _mixture(self, tasks: Sequence[Task], workdir: str) -> Experiment:
-        """The config of a T5 on several tasks, in proportion to their examples."""
+        """Return the config of a T5 on several tasks, mixed in proportion to their examples."""
         mixture = mixture_named(self.suite.mixture)
         assert mixture is not None
         wanted = {self._task(name) for task in tasks for name in _answered(task)}
@@ -421,11 +421,11 @@ class Recipe:
     def _heads(
         self, tasks: Sequence[Task], workdir: str, *, caches: str, writes: bool
     ) -> Experiment:
-        """The config of an encoder with a head for each of several tasks, from caches."""
+        """Return the config of an encoder with a head for each of several tasks, from caches."""
         if is_remote(caches):
             raise InputError(
-                f"--together writes caches, and --workdir {caches} is in a bucket; give a "
-                "directory of this machine"
+                f"--together writes caches, but --workdir {caches} is in a bucket; give a "
+                "local directory"
             )
         lines, paths = [], []
         for task in tasks:
@@ -442,7 +442,7 @@ class Recipe:
                 Cache(path)  # raises if it is damaged
         if not all(map(os.path.isdir, paths)):
             raise InputError(
-                "--dry-run: --together trains from caches that are not written yet; leave out one "
+                "--dry-run: --together trains from caches that are not written yet; remove one "
                 "of the two"
             )
         data = dataclasses.replace(
@@ -464,7 +464,7 @@ class Recipe:
         )
 
     def _with_data_options(self, data: Data) -> Data:
-        """The data of a cache, with the command's options of the data."""
+        """Return the data of a cache, with the command's data options."""
         begun = Experiment(
             model=self.model,
             objective=Classify(),
@@ -480,7 +480,7 @@ class Recipe:
 
 
 def train_all(runs: Sequence[Run], suite: Suite, output: Path) -> dict[str, Any]:
-    """Trains and measures each run, and tells and writes the metrics of all tasks."""
+    """Train and evaluate each run; print and write the metrics of all tasks."""
     hosts.join(runs[0].experiment.hosts)
     submission = output / "submission"
     finished: dict[str, Any] = {}
@@ -492,7 +492,7 @@ def train_all(runs: Sequence[Run], suite: Suite, output: Path) -> dict[str, Any]
 
 
 def _options_of(beginning: str, options: Sequence[str]) -> list[str]:
-    """The options of one part of a config, with their values."""
+    """Return the options of one part of a config, with their values."""
     found, takes = [], False
     for each in options:
         if each.startswith("--"):
@@ -503,12 +503,12 @@ def _options_of(beginning: str, options: Sequence[str]) -> list[str]:
 
 
 def _answered(task: Task) -> tuple[str, ...]:
-    """The names of the tasks that a trained model answers."""
+    """Return the names of the tasks that a trained model is evaluated on or predicts."""
     return (*(task.measured or (task.name,)), *task.diagnostics)
 
 
 def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
-    """Trains a run to its end and measures it, unless that is done; its metrics by task."""
+    """Train a run to its end and evaluate it, unless this is done; return its metrics by task."""
     from t5x_lite.train.training import train
 
     experiment = run.experiment
@@ -533,7 +533,7 @@ def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
 
 
 def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
-    """What a finished run wrote; None if it is not finished."""
+    """Return the result of a finished run, or None."""
     if not file.exists():
         return None
     try:
@@ -554,7 +554,7 @@ def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
 def _measured(
     run: Run, suite: Suite, *, submission: Path
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """The metrics of the tasks that a trained run answers, and the files that were written."""
+    """Evaluate a trained run on its tasks; return metrics and the names of written files."""
     experiment = run.experiment
     mesh = sharding.make_mesh(experiment.mesh)
     workdir = experiment.workdir
@@ -565,7 +565,9 @@ def _measured(
     diagnostics = {name for task in run.tasks for name in task.diagnostics}
     if len(run.tasks) > 1 and not is_mixture and diagnostics:
         names = [name for name in names if name not in diagnostics]
-        _logger.info("the heads of several tasks do not answer %s", ", ".join(diagnostics))
+        _logger.info(
+            "skipping %s, which the heads of several tasks do not predict", ", ".join(diagnostics)
+        )
     tasks: dict[str, dict[str, Any]] = {}
     files: list[str] = []
     best = None
@@ -593,7 +595,7 @@ def _measured(
 
 
 def _as_task(experiment: Experiment, task: str, *, measured: bool) -> Experiment:
-    """The config by which a trained run answers one task, all of its examples."""
+    """Return the config for evaluating a trained run on all examples of one task."""
     data = dataclasses.replace(
         experiment.data, task=task, cache="", adapter_of=(), mixing=Mixing(), pack=False
     )
@@ -611,7 +613,7 @@ def _as_task(experiment: Experiment, task: str, *, measured: bool) -> Experiment
 def _told(
     suite: Suite, tasks: Mapping[str, Mapping[str, Any]], output: Path, *, submission: Path
 ) -> dict[str, Any]:
-    """Writes metrics.json, and prints each task's metrics and the average."""
+    """Write metrics.json, and print each task's metrics and the average."""
     own = {
         name: {m: v for m, v in row.items() if m not in ("step", SCORE)}
         for name, row in tasks.items()

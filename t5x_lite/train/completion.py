@@ -1,22 +1,21 @@
-"""What a config leaves to its data and its checkpoint: epochs, classes, the schedule's offset.
-
-What a config leaves to its data: the steps of its epochs, and the classes of its head.
+"""Config values that follow from data and checkpoint: epochs, classes, schedule offset.
 
     with_epochs(experiment)         # epochs=3 of 67,349 rows in batches of 32: steps 6,314
     with_classes(experiment)        # Classify(num_classes=0, head="auto") of MNLI: 3, "bert"
 
 | data | an epoch |
 |---|---|
-| caches | each example of all caches; of packed rows as many as the examples fill |
-| a task, or a mixture of tasks, whose examples can be counted | each example |
+| caches | each example of all caches; if packed, the number of rows that the examples fill |
+| a task, or a mixture of tasks, with a countable number of examples | each example |
 | a stream, and rows that a task packs on the fly | unknown |
 
-Where the learning rate goes on: the steps that the weights of `--init` were trained for.
+The schedule offset lets the learning rate continue after the steps that the weights of `--init`
+were trained for:
 
     --init work/t5 --optimizer.schedule-offset auto       # 1000000 of t5x's checkpoint_1000000
 
-The number is found once, when a run begins, and stands in the run's config from then on, so that a
-run that goes on needs neither the checkpoint nor the option again.
+The number is determined once, when a run starts, and stored in the run's config. So a resumed run
+needs neither the checkpoint nor the option.
 """
 
 import dataclasses
@@ -26,6 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from t5x_lite.checkpoints import manifest, reading
 from t5x_lite.config import Experiment
@@ -51,11 +51,10 @@ _MOST_STEPS = 1 << 40
 def with_epochs(
     experiment: Experiment, *, options: Sequence[str] = (), may_lack_data: bool = False
 ) -> Experiment:
-    """The experiment with the steps of its epochs, and schedules of that length.
+    """Return the experiment with the steps of its epochs, and schedules of that length.
 
-    An experiment without epochs stays as it is, and so does one that has these steps already. If
-    the data are of unknown size, an experiment whose config states epochs keeps its steps; a line
-    says so.
+    An experiment without epochs, or with these steps already, is returned unchanged. If the size of
+    the data is unknown, a config with epochs keeps its steps, and a message is logged.
     """
     epochs = experiment.epochs
     if epochs is None:
@@ -75,7 +74,7 @@ def with_epochs(
         return dataclasses.replace(experiment, epochs=None)
     steps = max(1, math.ceil(epochs * epoch.batches - 1e-9))
     if steps >= _MOST_STEPS:
-        raise InputError(f"epochs {epochs:g} are {steps:,} steps; give fewer")
+        raise InputError(f"epochs {epochs:g} are {steps:,} steps, which is too many; reduce epochs")
     _logger.info(
         "%s: %s steps, about %.4g epochs of %s examples",
         experiment.data.task or experiment.data.cache,
@@ -89,33 +88,40 @@ def with_epochs(
 def with_classes(
     experiment: Experiment, *, earlier: Experiment | None = None, reads_task: bool = True
 ) -> Experiment:
-    """The experiment whose classification head has a kind and the classes of the task."""
+    """Return the experiment with the kind of its classification head and the task's classes set."""
     objective = experiment.objective
     undecided = objective.undecided()
     if not undecided:
         return experiment
     if earlier is not None and type(earlier.objective) is type(objective):
         known: Any = earlier.objective
-        kind, classes = known.head, known.num_classes
-        resolved = objective.with_classes(kind=kind, num_classes=classes)
+        kind = getattr(known, "head", "")
+        resolved = objective.with_classes(kind=kind, num_classes=known.num_classes)
+        resolved = resolved.with_weights(getattr(known, "class_weights", ()))
         return dataclasses.replace(experiment, objective=resolved)
-    kind, classes = "bert", 2
+    # A plan knows the classes by their weights, or takes two.
+    given = vars(objective).get("class_weights")
+    kind, classes = "bert", len(given) if isinstance(given, tuple) and given else 2
     if "head" in undecided:
         model = experiment.model
         if not encoders.is_encoder(model):
             raise InputError(
-                f"objective Classify needs an encoder, and the model is a {type(model).__name__}; "
+                f"objective Classify needs an encoder, but the model is a {type(model).__name__}; "
                 "use `t5x-lite glue`, or a config of objective Seq2Seq"
             )
         kind = encoder_checkpoints.classifier_kind(model, _heads_of_init(experiment))
     if "classes" in undecided and reads_task:
         classes = num_classes(experiment.data)
     resolved = objective.with_classes(kind=kind, num_classes=classes)
+    if "weights" in undecided:
+        number = vars(resolved)["num_classes"]
+        weights = balanced_weights(experiment.data, number) if reads_task else ()
+        resolved = resolved.with_weights(weights)
     return dataclasses.replace(experiment, objective=resolved)
 
 
 def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
-    """The heads of the config and those of the checkpoint that the run begins with."""
+    """Return the heads of the config and of the checkpoint that the run starts from."""
     if not experiment.init.checkpoint:
         return experiment.heads
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
@@ -126,10 +132,10 @@ def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
 
 
 def num_classes(data: Data) -> int:
-    """The classes of a task; 1 is a score."""
+    """Return the number of classes of a task; 1 means a score."""
     if not data.task:
         raise InputError(
-            "objective.num_classes 0 are the classes of data.task, which is not set; set "
+            "objective.num_classes 0 takes the classes of data.task, which is not set; set "
             "--data.task, or --objective.num-classes N"
         )
     from t5x_lite.data.loading import load_task, task_labels
@@ -139,16 +145,47 @@ def num_classes(data: Data) -> int:
     return 1 if labels is None else len(labels)
 
 
+_AT_A_TIME = 4096
+
+
+def balanced_weights(data: Data, num: int) -> tuple[float, ...]:
+    """Return the weights n / (k n_c) of the training data's classes; 1 for an absent class."""
+    words = "token_labels" in data.layout.features
+    vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
+    counts = np.zeros(num + 1, np.int64)
+    for source in data_batches.training_sources(data, vocabulary, seed=0):
+        if source.size is None:
+            raise InputError(
+                "objective.class_weights balanced needs data that can be counted, and the task is "
+                "streamed; write a cache with `t5x-lite cache` and give --data.cache, or give the "
+                "weights"
+            )
+        for first in range(0, source.size, _AT_A_TIME):
+            numbers = np.arange(first, min(first + _AT_A_TIME, source.size))
+            for example in source.split.read(numbers):
+                given = example["token_labels"] if words else example["labels"][:1]
+                counts += np.bincount(given, minlength=num + 1)[: num + 1]
+    counts = counts[1:]
+    if not counts.any():
+        raise InputError("objective.class_weights balanced: no training example has a label")
+    weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    weights = tuple(np.where(counts > 0, weights, 1.0).tolist())
+    if jax.process_index() == 0:
+        listed = ", ".join(f"{weight:.4g}" for weight in weights)
+        _logger.info("objective.class_weights balanced: %s", listed)
+    return weights
+
+
 def with_schedule_offset(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """The experiment with a number for optimizer.schedule_offset, where it is "auto"."""
+    """Return the experiment with "auto" in optimizer.schedule_offset replaced by a number."""
     if experiment.optimizer.schedule_offset != AUTO:
         return experiment
     if earlier is not None:
         offset = earlier.optimizer.first_step
     elif not experiment.init.checkpoint:
         raise InputError(
-            "optimizer.schedule_offset auto is of the checkpoint that --init names, which is not "
-            "set: give --init DIR, or a number of steps"
+            "optimizer.schedule_offset auto needs a checkpoint, but init.checkpoint is not set: "
+            "pass --init DIR, or a number of steps"
         )
     else:
         offset = trained_steps(find_step(experiment.init.checkpoint, step=experiment.init.step))
@@ -159,14 +196,14 @@ def with_schedule_offset(experiment: Experiment, *, earlier: Experiment | None) 
 
 
 def trained_steps(step: AnyPath) -> int:
-    """The steps that a checkpoint's weights were trained for, those before its run included."""
+    """Return the steps that a checkpoint's weights were trained for, including earlier runs."""
     saved = manifest.saved_step(step)
-    if saved is None and step.name.isdecimal():  # of a run of earlier versions
+    if saved is None and step.name.isdecimal():  # saved by an earlier version
         saved = int(step.name)
     before = read_experiment(step, reading.step_files(step)).optimizer.first_step
     if saved is None and not before:
         raise InputError(
-            f"checkpoint {step} does not say for how many steps it was trained: give "
-            "--optimizer.schedule-offset a number in place of auto"
+            f"checkpoint {step} does not record its number of training steps: set "
+            "--optimizer.schedule-offset to a number instead of auto"
         )
     return before + (saved or 0)

@@ -1,18 +1,18 @@
-"""`t5x-lite finetune`: a checkpoint and a table make a config, which `train` trains.
+"""`t5x-lite finetune`: derive a config from a checkpoint and a table, and train it.
 
     finetune("work/flan", table="reviews.csv", inputs="review: {text}", targets="{stars}",
              workdir="work/reviews")
 
-1. The checkpoint gives the model with its sizes, the vocabulary, and whether it is a T5, which
-   writes the target, or an encoder, whose head answers.
-2. One pass over the training rows gives their number, the labels, and the lengths: those of 99 % of
-   the inputs and of all targets that fit 512 tokens, in multiples of 8.
-3. The recipe is the one that the model was published with: T5's Adafactor at 1e-3, BERT's AdamW at
-   3e-5 with a warm-up and a linear decay; with adapters AdamW at 1e-3. Models narrower than 512, as
-   one pretrains on a CPU, need rates 5 to 10 times higher.
+1. The checkpoint determines the model with its sizes, and the vocabulary. A T5 generates the
+   target; an encoder predicts it with a head.
+2. One pass over the training rows counts them and collects the labels and the lengths. Lengths
+   cover 99 % of the inputs and all targets up to 512 tokens, rounded up to multiples of 8.
+3. The recipe is the one that the model was published with: T5's Adafactor at 1e-3, or BERT's AdamW
+   at 3e-5 with warm-up and linear decay; with adapters, AdamW at 1e-3. Models narrower than 512,
+   such as those for a CPU, need learning rates 5 to 10 times higher.
 
-Options of a config win over all of this. The config is that of the work directory: the same command
-resumes, and `t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR` measures.
+Config options override all of this. The config is saved in the work directory: the same command
+resumes the run, and `t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR` evaluates it.
 """
 
 import dataclasses
@@ -53,9 +53,9 @@ _logger = logging.getLogger(__name__)
 Task = Literal["auto", "classify", "regress", "text_to_text", "answer", "translate", "summarize"]
 
 _MEASURED = 10_000
-"""Training rows whose tokens are counted, the first ones."""
+"""Number of training rows to tokenize for length statistics; the first ones are used."""
 _FEW_LABELS = 50
-"""Different targets at most that are taken for labels where --task is auto."""
+"""Maximum distinct targets that --task auto treats as labels."""
 _LONGEST = {"inputs": 1024, "targets": 512}
 _NARROW = 512
 _NO_END = 10**9
@@ -63,12 +63,12 @@ _NO_END = 10**9
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a pass over the training rows gave.
+    """Statistics of the training rows.
 
     Attributes:
-      rows: their number.
-      labels: their different targets, sorted; () where there are more than `MOST_LABELS`.
-      lengths: side -> tokens of each of the first rows, special ones included: int64 [n].
+      rows: number of rows.
+      labels: distinct targets, sorted; () if there are more than `MOST_LABELS`.
+      lengths: side -> tokens in each of the first rows, with special tokens: int64 [n].
     """
 
     rows: int
@@ -89,7 +89,7 @@ def finetune(
     epochs: int = 3,
     options: Sequence[str] = (),
 ) -> Experiment:
-    """Fine-tunes a checkpoint on a table, and returns the config that was trained."""
+    """Fine-tune a checkpoint on a table; return the config that was trained."""
     experiment = experiment_for(
         checkpoint,
         columns=Columns(
@@ -117,13 +117,13 @@ def experiment_for(
     epochs: int = 3,
     options: Sequence[str] = (),
 ) -> Experiment:
-    """The config, from the arguments of `finetune`; the log says how it was chosen."""
+    """Return the config for the arguments of `finetune`; the log explains the choices."""
     try:
         step = find_step(checkpoint, step=None)
     except InputError:
         if (saved := begun_with(checkpoint, workdir)) is None:
             raise
-        _logger.info("%s is gone; %s resumes by its own config.json", checkpoint, workdir)
+        _logger.info("%s is gone; %s resumes from its own config.json", checkpoint, workdir)
         return _resumed(saved, columns, table=table, workdir=workdir, task=task, options=options)
     trained = read_experiment(step, checkpointing.step_files(step))
     model = model_of(trained.model, where=checkpoint)
@@ -198,7 +198,7 @@ def _resumed(
     task: Task,
     options: Sequence[str],
 ) -> Experiment:
-    """The config of a run whose first checkpoint is gone; what the command names must be equal."""
+    """Return the config of a run without its initial checkpoint; arguments must match the run."""
     own = saved.data
     named = dataclasses.replace(columns, labels=columns.labels or own.columns.labels)
     data = dataclasses.replace(
@@ -218,7 +218,7 @@ def measure(
     *,
     is_encoder: bool,
 ) -> Measured:
-    """Counts the training rows, their targets, and the tokens of the first of them."""
+    """Count the training rows, their targets, and the tokens of the first rows."""
     rows = _training_rows(columns, splits)
     first = [*itertools.islice(rows, _MEASURED)]
     labels = {row["targets"] for row in first}
@@ -228,14 +228,14 @@ def measure(
         if len(labels) <= MOST_LABELS:
             labels.add(row["targets"])
     if not number:
-        raise InputError(f"there is no training row in {', '.join(map(str, splits['train']))}")
+        raise InputError(f"no training rows in {', '.join(map(str, splits['train']))}")
 
     def tokens(name: str) -> np.ndarray:
         texts = [row.get(name, "") for row in first]
         return np.array([len(ids) for ids in vocabulary.encode_batch(texts)], np.int64)
 
     inputs = tokens("inputs") + 1
-    if is_encoder:  # [CLS] a [SEP] b [SEP]; RoBERTa has two between them
+    if is_encoder:  # [CLS] a [SEP] b [SEP]; RoBERTa has two separators in the middle
         inputs = inputs + 1 + (tokens("second") + 2 if columns.second else 0)
     few = len(labels) <= MOST_LABELS
     return Measured(
@@ -256,7 +256,7 @@ def _training_rows(
 
 
 def _tell_lengths(found: Measured) -> None:
-    """Says how long the texts are."""
+    """Log statistics of the text lengths."""
     for name, lengths in found.lengths.items():
         middle, most = (int(np.percentile(lengths, share)) for share in (50, 99))
         rows = "" if len(lengths) == found.rows else f" (the first {len(lengths):,} rows)"
@@ -271,7 +271,7 @@ def _tell_lengths(found: Measured) -> None:
 
 
 def _lengths(found: Measured, model: ModelConfig) -> dict[str, int]:
-    """data.inputs_length and data.targets_length; a line says what they cut."""
+    """Return data.inputs_length and data.targets_length; log how many rows they truncate."""
     sizes = {}
     for name, share in (("inputs", 99), ("targets", 100)):
         lengths = found.lengths[name]
@@ -281,16 +281,16 @@ def _lengths(found: Measured, model: ModelConfig) -> dict[str, int]:
             most = min(most, model.longest_document)
         sizes[f"{name}_length"] = size = min(max(8, 8 * math.ceil(wanted / 8)), most)
         cut = float(np.mean(lengths > size))
-        _logger.info("data.%s_length %d cuts %.1f %% of the rows", name, size, 100 * cut)
+        _logger.info("data.%s_length %d truncates %.1f %% of the rows", name, size, 100 * cut)
     return sizes
 
 
 def _chosen_task(asked: Experiment, found: Measured, task: Task, *, is_encoder: bool) -> str:
-    """The task of `tasks.files`, and why."""
+    """Return the task of `tasks.files`; log the reason."""
     if task != "auto":
         if is_encoder and task not in ("classify", "regress"):
             raise InputError(
-                f"--task {task}: an encoder writes no text; it can classify or regress"
+                f"--task {task}: an encoder cannot generate text; use classify or regress"
             )
         return task
     if asked.data.columns.labels:
@@ -298,18 +298,18 @@ def _chosen_task(asked: Experiment, found: Measured, task: Task, *, is_encoder: 
     few = 0 < len(found.labels) <= min(_FEW_LABELS, max(2, found.rows // 4))
     if few:
         shown = ", ".join(sorted(found.labels)[:6]) + (", ..." if len(found.labels) > 6 else "")
-        _logger.info("%d different targets: classify (%s)", len(found.labels), shown)
+        _logger.info("%d distinct targets: classify (%s)", len(found.labels), shown)
         return "classify"
     if not is_encoder:
-        _logger.info("many different targets: text_to_text")
+        _logger.info("many distinct targets: text_to_text")
         return "text_to_text"
     if all(map(_is_number, found.labels)):
-        _logger.info("many different numbers: regress")
+        _logger.info("many distinct numbers: regress")
         return "regress"
     number = len(found.labels) or f"more than {MOST_LABELS}"
     raise InputError(
-        f"data.columns.targets {asked.data.columns.targets!r} has {number} different texts, "
-        "too many for labels of an encoder: --task classify takes them anyway"
+        f"data.columns.targets {asked.data.columns.targets!r} has {number} distinct texts, "
+        "too many for labels of an encoder; --task classify uses them anyway"
     )
 
 
@@ -326,8 +326,8 @@ def _labels(asked: Experiment, found: Measured, task: str) -> tuple[str, ...]:
         return columns.labels
     if not found.labels:
         raise InputError(
-            f"data.columns.targets {columns.targets!r} has more than {MOST_LABELS} different "
-            "texts; labels are few, and --task text_to_text writes any text"
+            f"data.columns.targets {columns.targets!r} has more than {MOST_LABELS} distinct "
+            "texts, too many for labels; --task text_to_text generates any text"
         )
     return columns.sorted_labels(found.labels)
 
@@ -355,18 +355,18 @@ def _steps(rows: int, asked: Experiment, epochs: int) -> int:
 
 
 def model_of(model: ModelConfig, *, where: str) -> ModelConfig:
-    """The checkpoint's model as it is fine-tuned."""
+    """Return the checkpoint's model in the form for fine-tuning."""
     tuned = model.to_finetune()
     if tuned is None:
         raise InputError(
-            f"checkpoint {where} is a {type(model).__name__}, and only T5 models and encoders are "
-            "taken; write a config for `t5x-lite train`"
+            f"checkpoint {where} is a {type(model).__name__}, but only T5 models and encoders are "
+            "supported; write a config for `t5x-lite train`"
         )
     return tuned
 
 
 def optimizer_for(model: Any, steps: int, *, adapted: bool) -> Optimizer:
-    """The optimizer and the schedule that a family of models is fine-tuned with."""
+    """Return the usual optimizer and schedule for fine-tuning a model family."""
     narrow, is_encoder = model.d_model < _NARROW, encoders.is_encoder(model)
     warmup = steps // 10 if steps < _NO_END else 0
     if adapted:
@@ -388,7 +388,7 @@ def _objective(trained: Experiment, model: Any, task: str, columns: Columns) -> 
 
 
 def _init(checkpoint: str, trained: Experiment, task: str, columns: Columns) -> Init:
-    """The checkpoint's weights; a classifier for other labels begins anew."""
+    """Return `init` with the checkpoint; a classifier for other labels is newly initialized."""
     heads: dict[str, Any] = {**by_name(trained.heads)}
     if "classifier" not in heads:
         return Init(checkpoint=checkpoint)

@@ -1,19 +1,18 @@
-"""The processes of a run on several hosts, and Google Cloud's metadata.
-
-Joining the processes of a run on several hosts, and ending all of them when one fails.
+"""Processes of a run on several hosts, and Google Cloud's metadata.
 
     hosts.join(experiment.hosts)      # before JAX is used
     with hosts.ending_together():
         ...                           # an error here ends this process, and thereby the others
 
-One process is the ordinary case: nothing is initialised then, and an error is raised as usual.
+If there is one process, which is the usual case, nothing is initialized, and errors are raised as
+usual.
 
-Google Cloud's metadata server, which tells a machine about itself.
+Google Cloud's metadata server describes the machine:
 
-    on_google_cloud()                               # False elsewhere; the network is not asked
+    on_google_cloud()                               # False elsewhere; needs no network
     Metadata().get("instance/preempted")            # Answer(b"FALSE", etag="2a1c...")
 
-Paths and headers are those of "About VM metadata" in the Compute Engine documentation.
+Paths and headers are from "About VM metadata" in the Compute Engine documentation.
 """
 
 import contextlib
@@ -56,11 +55,11 @@ _PORT = 80
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A value, and the mark by which the server knows whether it has changed since.
+    """A value from the metadata server.
 
     Attributes:
-      value: without white space around it.
-      etag: "" where the server gives none.
+      value: the value, without surrounding white space.
+      etag: version of the value, which lets the server detect changes; "" if it sends none.
     """
 
     value: bytes
@@ -68,15 +67,15 @@ class Answer:
 
 
 class Metadata:
-    """The server of this machine, or that of the variable GCE_METADATA_HOST, or a given one."""
+    """Client of the metadata server: `host`, or GCE_METADATA_HOST, or this machine's server."""
 
     def __init__(self, host: str | None = None) -> None:
         self._host = host or os.environ.get("GCE_METADATA_HOST", _NAME)
-        # Not through a proxy, which the environment may name for the rest of the network.
+        # Bypasses proxies, which the environment may set for the rest of the network.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str, *, seconds: float) -> Answer:
-        """The value at a path below computeMetadata/v1/."""
+        """Return the value at a path below computeMetadata/v1/; `seconds` is the timeout."""
         request = urllib.request.Request(
             f"http://{self._host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
         )
@@ -85,7 +84,7 @@ class Metadata:
 
 
 def on_google_cloud(product: Path = _PRODUCT) -> bool:
-    """Whether this is a VM of Google Cloud; the network is not asked."""
+    """Return whether this machine is a VM of Google Cloud; needs no network."""
     try:
         return product.read_text().strip() == "Google Compute Engine"
     except OSError:
@@ -93,7 +92,7 @@ def on_google_cloud(product: Path = _PRODUCT) -> bool:
 
 
 def is_worker(*, seconds: float) -> bool | None:
-    """Whether the server that JAX asks says that this machine is a worker of a TPU slice."""
+    """Return whether the machine is a worker of a TPU slice; None if the server does not answer."""
     try:
         Metadata(_asked_by_jax()).get("instance/attributes/agent-worker-number", seconds=seconds)
     except urllib.error.HTTPError as error:
@@ -108,8 +107,8 @@ def _asked_by_jax() -> str:
 
 
 def is_reachable(*, seconds: float) -> bool:
-    """Whether a connection to the server that JAX asks can be made within some seconds."""
-    # Looking a name up has no time limit, so that a thread waits for it.
+    """Return whether a connection to JAX's metadata server succeeds within some seconds."""
+    # Name resolution has no timeout, so it runs in a thread.
     host, _, port = _asked_by_jax().partition(":")
     connected = threading.Event()
 
@@ -130,17 +129,17 @@ _LAUNCHERS = {
     "SLURM": ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST"),
     "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri"),
 }
-"""Launchers that JAX knows: the variables by which they say how many processes there are, which
-this is, and where the others are."""
+"""Launchers that JAX supports, and their variables for the number of processes, the rank of this
+process and the location of the others."""
 
 _REMEDY = "check --hosts.* and that the port can be reached"
 
 _GRACE_SECONDS = 15
 
 _METADATA_SECONDS = 2.0
-"""For the metadata server to answer; it is on the machine that hosts this one."""
+"""Timeout of the metadata server, which is on the physical host of this machine."""
 _METADATA_PATIENCE = 60.0
-"""On Google Cloud, where there must be one: how long it is asked again."""
+"""Time to retry the metadata server on Google Cloud, where it must exist, in seconds."""
 
 _PEER_FAILED = (
     "gloo",
@@ -152,19 +151,19 @@ _PEER_FAILED = (
     "connection closed by peer",
     "socket closed",
 )
-"""Parts of the errors, in lower case, that JAX raises here when another process has gone."""
+"""Lower-case parts of JAX's error messages after another process has ended."""
 
 
 def join(hosts: Hosts) -> None:
-    """Connects the processes of a run; does nothing where there is one."""
+    """Connect the processes of a run; do nothing if there is only one."""
     _join(hosts)
     failed = f"the devices of this host did not start within {hosts.timeout} s"
     with quiet_without_tpu(), _giving_up(hosts.timeout, failed):
         jax.local_devices()  # starts JAX's backends
     if jax.process_count() > 1 and not jax.distributed.is_initialized():
         raise InputError(
-            f"this host's TPU is one of {jax.process_count()} hosts' of a slice, and nothing says "
-            "where the others are: set --hosts.coordinator, --hosts.num-processes and "
+            f"this host's TPU belongs to a slice of {jax.process_count()} hosts, but the location "
+            "of the others is unknown: set --hosts.coordinator, --hosts.num-processes and "
             "--hosts.process-id"
         )
 
@@ -180,8 +179,8 @@ def _join(hosts: Hosts) -> None:
         return
     # On CPU, collectives between processes run over TCP.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # It would take SIGTERM away from Python: training agrees on the step to stop after by itself
-    # (train/stopping.py), and every other command would no longer end.
+    # The service would take SIGTERM away from Python. Training agrees on the last step itself
+    # (train/stopping.py), and no other command would end on SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
     where = hosts.coordinator or f"what {launcher} says"
     failed = f"the processes of this run did not all join within {hosts.timeout} s by {where}"
@@ -207,9 +206,9 @@ def _join(hosts: Hosts) -> None:
 
 @contextlib.contextmanager
 def _giving_up(seconds: int, failed: str) -> Iterator[None]:
-    """Ends this process by one line when the block takes longer, before JAX aborts it by many.
+    """End this process with one line if the block takes longer, before JAX aborts with many.
 
-    With code 1: what is missing are other hosts, which may come, and so a restart is worth it.
+    The exit code is 1: other hosts are missing and may still start, so a restart can succeed.
     """
 
     def end() -> None:
@@ -227,9 +226,9 @@ def _giving_up(seconds: int, failed: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Ends this process on a signal, since nothing has to be saved yet.
+    """End this process on a signal, since nothing has to be saved yet.
 
-    The main thread waits in C++, where handlers of Python's do not run.
+    The main thread waits in C++, where Python's signal handlers do not run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -246,7 +245,7 @@ def _ended_by_signals() -> Iterator[None]:
                     os._exit(128 + number[0])
 
     threading.Thread(target=wait, daemon=True, name="signals").start()
-    with sent:  # its end is that of the thread
+    with sent:  # closing it ends the thread
         before = signal.set_wakeup_fd(sent.fileno())
         try:
             yield
@@ -255,7 +254,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _launcher(environment: Mapping[str, str]) -> str | None:
-    """Who started several processes; None for a single one."""
+    """Return the launcher that started several processes, or None for a single process."""
     for name, variables in _LAUNCHERS.items():
         size = environment.get(variables[0], "1")
         if all(variable in environment for variable in variables) and size != "1":
@@ -265,16 +264,16 @@ def _launcher(environment: Mapping[str, str]) -> str | None:
 
 
 def _tpu_alone(environment: Mapping[str, str]) -> str:
-    """Why the TPU of this host is used by one process alone; "" where JAX finds the others.
+    """Return why only one process uses this host's TPU, or "" if JAX can find the others.
 
-    JAX asks the metadata server and gives up by an error where there is none: in a container whose
-    network is closed, such as Kaggle's. A worker of a slice that ran alone would write over the
-    checkpoints of the others, so a machine of Google Cloud's is alone only where that server says
-    so.
+    JAX queries the metadata server and raises an error if it is missing, as in a container without
+    network, such as Kaggle's. If a worker of a slice ran on its own, it would overwrite the
+    checkpoints of the others. So a machine of Google Cloud runs on its own only if its metadata
+    server confirms it.
     """
     for name in ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"):
         workers = environment.get(name)
-        if workers is not None:  # JAX reads the first of them that is set
+        if workers is not None:  # JAX uses the first variable that is set
             slices = environment.get("MEGASCALE_NUM_SLICES") or "1"
             alone = "," not in workers and slices == "1"
             return f"{name} names this host alone ({workers!r})" if alone else ""
@@ -291,17 +290,17 @@ def _tpu_alone(environment: Mapping[str, str]) -> str:
             return "" if worker else "the metadata server knows of no slice"
         if time.monotonic() >= until:
             raise RuntimeError(
-                "the metadata server does not say whether this TPU is one host of several; "
-                "TPU_PROCESS_ADDRESSES=local says that it is alone"
+                "the metadata server does not answer whether this TPU is one host of several; "
+                "if it is the only host, set TPU_PROCESS_ADDRESSES=local"
             )
         time.sleep(1)
 
 
 def _gpus(environment: Mapping[str, str]) -> list[int] | None:
-    """Which GPUs are this process's own, of those that it sees.
+    """Return the indices of this process's GPUs; [] means all visible ones, None JAX's default.
 
-    Under SLURM and Open MPI JAX gives each process the GPU that has the process's number on its
-    node, even where a process has the node for itself, or sees only the GPUs that are bound to it.
+    Under SLURM and Open MPI, JAX assigns to each process the GPU with its local rank. That is wrong
+    if a process has a node to itself, or sees only the GPUs that are bound to it.
     """
     if "JAX_LOCAL_DEVICE_IDS" in environment:
         return None
@@ -314,14 +313,13 @@ def _gpus(environment: Mapping[str, str]) -> list[int] | None:
 
 @contextlib.contextmanager
 def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
-    """In a run of several processes, an error ends this process at once, by one line.
+    """End this process at once, with one line, on an error in a run of several processes.
 
     Unwinding would wait for the others, in an asynchronous save or when JAX shuts down, while they
-    wait for this process. Its end breaks their connections, and they end as well: on CPU at once,
-    elsewhere after hosts.heartbeat seconds. A process that hangs without ending, on a machine that
-    is frozen or cut off, is given up after that time too: JAX then aborts the others (SIGABRT) with
-    a message of its own. So it does at once where the first process ends, which serves the others,
-    while this one waits for nobody.
+    wait for this process. Its end breaks their connections, so they end too: on CPU at once,
+    elsewhere after hosts.heartbeat seconds. A process that hangs, or is on a frozen or disconnected
+    machine, is given up after the same time: JAX then aborts the others (SIGABRT) with its own
+    message. If the first process ends, which is the coordinator, JAX aborts the others at once.
     """
     try:
         yield
@@ -334,7 +332,7 @@ def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
 
 
 def _end(error: BaseException) -> None:
-    """Says in one line what happened, and leaves without unwinding."""
+    """Print one line about the error, and exit without unwinding."""
     index, count = jax.process_index(), jax.process_count()
     who = f"process {index} of {count}"
     if isinstance(error, InputError):
@@ -363,8 +361,8 @@ def check_agreement(experiment: Experiment, **facts: object) -> None:
     """Raise InputError on all processes unless all have the same config and the same files.
 
     Each process compiles and reads for itself. Processes with different settings would train
-    different models without an error, or wait for each other without end. Paths of data and of
-    caches of this machine may differ: `facts` holds what was found there.
+    different models without an error, or wait for each other forever. Local paths of data and
+    caches may differ; `facts` describes their contents.
     """
     if jax.process_count() == 1:
         return
@@ -389,7 +387,7 @@ def check_agreement(experiment: Experiment, **facts: object) -> None:
     differing = unequal(json.loads(texts[0]), json.loads(texts[other]))
     listed = "; ".join(differing[:3]) + (f"; and {n} more" if (n := len(differing) - 3) > 0 else "")
     if jax.process_index() == 0:
-        time.sleep(1)  # its end would abort the others before they have their line
+        time.sleep(1)  # if it ended first, it would abort the others before they print their line
     remedy = "start all processes with the same config, options and files"
     if any(what in one for one in differing for what in (_FILES, _CONTENT, _INIT)):
         remedy += "; each process needs all files: a shared disk, a bucket, or a copy on each host"
@@ -405,7 +403,7 @@ _OWN_DATA_FIELDS = ("directory", "cache", "vocabulary")
 
 
 def _files_of(place: str) -> dict[str, Path]:
-    """The files of a local directory, file or pattern by name; {} for a bucket."""
+    """Return the files of a local directory, file or pattern by name; {} for a bucket."""
     root = Path(place)
     if not place or remote.is_remote(place):
         return {}
@@ -417,7 +415,7 @@ def _files_of(place: str) -> dict[str, Path]:
 
 
 def _samples(files: Mapping[str, Path]) -> dict[str, str]:
-    """Checksums of the beginning, the middle and the end of at most 256 files."""
+    """Return checksums of the beginning, middle and end of at most 256 files."""
     names, found = list(files), {}
     for name in names[:: max(1, len(names) // _SAMPLED_FILES)]:
         checksum = 0
@@ -431,7 +429,7 @@ def _samples(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _manifest_of(checkpoint: str) -> dict[str, str]:
-    """Checksums of the manifests of a local checkpoint, or of those of a work directory."""
+    """Return checksums of the manifests of a local checkpoint, or of all in a work directory."""
     root = Path(checkpoint)
     if not checkpoint or remote.is_remote(checkpoint):
         return {}
@@ -444,7 +442,7 @@ def _manifest_of(checkpoint: str) -> dict[str, str]:
 
 
 def is_lost_host(error: BaseException) -> bool:
-    """Whether an error says that another process has gone."""
+    """Return whether an error means that another process has ended."""
     text = str(error).lower()
     # Gloo's errors come as ValueError, XLA's as RuntimeError.
     return isinstance(error, ValueError | RuntimeError) and any(p in text for p in _PEER_FAILED)

@@ -1,18 +1,18 @@
-"""The training loop, and the next batch on the devices.
+"""The training loop, and prefetching of the next batch.
 
-The training loop. `fit` is the story; what it is told with is made in train/training.py.
-
-The next batch on the devices while a step is in progress.
+`fit` is the loop; train/training.py creates its arguments. `Ahead` copies the next batch to the
+devices while a step is in progress:
 
     ahead = Ahead(batches, mesh)
     for step in ...:
         rows, batch = ahead.take()
         state, metrics = train_step(state, batch)
         if not save_after(step):
-            ahead.draw()        # the devices go on to it at once, whatever the host waits for
+            ahead.draw()        # the devices can continue at once, whatever the host waits for
 
-A position in the data is that after the last batch that was drawn. To keep it at each step would
-cost what a shuffle buffer holds, so that nothing is drawn before a step that is saved has been.
+The position in the data is the position after the last batch that was read. Keeping the position of
+every step would cost as much memory as a shuffle buffer. So if a step is saved, the next batch is
+read only afterwards.
 """
 
 import contextlib
@@ -38,21 +38,21 @@ from t5x_lite.train.track import Goodput, Tracker
 
 @runtime_checkable
 class Batches(Protocol):
-    """Training batches whose position can be saved.
+    """Training batches with a position that can be saved.
 
-    They may have the attribute `epoch`, which is logged where it is not None: how often the data
-    were read, up to the last batch that was handed out; a fraction, or whole epochs.
+    If the attribute `epoch` exists and is not None, it is logged: the number of passes over the
+    data up to the last returned batch, as a fraction or in complete epochs.
     """
 
     def __next__(self) -> Mapping[str, np.ndarray]: ...
 
     def state(self) -> bytes:
-        """The position after the last batch handed out."""
+        """Return the position after the last returned batch."""
         ...
 
 
 class Ahead:
-    """Batches, at most one more of them than was taken."""
+    """Batches with a prefetch of at most one."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Ahead:
         *,
         draw: Callable[[Batches], Mapping[str, np.ndarray]] = next,
     ) -> None:
-        """Draws nothing yet.
+        """Set up prefetching; no batch is read yet.
 
         Args:
-          batches: are drawn from.
-          mesh: where they go.
-          draw: gives the next of them.
+          batches: the batches to read.
+          mesh: mesh that batches are placed on.
+          draw: function that reads the next batch.
         """
         self._batches = batches
         self._mesh = mesh
@@ -75,14 +75,14 @@ class Ahead:
         self._epoch: float | None = None
 
     def draw(self) -> None:
-        """Draws the batch of the next `take`, if that was not done, and begins to copy it."""
+        """Read the batch for the next `take`, unless it is read already, and start to copy it."""
         if self._drawn is None:
             self._epoch = self._read_epoch()
             rows = self._draw(self._batches)
             self._drawn = rows, put_batch(rows, self._mesh)
 
     def take(self) -> tuple[Mapping[str, np.ndarray], Batch]:
-        """The next batch: this process's rows of it, and the whole on the devices."""
+        """Return the next batch: this process's rows, and the complete batch on the devices."""
         self.draw()
         assert self._drawn is not None
         drawn, self._drawn = self._drawn, None
@@ -90,17 +90,17 @@ class Ahead:
 
     @property
     def epoch(self) -> float | None:
-        """That of the batches, up to the last one taken; None where they do not tell it."""
+        """Epoch of the batches up to the last one taken, or None if unknown."""
         return self._read_epoch() if self._drawn is None else self._epoch
 
     def state(self) -> bytes:
-        """The position after the last batch taken.
+        """Return the position after the last batch taken.
 
         Raises:
-          RuntimeError: a batch more was drawn.
+          RuntimeError: if the next batch was prefetched already.
         """
         if self._drawn is not None:
-            raise RuntimeError("the position of a batch that was drawn ahead is not that of a step")
+            raise RuntimeError("a batch was prefetched, so the position does not belong to a step")
         return self._batches.state()
 
     def _read_epoch(self) -> float | None:
@@ -109,10 +109,10 @@ class Ahead:
 
 
 Evaluate = Callable[[int, Params], dict[str, float] | None]
-"""(step, params) -> metrics named "<split>/<name>"; None where a signal ended it before its end."""
+"""(step, params) -> metrics named "<split>/<name>"; None if a signal interrupted it."""
 
 Flops = Callable[[Mapping[str, np.ndarray]], int | None]
-"""(rows of this process) -> FLOPs of a train step on them; None where they are not counted."""
+"""(rows of this process) -> FLOPs of a train step on them; None if they are not counted."""
 
 SaveMetrics = Callable[[int, Mapping[str, float]], None]
 """(step, metrics): adds them to the checkpoint of that step."""
@@ -120,7 +120,7 @@ SaveMetrics = Callable[[int, Mapping[str, float]], None]
 
 @runtime_checkable
 class Save(Protocol):
-    """Writes a checkpoint of a state and the data position that belongs to it."""
+    """A function that saves a checkpoint of a state and its data position."""
 
     def __call__(
         self,
@@ -130,20 +130,20 @@ class Save(Protocol):
         *,
         hurried: bool = False,
     ) -> None:
-        """Starts to save; `hurried` says that a signal ends the run here."""
+        """Start to save; `hurried` means that a signal ends the run here."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Periods:
-    """Numbers of steps.
+    """Periods of the training loop, in steps.
 
     Attributes:
-      total: the step at which training ends.
-      log: between two lines of training metrics.
-      evaluation: between two evaluations.
-      checkpoint: between two checkpoints.
-      save_measured: whether each evaluated step is saved too, so that the best of them can stay.
+      total: the last step of training.
+      log: steps between two log lines of training metrics.
+      evaluation: steps between two evaluations.
+      checkpoint: steps between two checkpoints.
+      save_measured: True to save each evaluated step, too, so that the best one can be kept.
     """
 
     total: int
@@ -172,35 +172,35 @@ def fit(
     spent: Goodput | None = None,
     watchdog: Watchdog | None = None,
 ) -> TrainState:
-    """Trains from the state's step to `periods.total`, saving, measuring and logging on the way.
+    """Train from the state's step to `periods.total`, with checkpoints, evaluations and logs.
 
     Args:
-      state: the state to start from; it is donated.
-      batches: at the position that belongs to the state.
-      step_function: from `make_train_step`.
-      mesh: where batches go.
-      periods: when things happen; the first step and the last are always logged (the first with
-        "num_parameters"), the last is always measured and saved.
-      evaluate: gives the metrics of a step.
-      save: writes a checkpoint.
-      tracker: the record.
-      stop: already entered, where signals are watched since before; None watches them here.
-      save_clock: says when time alone is a reason to save; None looks at no clock.
-      flops: gives the floating-point operations of a step, for "mfu".
-      patience: ends training early; it has seen the evaluations before the state.
-      capture: traces chosen steps.
-      owed: given where a signal ended the evaluation of the state's step: it is made first, and its
-        metrics go where this says.
-      spent: counts where the time goes, and is logged; None logs nothing of it.
-      watchdog: ends a run whose steps hang; None waits for them.
+      state: initial state; it is donated.
+      batches: batches at the position that belongs to the state.
+      step_function: train step from `make_train_step`.
+      mesh: mesh that batches are placed on.
+      periods: periods of logs, evaluations and checkpoints. The first and the last step are always
+        logged (the first with "num_parameters"). The last step is always evaluated and saved.
+      evaluate: function that returns the metrics of a step.
+      save: function that saves a checkpoint.
+      tracker: record of the run; its callbacks may end training early.
+      stop: watch for signals that has been started already; None starts one.
+      save_clock: timer for checkpoints by time; None saves only by steps.
+      flops: function that returns the floating-point operations of a step, for "mfu".
+      patience: condition for early stopping, which knows the evaluations before the state.
+      capture: profiler of chosen steps.
+      owed: function for the metrics of the state's step if a signal interrupted its evaluation; the
+        evaluation is then done first. None if no evaluation is pending.
+      spent: timer that records the use of time, which is logged; None logs nothing.
+      watchdog: watchdog that ends a run with hanging steps; None never does.
 
     Returns:
       The state after the last step.
 
     Raises:
-      NonFiniteLoss: a loss or its gradient is not finite; no checkpoint is written from it on.
-      Interrupted: SIGINT or SIGTERM came; the step in progress was finished and saved. An
-        evaluation in progress was not finished: the next run begins with it.
+      NonFiniteLoss: if a loss or its gradient is not finite; no checkpoint is saved from then on.
+      Interrupted: if SIGINT or SIGTERM was received. The step in progress is finished and saved. An
+        evaluation in progress is not finished; the next run starts with it.
     """
     peak = chip(mesh.devices.flat[0].device_kind).peak
     shares = dict if spent is None else spent.shares
@@ -222,17 +222,17 @@ def fit(
                 measured = evaluate(start, state.params)
             if measured is None:
                 raise Interrupted(_signal(stop, mesh), start)
-            owed(start, measured)  # first: a run that is killed here measures once more
+            owed(start, measured)  # before the log: a run killed in between evaluates again
             tracker.log(start, measured)
             patience.add(measured)
             window.restart()
-        if patience.exhausted:
-            tracker.message(f"stopped early at step {start}: {patience}")
+        if ended := patience.reason or tracker.stop():
+            tracker.message(f"stopped early at step {start}: {ended}")
             return state
         for step in range(start + 1, periods.total + 1):
             try:
                 rows, batch = ahead.take()
-            except Ended:  # it waits at a step that is saved (`data.refresh`)
+            except Ended:  # reading waits only at a step that is saved (`data.refresh`)
                 raise Interrupted(_signal(stop, mesh), step - 1) from None
             with spent.on("profile"):
                 capture.before(step)
@@ -251,17 +251,18 @@ def fit(
             with spent.on("profile"):
                 if capture.after(step, metrics):
                     tracker.message(f"traced the steps up to {step}: {capture.directory}")
-            # Looked at once a step: a signal that comes later waits for the end of the next step.
+            # Checked once per step: a later signal is handled at the end of the next step.
             stopping = stop.after_step(mesh, metrics, waited=window.waited + spent.paused())
             last = step == periods.total or stopping is not None
             evaluates = step % periods.evaluation == 0 or step == periods.total
             noticed, timed = stop.save_asked(), save_clock.due(step, mesh)
             saves = noticed or timed or step % periods.checkpoint == 0 or last
-            if not (evaluates or saves):
-                ahead.draw()  # before the host waits for this step, and no later save needs it
+            logs = step == start + 1 or step % periods.log == 0 or last
+            if not (evaluates or saves or (logs and tracker.has_callbacks)):
+                ahead.draw()  # before the host waits for this step; no save before the next step
             if step == start + 1:
                 tracker.log(step, {**window.flush(), **shares(), "num_parameters": num_parameters})
-            elif step % periods.log == 0 or last:
+            elif logs:
                 tracker.log(
                     step, {**window.flush(), **_epoch(ahead), **shares(), **stop.slowest_host()}
                 )
@@ -279,36 +280,37 @@ def fit(
                 window.restart()
 
             best_of = measured is not None and periods.save_measured
-            if saves or unmeasured or patience.exhausted or best_of:
+            ended = (patience.reason or tracker.stop()) if logs or evaluates else ""
+            if saves or unmeasured or ended or best_of:
                 window.check()
                 with spent.on("checkpoint"):
                     save(state, ahead.state(), measured, hurried=stopping is not None)
                 save_clock.restart()
             if stopping is not None and (unmeasured or step < periods.total):
                 raise Interrupted(stopping, step)
-            if patience.exhausted and step < periods.total:
-                tracker.message(f"stopped early at step {step}: {patience}")
+            if ended and step < periods.total:
+                tracker.message(f"stopped early at step {step}: {ended}")
                 break
     return state
 
 
 def _signal(stop: StopSignals, mesh: Mesh) -> int:
-    """The signal that ended an evaluation, on whichever process it came."""
+    """Return the signal that ended an evaluation, on any of the processes."""
     signum = stop.requested(mesh, wait=True)
     assert signum is not None
     return signum
 
 
 _SHIFTED = "decoder_input_tokens"
-"""The targets once more."""
+"""A shifted copy of the targets."""
 
 
 def count_tokens(batch: Mapping[str, np.ndarray]) -> int:
-    """Tokens of this process's rows that are not padding, inputs and targets."""
+    """Return the number of non-padding tokens, inputs and targets, in this process's rows."""
     counted = [name for name in batch if name.endswith("_tokens")]
     return sum(int(np.count_nonzero(batch[name])) for name in counted if name != _SHIFTED)
 
 
 def _epoch(ahead: Ahead) -> dict[str, float]:
-    """{"epoch"} of the batches taken, where they tell it."""
+    """Return {"epoch": epoch of the batches taken}, or {} if unknown."""
     return {} if ahead.epoch is None else {"epoch": ahead.epoch}

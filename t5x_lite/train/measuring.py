@@ -1,4 +1,4 @@
-"""`t5x-lite evaluate`, and what training measures on the way."""
+"""Evaluation during training, and `t5x-lite evaluate`."""
 
 import dataclasses
 import functools
@@ -29,7 +29,15 @@ from t5x_lite.data.vocabularies.byte_level import NAMES as BYTES_NAMES
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 from t5x_lite.evaluate.loss import LossEvaluator
-from t5x_lite.evaluate.results import BestParams, Outcome, SameParams, Submissions, check_output
+from t5x_lite.evaluate.results import (
+    CLASSES_FILE,
+    BestParams,
+    Outcome,
+    SameParams,
+    Submissions,
+    check_output,
+    class_lines,
+)
 from t5x_lite.evaluate.retrieval import RetrievalEvaluator, retrieval_evaluator
 from t5x_lite.evaluate.task_suite import TaskSuite
 from t5x_lite.inference.checkpoint import Checkpoint
@@ -44,15 +52,16 @@ _logger = logging.getLogger(__name__)
 
 
 class Measurement:
-    """The held-out loss and the metrics of tasks and of retrieval that a config asks for.
+    """Evaluation of a config: held-out loss, metrics of tasks and metrics of retrieval.
 
     Args:
-      experiment: says what is measured.
-      learner: whose parameters are measured.
-      vocabulary: of the data.
-      mesh: where batches go.
-      workdir: samples are appended to its samples.jsonl, by process 0; None writes none.
-      ensemble: what answers in place of the learner's own model; it has no held-out loss.
+      experiment: config with the evaluation settings.
+      learner: learner to evaluate.
+      vocabulary: vocabulary of the data.
+      mesh: mesh that batches are placed on.
+      workdir: directory where process 0 appends samples to samples.jsonl, and scores of classes to
+        classes.jsonl; None writes neither.
+      ensemble: models that predict instead of the learner's; an ensemble has no held-out loss.
     """
 
     def __init__(
@@ -104,7 +113,7 @@ class Measurement:
                 mesh=mesh,
             )
             if not settings.task_metrics:
-                return  # the documents are all that is needed: no task, and no TensorFlow
+                return  # only the documents are needed: no task, and no TensorFlow
         has_metrics = settings.task_metrics and (
             not data.cache or data_batches.has_task_metrics(data)
         )
@@ -120,21 +129,19 @@ class Measurement:
         )
         if self._loss is not None and self.suite.unlabelled:
             names = ", ".join(self.suite.unlabelled)
-            _logger.info("the held-out loss is not measured: no labels in %s", names)
+            _logger.info("skipping the held-out loss: no labels in %s", names)
             self._loss = None
         if self._loss is not None and not self.suite.in_order():
-            _logger.info(
-                "the held-out loss is not measured: the head has the classes in another order"
-            )
+            _logger.info("skipping the held-out loss: the head has the classes in another order")
             self._loss = None
 
     @property
     def evaluators(self) -> Mapping[str, TaskEvaluator]:
-        """The tasks that have metrics, by name."""
+        """Evaluators of the tasks that have metrics, by name."""
         return {} if self.suite is None else self.suite.evaluators
 
     def names(self, params: Any) -> list[str]:
-        """The names of the metrics that a call gives, before any hour of training."""
+        """Return the names of the metrics that a call returns, without computing them."""
         found: list[str] = []
         if self._loss is not None:
             found += self._loss.names(params)
@@ -148,14 +155,14 @@ class Measurement:
     def __call__(
         self, step: int, params: Params, *, tasks: Callable[[str], Params] | None = None
     ) -> dict[str, float]:
-        """The metrics of a step, named "<split>/<name>"; equal on all processes."""
+        """Return the metrics of a step, named "<split>/<name>"; equal on all processes."""
         result: dict[str, float] = {}
         if self._loss is not None:
             result |= self._loss.run(params)
             for name, of_cache in self._of_caches.items():
                 result[f"{name}/loss"] = of_cache.run(params)["loss"]
         if self.suite is not None:
-            # The task's own metric has the plain name: the token accuracy gives way to it.
+            # The task's own metric replaces a token accuracy of the same name.
             result |= self.suite.run(params if tasks is None else tasks)
             self._write_samples(step)
         if self.retrieval is not None:
@@ -168,20 +175,27 @@ class Measurement:
         assert self.suite is not None
         number = self._settings.num_samples
         if self.suite.is_mixture:
-            number = -(-number // len(self.evaluators))  # of each task
+            number = -(-number // len(self.evaluators))  # samples of each task
         lines = [
             json.dumps({"step": step, **named, **dataclasses.asdict(s)}, ensure_ascii=False) + "\n"
             for name, evaluator in self.evaluators.items()
             for named in [{"task": name} if self.suite.is_mixture else {}]
             for s in evaluator.samples[:number]
         ]
-        # In one system call: a run that is killed leaves no torn line for the next one to go on in.
-        with (self._workdir / "samples.jsonl").open("ab", buffering=0) as file:
-            file.write("".join(lines).encode())
+        files = {
+            "samples.jsonl": "".join(lines).encode(),
+            CLASSES_FILE: class_lines(self.suite, lambda name: step),
+        }
+        for name, content in files.items():
+            if not content and name == CLASSES_FILE:
+                continue
+            # One system call, so that a killed run leaves no partial line.
+            with (self._workdir / name).open("ab", buffering=0) as file:
+                file.write(content)
 
 
 def until_stopped(measurement: Measurement, stop: StopSignals, *, mesh: Mesh) -> Evaluate:
-    """The same measurement for `fit`: one that a signal ends between two batches gives None."""
+    """Return an evaluation function for `fit`; it returns None if a signal interrupts it."""
 
     def measure(step: int, params: Params) -> dict[str, float] | None:
         try:
@@ -202,10 +216,10 @@ def evaluate(
     use: str | None = None,
     output: str | None = None,
 ) -> dict[str, float]:
-    """Measures a checkpoint on a config's task or mixture, and prints one line of JSON.
+    """Evaluate a checkpoint on a config's task or mixture, and print one line of JSON.
 
-    Of a mixture, every task that is there is measured; a table of them is logged. Of several
-    processes, all measure together and the first prints and writes.
+    For a mixture, every available task is evaluated, and a table of the tasks is logged. All
+    processes evaluate together, and the first one prints and writes.
     """
     hosts.join(experiment.hosts)
     with (
@@ -225,11 +239,11 @@ def _evaluate(
     use: str | None,
     output: str | None,
 ) -> dict[str, float]:
-    """As `evaluate`, once the processes have joined."""
+    """Run `evaluate` after the processes have joined."""
     settings = experiment.evaluation
     if not (settings.loss or settings.task_metrics or settings.retrieval.directory):
         raise InputError(
-            "there is nothing to measure: give --evaluation.retrieval.directory DIR, or set "
+            "there is nothing to evaluate: pass --evaluation.retrieval.directory DIR, or set "
             "--evaluation.loss True or --evaluation.task-metrics True"
         )
     if output is not None:
@@ -257,14 +271,14 @@ def _evaluate(
         ensemble=model.bind if several else None,
     )
     if measurement.suite is not None:
-        measurement.suite.names()  # a metric whose package is missing is told before the decoding
+        measurement.suite.names()  # raises an error for a missing package before decoding
     if several and not measurement.evaluators:
         raise InputError(
-            f"data.task {experiment.data.task!r} has no metrics of its own, and an ensemble has no "
+            f"data.task {experiment.data.task!r} has no metrics, and an ensemble has no "
             "held-out loss: give one --checkpoint"
         )
     if several and experiment.evaluation.loss:
-        _logger.info("an ensemble has no held-out loss: the task's metrics alone are measured")
+        _logger.info("an ensemble has no held-out loss: computing only the task's metrics")
     chosen = SameParams(model.params, first.step)
     if experiment.evaluation.best_per_task:
         names = measurement.suite.sources if measurement.suite is not None else ()
@@ -295,9 +309,9 @@ def _evaluate(
 
 
 def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
-    """The same models with the data, the evaluation and the compute dtype of a config.
+    """Return the models with the data, evaluation and compute dtype of a config.
 
-    Where retrieval alone is measured the data are the checkpoint's: they say how long its rows are.
+    If only retrieval is evaluated, data settings are the checkpoint's, which define row lengths.
     """
     members = []
     for member in model.members:
@@ -317,15 +331,15 @@ def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
 
 
 def _tell_other_words(member: Loaded, data: Data) -> None:
-    """Warns where a config writes inputs otherwise than the checkpoint was trained with.
+    """Warn if a config formats inputs differently from the checkpoint's training.
 
-    Not where the checkpoint was trained on another task.
+    No warning is logged if the checkpoint was trained on another task.
     """
     own, vocabulary = member.experiment.data, member.vocabulary
     if own.layout.ending(vocabulary) != data.layout.ending(vocabulary):
         _logger.warning(
             "the checkpoint %s was trained with data.layout %s, and is measured with %s: its "
-            "inputs end otherwise",
+            "inputs have another ending",
             member.directory,
             own.layout,
             data.layout,
@@ -339,7 +353,7 @@ def _tell_other_words(member: Loaded, data: Data) -> None:
 
 
 def is_there(path: str) -> bool:
-    """Whether there is a file or a directory; not where its bucket cannot be read from here."""
+    """Return whether a path exists; False if its bucket cannot be read from here."""
     try:
         return data_path(path).exists()
     except (InputError, BucketError):
@@ -347,11 +361,12 @@ def is_there(path: str) -> bool:
 
 
 def _check_vocabulary(experiment: Experiment, model: Checkpoint) -> None:
-    """A config's vocabulary must be the checkpoint's, which stands in for one that is gone."""
+    """Check that a config's vocabulary is the checkpoint's, unless its file is missing."""
     data, directory = experiment.data, model.members[0].directory
     if data.vocabulary not in BYTES_NAMES and not is_there(data.vocabulary):
         _logger.info(
-            "data.vocabulary %s does not exist from here; using that of the checkpoint %s",
+            "data.vocabulary %s cannot be found from here; using the vocabulary of the checkpoint "
+            "%s",
             data.vocabulary,
             directory,
         )
@@ -360,6 +375,7 @@ def _check_vocabulary(experiment: Experiment, model: Checkpoint) -> None:
     is_same = isinstance(given, Tokenizer) and given.has_the_ids_of(model.vocabulary)
     if given.digest != model.vocabulary.digest and not is_same:
         raise InputError(
-            f"the vocabulary {data.vocabulary} is not that of the checkpoint {directory}; use "
-            f"--data.vocabulary {directory / 'files' / checkpointing.VOCABULARY_DIRECTORY}"
+            f"the vocabulary {data.vocabulary} differs from the vocabulary of the checkpoint "
+            f"{directory}; use --data.vocabulary "
+            f"{directory / 'files' / checkpointing.VOCABULARY_DIRECTORY}"
         )

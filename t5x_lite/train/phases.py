@@ -1,11 +1,9 @@
-"""Training in phases, and the scores of the base that a phase begins with.
-
-Training in phases: modules whose places are chosen by an earlier training.
+"""Training in phases: adapters with entries that an earlier training selects.
 
     work/sft/phases/full_1/      every array trains; an ordinary work directory
-    work/sft/checkpoints/        the K entries that moved most, from the start again
+    work/sft/checkpoints/        the K entries that changed most, trained again from the start
 
-| module | phases before the last, which has the work directory itself |
+| adapter | phases before the last, which has the work directory itself |
 |---|---|
 | `sparse(select="lottery", rounds=2)` | full_1, sparse_1, full_2 |
 | `sparse(select="magnitude", full_steps=100)` | full_1 |
@@ -13,16 +11,17 @@ Training in phases: modules whose places are chosen by an earlier training.
 | `diff()` | relaxed |
 | `prune(rounds=3, rewind_step=50)` | rewind, train_1, train_2, train_3 |
 
-Each phase is a run with an optimizer and a schedule of its own, and heads begin anew in each. The
-last phase of `diff` goes on with those of the one before, and where `prune` rewinds to a step they
-are rewound to it, too. Modules that are loaded are in use in all phases, and where the base is
-scored. A phase's last checkpoint is all that the next one needs, and what is chosen follows from
-it: so a run that is killed in a phase, or between two, goes on bit for bit by the same command.
+Each phase is a run with its own optimizer and schedule, and with newly initialized heads. There are
+two exceptions: the last phase of `diff` keeps the heads of the phase before, and if `prune` rewinds
+to a step, heads are rewound to it, too. Loaded adapters are in use in all phases, and when the base
+is scored. A phase needs only the last checkpoint of the phase before, and the selection is a
+function of it. So if a run is killed in a phase or between two, the same command resumes it bit for
+bit.
 
-What a run begins with, and how much each entry of it matters: scores without a training.
+Scores of the base need no training:
 
-params, learner, vocabulary = initial(experiment)
-scores_of_base(experiment, SparseTuning(select="fisher"), sizes)["encoder/.../kernel"]()
+    params, learner, vocabulary = initial(experiment)
+    scores_of_base(experiment, SparseTuning(select="fisher"), sizes)["encoder/.../kernel"]()
 """
 
 import dataclasses
@@ -77,7 +76,7 @@ _MODEL = "model/"
 
 
 def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping[str, int]) -> Lazy:
-    """Scores of a model's arrays as they are, which need no training."""
+    """Return scores of a model's initial arrays, which need no training."""
     if adapter.select == "random":
         shapes = trees.flatten(learner_of(experiment).shapes["model"])
         seed = experiment.seed
@@ -96,12 +95,12 @@ def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping
 
 
 def _drawn(path: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Random scores of an array, by its path."""
+    """Return random scores of an array, seeded by its path."""
     return np.random.default_rng([seed, zlib.crc32(path.encode())]).random(shape, np.float32)
 
 
 def initial(experiment: Experiment) -> tuple[Params, Any, Any]:
-    """The parameters with which a run begins, its learner and vocabulary."""
+    """Return the initial parameters of a run, its learner and its vocabulary."""
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     learner = learner_of(experiment)
     mesh = sharding.make_mesh(experiment.mesh)
@@ -123,32 +122,32 @@ def initial(experiment: Experiment) -> tuple[Params, Any, Any]:
 _Phased = SparseTuning | Diff | Prune
 
 Start = Callable[[], dict[str, np.ndarray]]
-"""Makes the arrays with which a phase begins, by path."""
+"""Function that returns the initial arrays of a phase, by path."""
 Run = Callable[[Experiment, "Start | None"], Any]
-"""Trains one phase to its end, or goes on with it."""
+"""Function that trains one phase to its end, or resumes it."""
 
 
 def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None]:
-    """Runs the phases before the last one, and says with what that one begins."""
+    """Run all phases before the last; return the last phase's config and its initial arrays."""
     experiment = with_steps(experiment)
     phased = [each for each in experiment.adapters.added.values() if _is_open(each)]
     if not phased or not experiment.workdir:
         return experiment, None
     if len(phased) > 1:
         names = ", ".join(each.name for each in phased)
-        raise InputError(f"the modules {names} train in phases: train one of them at a time")
+        raise InputError(f"the adapters {names} train in phases: train one of them at a time")
     [adapter] = phased
     if experiment.objective.more_towers():
         raise InputError(
-            f"adapter {adapter.name!r} trains in phases, which choose entries of one encoder; set "
+            f"adapter {adapter.name!r} trains in phases, which select entries of one encoder; set "
             "--objective.towers one, or use an adapter without phases, such as lora"
         )
     assert isinstance(adapter, _Phased)
     workdir = remote.open_path(experiment.workdir)
     if not isinstance(workdir, Path) or jax.process_count() > 1:
         raise InputError(
-            f"the module {adapter.name} trains in phases, which need one process and a directory "
-            "of this machine"
+            f"adapter {adapter.name} trains in phases, which need one process and a local work "
+            "directory"
         )
     earlier = _earlier(workdir)
     if earlier is not None:
@@ -168,14 +167,14 @@ def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None
 
 
 def _is_open(adapter: Adapter) -> bool:
-    """Whether a module has phases that are still to be run."""
+    """Return whether an adapter still has phases to run."""
     return isinstance(adapter, Prune) or (
         isinstance(adapter, SparseTuning | Diff) and not adapter.entries
     )
 
 
 def with_steps(experiment: Experiment) -> Experiment:
-    """An experiment whose schedules of modules know the steps of the run."""
+    """Return the experiment with the run's steps set in schedules of adapters."""
     for adapter in experiment.adapters.added.values():
         if isinstance(adapter, Movement) and not adapter.steps:
             adapter = dataclasses.replace(adapter, steps=experiment.steps)
@@ -184,7 +183,7 @@ def with_steps(experiment: Experiment) -> Experiment:
 
 
 def _with_module(experiment: Experiment, adapter: Adapter) -> Experiment:
-    """An experiment with another module in place of the one of that name."""
+    """Return an experiment with the adapter of that name replaced."""
     added = {**experiment.adapters.added, adapter.name: adapter}
     adapters: Adapters = dataclasses.replace(
         experiment.adapters, add=tuple(map(write_module, added.values()))
@@ -193,7 +192,7 @@ def _with_module(experiment: Experiment, adapter: Adapter) -> Experiment:
 
 
 def _earlier(workdir: AnyPath) -> Experiment | None:
-    """The experiment of the run that is there."""
+    """Return the experiment of the run in a work directory, or None."""
     saved = workdir / checkpointing.CONFIG_FILE
     return (
         from_json(saved.read_text(encoding="utf-8"), source=str(saved)) if saved.exists() else None
@@ -201,7 +200,7 @@ def _earlier(workdir: AnyPath) -> Experiment | None:
 
 
 def _as_before(experiment: Experiment, adapter: _Phased, earlier: Experiment) -> Experiment:
-    """An experiment with the places that the run has chosen before."""
+    """Return an experiment with the entries that the run has already selected."""
     theirs = earlier.adapters.added.get(adapter.name)
     has_places = isinstance(theirs, SparseTuning | Diff)
     if has_places and dataclasses.replace(theirs, entries=()) == adapter:
@@ -211,19 +210,19 @@ def _as_before(experiment: Experiment, adapter: _Phased, earlier: Experiment) ->
 
 def _refuse(workdir: Path) -> dict[str, np.ndarray]:
     raise InputError(
-        f"workdir {workdir}: no checkpoint can be read, and the last phase would begin anew: "
+        f"workdir {workdir}: no checkpoint can be read, and the last phase would start again: "
         f"remove {workdir / checkpointing.DIRECTORY} and {workdir / checkpointing.CONFIG_FILE}"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Phases:
-    """The phases of one module.
+    """The phases of one adapter.
 
     Attributes:
-      experiment: of the last phase.
-      adapter: the module.
-      run: trains one.
+      experiment: config of the last phase.
+      adapter: the adapter.
+      run: function that trains one phase.
     """
 
     experiment: Experiment
@@ -233,7 +232,7 @@ class _Phases:
     def trained(
         self, name: str, adapter: Adapter, steps: int, start: Start | None = None
     ) -> "_Trained":
-        """What a phase ends with."""
+        """Train a phase, and return its last checkpoint."""
         own = self.experiment
         workdir = Path(own.workdir) / PHASES / name
         phase = dataclasses.replace(
@@ -250,7 +249,7 @@ class _Phases:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of entries of each array that the module may change, by path in the model."""
+        """Number of entries of each array that the adapter may change, by path in the model."""
         shapes = trees.flatten(learner_of(self.bare).shapes["model"])
         found: dict[str, int] = {}
         for pattern in self.adapter.targets:
@@ -264,12 +263,12 @@ class _Phases:
 
     @property
     def bare(self) -> Experiment:
-        """The experiment without modules."""
+        """The experiment without adapters."""
         return dataclasses.replace(self.experiment, adapters=Adapters(), train=())
 
     @property
     def beside(self) -> Experiment:
-        """The experiment without the module, and with the others that are in use."""
+        """The experiment without this adapter, and with the others in use."""
         own, name = self.experiment.adapters, self.adapter.name
         use = tuple(tree for tree in own.composition if tree != name)
         if not use:
@@ -281,7 +280,7 @@ class _Phases:
 
     @functools.cached_property
     def others(self) -> Mapping[str, np.ndarray]:
-        """What the other modules in use make of arrays less those of the base, by path."""
+        """Changes of arrays that the other adapters in use make, by path."""
         beside = self.beside
         if not any(isinstance(each, ArrayAdapter) for each in beside.adapters.modules):
             return {}
@@ -292,11 +291,11 @@ class _Phases:
         return {path: np.asarray(changed[path]) - np.asarray(base[path]) for path in paths}
 
     def copy(self, *, l1: float = 0.0) -> Copy:
-        """The module that trains every array."""
+        """Return the adapter that trains every array."""
         return Copy(name=self.adapter.name, of=self.adapter.targets, l1=l1)
 
     def chosen(self, places: Mapping[str, np.ndarray]) -> Any:
-        """The module with its places."""
+        """Return the adapter with its selected entries."""
         assert isinstance(self.adapter, SparseTuning | Diff)
         return dataclasses.replace(
             self.adapter, entries=tuple((path, places[path].size) for path in sorted(places))
@@ -308,9 +307,9 @@ class _Trained:
     """The last checkpoint of a phase.
 
     Attributes:
-      experiment: of the phase.
-      arrays: of it and of its base, by path.
-      prefix: of the module's own paths.
+      experiment: config of the phase.
+      arrays: path -> array of the checkpoint or of its base.
+      prefix: prefix of the adapter's paths.
     """
 
     experiment: Experiment
@@ -318,11 +317,11 @@ class _Trained:
     prefix: str
 
     def base(self, path: str) -> np.ndarray:
-        """An array of the model, which was frozen."""
+        """Return an array of the model, which was frozen."""
         return self.arrays[_MODEL + path].read().astype(np.float32)
 
     def rest(self) -> dict[str, np.ndarray]:
-        """The arrays of heads and all else that is neither the model's nor the module's."""
+        """Return all arrays that belong neither to the model nor to the adapter, such as heads."""
         return {
             path: array.read()
             for path, array in self.arrays.items()
@@ -330,14 +329,14 @@ class _Trained:
         }
 
     def own(self, path: str) -> np.ndarray:
-        """An array of the module."""
+        """Return an array of the adapter."""
         return self.arrays[self.prefix + path].read().astype(np.float32)
 
 
 def _start_of(
     name: str, places: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
 ) -> Start:
-    """The first arrays of a sparse phase; values that are not given are 0."""
+    """Return the initial arrays of a sparse phase; missing values are 0."""
 
     def start() -> dict[str, np.ndarray]:
         arrays = {}
@@ -352,7 +351,7 @@ def _start_of(
 
 
 def _sparse(phases: _Phases, adapter: SparseTuning) -> tuple[SparseTuning, Start]:
-    """Chooses the places of `sparse`, in one round or in several."""
+    """Select the entries of `sparse`, in one or several rounds."""
     numbers = numbers_of(phases.sizes, adapter.density, scope=adapter.scope)
     has_full = adapter.select in ("lottery", "change") or adapter.full_steps
     if not has_full:
@@ -391,7 +390,7 @@ def _sparse(phases: _Phases, adapter: SparseTuning) -> tuple[SparseTuning, Start
 
 
 def _moved(places: np.ndarray, before: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Values at more places than before, 0 at those that are new."""
+    """Return values for a larger set of entries, with 0 for new ones."""
     wider = np.zeros(places.size, np.float32)
     wider[np.searchsorted(places, before)] = values
     return wider
@@ -403,7 +402,7 @@ def _dense_start(
     places: Mapping[str, np.ndarray],
     values: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """The first arrays of a later round's full phase: what the rounds before have trained."""
+    """Return the initial arrays of a later round's full phase, from the rounds before."""
     shapes = trees.flatten(learner_of(phases.bare).shapes["model"])
     arrays = {}
     for path, indices in places.items():
@@ -422,7 +421,7 @@ def _score(
     *,
     other: np.ndarray | None,
 ) -> np.ndarray:
-    """How much each entry moved in a full phase, or how large it has become."""
+    """Return how much each entry changed in a full phase, or its final magnitude."""
     difference = full.own(path)
     if adapter.select == "magnitude":
         whole = full.base(path) + difference
@@ -433,7 +432,7 @@ def _score(
 
 
 def _diff(phases: _Phases, adapter: Diff) -> tuple[Diff, Start]:
-    """Chooses the places of `diff`, and the values with which they finish."""
+    """Select the entries of `diff`, and return their initial values."""
     numbers = numbers_of(phases.sizes, adapter.density, scope=adapter.scope)
     relaxed = phases.trained("relaxed", adapter, adapter.relaxed_steps)
     own = {p: x.read() for p, x in relaxed.arrays.items() if p.startswith(relaxed.prefix)}
@@ -449,7 +448,7 @@ def _diff(phases: _Phases, adapter: Diff) -> tuple[Diff, Start]:
 
 
 def _prune(phases: _Phases, adapter: Prune) -> Start:
-    """The masks of the last round of `prune`, and what it rewinds to."""
+    """Return the masks of the last round of `prune`, and the arrays that it rewinds to."""
     copy = phases.copy()
     rewound: _Trained | None = None
     if adapter.rewind_step:
@@ -494,7 +493,7 @@ def _prune(phases: _Phases, adapter: Prune) -> Start:
 def _left(
     trained: _Trained, path: str, adapter: Prune, other: np.ndarray | None, *, is_first: bool
 ) -> np.ndarray:
-    """How large each weight has become in a round, or how far it moved."""
+    """Return the magnitude of each weight after a round, or its change."""
     difference = trained.own(path if is_first else f"{path}/difference")
     if adapter.criterion == "change":
         return np.abs(difference)

@@ -1,16 +1,16 @@
-"""What a run would do: `t5x-lite plan`, and `train --dry-run`.
+"""Plans of a run without running it: `t5x-lite plan`, and `train --dry-run`.
 
-`t5x-lite plan`: compiles a config's train step for devices that are not attached.
+`t5x-lite plan` compiles a config's train step for devices that need not be attached. It uses only
+the config: no data, vocabulary or weights are read. If a config has epochs, its data are counted,
+if they are available.
 
-What `train` would run, from the config alone: no data, no vocabulary and no weights are read. Only
-a config of epochs has its data counted, where they can be read here.
-
-`t5x-lite train --dry-run`: says what a run would do, and writes nothing.
+`t5x-lite train --dry-run` prints the plan of a run, and writes nothing:
 
     print(rehearse(config.load("configs/tiny_pretrain.py", ["--workdir", "work/run"])))
 
-The checks are those of `train`, up to the first batch: vocabulary, checkpoint of `init`, devices,
-data. No parameter is made and nothing is compiled; `t5x-lite plan` also says what a step needs.
+It makes the same checks as `train` up to the first batch: vocabulary, checkpoint of `init`,
+devices, data. No parameters are created and nothing is compiled; `t5x-lite plan` estimates the
+resources of a step.
 """
 
 import dataclasses
@@ -40,8 +40,14 @@ from t5x_lite.config.batches import (
 )
 from t5x_lite.core import accelerators, remote, sharding, trees
 from t5x_lite.core.accelerators import GIB
-from t5x_lite.core.devices import check_compiler_options, compiler_options, matmul_precision
+from t5x_lite.core.devices import (
+    check_compiler_options,
+    compiler_options,
+    matmul_precision,
+    of_device,
+)
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import first_told
 from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import rows_named, shapes_of
 from t5x_lite.data.vocabularies.loading import Vocabulary
@@ -70,7 +76,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DoesNotFit(RuntimeError):
-    """The step needs more memory than a device has; by how much, and what to try."""
+    """The step needs more memory than a device has; the message has the excess and remedies."""
 
 
 def plan(
@@ -83,7 +89,7 @@ def plan(
     hbm: float | None = None,
     operations: int = 0,
 ) -> None:
-    """Prints what a config's train step needs and does; exit code 1 if it does not fit."""
+    """Print the resources of a config's train step; exit with code 1 if it does not fit."""
     if attached:
         hosts.join(experiment.hosts)
         found, asked = _attached(topology, devices, jax.devices())
@@ -105,9 +111,9 @@ def make_sheets(
     hbm: float | None = None,
     operations: int = 0,
 ) -> Sheets:
-    """Compiles the step for each static shape of the batches."""
+    """Compile the step for each static shape of the batches."""
     experiment = with_classes(experiment, reads_task=False)
-    # By the longest rows, as `train` chooses, not by those of each shape.
+    # Choices depend on the longest rows, as in `train`, and not on each shape.
     experiment, _ = with_choices(experiment, devices[0].device_kind)
     data = experiment.data
     check_batch(experiment, sharding.make_mesh(experiment.mesh, devices=devices))
@@ -126,10 +132,43 @@ def make_sheets(
     return Sheets(sheets=tuple(found), lengths=lengths)
 
 
+def with_microbatches(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
+    """Return the experiment with microbatches doubled until the step fits on the devices.
+
+    A run that resumes keeps its number.
+
+    Raises:
+      InputError: the step does not fit with one row per device and microbatch.
+    """
+    if earlier is not None and earlier.find_batch_size:
+        return dataclasses.replace(experiment, microbatches=earlier.microbatches)
+    if experiment.tokens_per_part is not None:
+        raise InputError("find_batch_size sets microbatches: unset tokens_per_part")
+    found, local = jax.devices(), jax.local_devices()
+    memory = of_device(local[0])
+    if memory is not None and local[0].platform == "cpu":
+        memory //= len(local)
+    while True:
+        hbm = None if memory is None else memory / GIB
+        sheets = make_sheets(experiment, found, asked="attached", hbm=hbm)
+        fits = sheets.largest.fits is not False
+        # Processes may have different memory; the least decides.
+        if not first_told("" if fits else "larger"):
+            break
+        number = 2 * experiment.microbatches
+        rows = [shape.batch_size for shape in shapes_of(experiment.data)]
+        shared = sharding.data_parallelism(sharding.make_mesh(experiment.mesh))
+        if any(size % (shared * number) for size in rows):
+            raise InputError(f"find_batch_size: {sheets.verdict()}")
+        experiment = dataclasses.replace(experiment, microbatches=number)
+    _logger.info("find_batch_size: microbatches %d", experiment.microbatches)
+    return experiment
+
+
 def make_sheet(
     experiment: Experiment, devices: Sequence[Any], *, asked: str, hbm: float | None = None
 ) -> Sheet:
-    """Compiles the step for batches of data.batch_size rows."""
+    """Compile the step for batches of data.batch_size rows."""
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
     experiment, _ = with_choices(experiment, devices[0].device_kind)
     check_batch(experiment, mesh)
@@ -180,28 +219,28 @@ def make_sheet(
 
 
 def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]:
-    """The devices, and how they were asked for."""
+    """Return the devices, and the option value that selected them."""
     if (topology is None) == (devices is None):
-        raise InputError("for which devices? give --topology, such as v5e:4x4, or --devices cpu:N")
-    # Tracing needs a backend; one that could take an accelerator of this machine is not started.
+        raise InputError("pass one of --topology, such as v5e:4x4, and --devices cpu:N")
+    # Tracing needs a backend; the CPU's does not occupy an accelerator of this machine.
     jax.config.update("jax_platforms", "cpu")
     if topology is not None:
         return topologies.topology_devices(topology), topology
     count = re.fullmatch(r"cpu:([1-9]\d*)", devices or "")
     if count is None:
-        raise InputError(f"--devices must be cpu:N, got {devices!r}; TPU slices are --topology")
+        raise InputError(f"--devices must be cpu:N, got {devices!r}; use --topology for TPU slices")
     return topologies.cpu_devices(int(count.group(1))), str(devices)
 
 
 def _attached(
     topology: str | None, devices: str | None, attached: Sequence[Any]
 ) -> tuple[list[Any], str]:
-    """The attached devices, and what they are called."""
+    """Return the attached devices and their description."""
     if devices is not None:
-        raise InputError("--attached plans for the devices that are there: leave --devices away")
+        raise InputError("--attached plans for the attached devices: remove --devices")
     if attached[0].platform == "cpu":
         raise InputError(
-            "--attached: JAX finds no accelerator here; give --topology alone to plan without one"
+            "--attached: JAX finds no accelerator here; pass only --topology to plan without one"
         )
     own = attached_slices.described(attached)
     if topology is not None:
@@ -213,9 +252,9 @@ def _attached(
 
 
 def _own_memory(devices: Sequence[Any], hbm: float | None) -> float | None:
-    """GiB that attached devices say they have, unless another number is given.
+    """Return `hbm` or else the memory that attached devices report, in GiB.
 
-    Where it is less than their kind has, a warning says so.
+    Warn if it is less than usual for their kind.
     """
     own = [device for device in devices if device.process_index == jax.process_index()]
     limit = attached_slices.memory(own)
@@ -230,7 +269,7 @@ def _has_tiles(mesh: Mesh) -> bool:
 
 
 def _step(experiment: Experiment, learner: Learner, mesh: Mesh) -> tuple[Any, TrainState]:
-    """The step that `train` runs, and the shapes of its state."""
+    """Return the step that `train` runs, and the shapes of its state."""
     updates = learner.updates()
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
     step = make_train_step(
@@ -260,7 +299,7 @@ def _batch(experiment: Experiment, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct
 def _remedies(
     experiment: Experiment, learner: Learner, mesh: Mesh, state: TrainState, chip: accelerators.Chip
 ) -> list[str]:
-    """What makes a step smaller, of what the config does not do yet; the cheapest first."""
+    """Return options that reduce memory and that the config does not use yet, cheapest first."""
     found = []
     fsdp, shared = mesh.shape["fsdp"], sharding.data_parallelism(mesh)
     inside = shared // mesh.shape["replica"]
@@ -288,7 +327,7 @@ _SHOWN_CHARACTERS = 600
 
 
 def rehearse(experiment: Experiment) -> str:
-    """What `train` would do, as lines of text."""
+    """Return the plan of `train` as lines of text."""
     hosts.join(experiment.hosts)
     with tempfile.TemporaryDirectory(prefix="t5x_lite-") as empty:
         workdir = _workdir(experiment.workdir, empty)
@@ -323,7 +362,7 @@ def rehearse(experiment: Experiment) -> str:
 
 
 def _workdir(workdir: str, empty: str) -> WorkDirectory:
-    """The work directory, which is looked at alone; an empty one where none is named."""
+    """Return the work directory, which is only read; an empty one if none is given."""
     path = remote.open_path(workdir or empty)
     return WorkDirectory(path, path if isinstance(path, Path) else Path(empty))
 
@@ -337,7 +376,7 @@ def _start(experiment: Experiment, saved: list[int], workdir: WorkDirectory) -> 
 
 
 def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
-    """Parameters by part, and the memory that a device needs for the state."""
+    """Return lines with the parameters per part, and the memory of the state per device."""
     shapes = trees.flatten(learner.shapes)
     parts: dict[str, int] = {}
     for path, leaf in shapes.items():
@@ -364,7 +403,7 @@ def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
 def _steps(
     experiment: Experiment, size: int | None, batch: Mapping[str, np.ndarray], *, count: int
 ) -> list[str]:
-    """Lengths, steps and epochs of so many examples, where that is known."""
+    """Return lines with batch shapes, steps, and epochs if the number of examples is known."""
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in sorted(batch.items()))
     examples = count * _examples(batch)
     total = experiment.steps * examples
@@ -379,7 +418,7 @@ def _steps(
 
 
 def _examples(batch: Mapping[str, np.ndarray]) -> int:
-    """Examples in a batch: packed ones are counted by their segments."""
+    """Return the number of examples in a batch; packed ones are counted by segments."""
     segments = [array for name, array in batch.items() if name.endswith("segment_ids")]
     if segments:
         return int(max(array.max(axis=-1).sum() for array in segments))
@@ -389,7 +428,7 @@ def _examples(batch: Mapping[str, np.ndarray]) -> int:
 def _rows(
     experiment: Experiment, vocabulary: Vocabulary, batch: Mapping[str, np.ndarray]
 ) -> list[str]:
-    """The first rows of the batch as text."""
+    """Return the first rows of the batch as text."""
     found = []
     for row in range(min(_SHOWN_ROWS, len(next(iter(batch.values()))))):
         for name, array in batch.items():
@@ -410,7 +449,7 @@ def _label(name: str, value: np.ndarray) -> str:
 
 
 def _text(tokens: np.ndarray, segments: np.ndarray | None, vocabulary: Vocabulary) -> str:
-    """A row's examples as text, with " | " between them."""
+    """Return a row's examples as text, separated by " | "."""
     if segments is None:
         return _cut(vocabulary.decode(tokens[tokens != 0].tolist()))
     numbers = [number for number in np.unique(segments) if number]

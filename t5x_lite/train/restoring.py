@@ -1,9 +1,9 @@
-"""Where a run begins: from its newest whole checkpoint, from other weights, or from its seed.
+"""The initial state of a run: its newest complete checkpoint, other weights, or random weights.
 
 The position in the data belongs to the checkpoint. In a cache it is the same in all processes: it
-is saved once, as data/position, and any number of processes goes on from there. What is read on the
-fly has a position in each process, data/process_0 and so on, which only the same number of
-processes can use.
+is saved once, as data/position, and any number of processes can resume from it. Data that are read
+on the fly have a position in each process, data/process_0 and so on, which require the same number
+of processes.
 """
 
 import dataclasses
@@ -43,33 +43,33 @@ from t5x_lite.train.workdir import WorkDirectory, holds_another
 _logger = logging.getLogger(__name__)
 
 _SAME_RUN = ("model", "objective", "heads", "adapters", "train", "optimizer", "seed")
-"""The fields of an Experiment that all steps of a run share, whatever became of its files."""
+"""Fields of an Experiment that all checkpoints of a run share."""
 _POSITION = "data/position"
 
 
 def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
-    """The step directory that `init` names, whose vocabulary must be that of the data."""
+    """Return the checkpoint directory of `init`; raise InputError if vocabularies differ."""
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
     trained = read_experiment(step, checkpointing.step_files(step))
     _check_family(experiment, trained.model, where=step)
     saved = step / "files" / checkpointing.VOCABULARY_DIRECTORY
     if holds_another(saved, vocabulary):
         raise InputError(
-            f"the vocabulary {experiment.data.vocabulary} is not that of the checkpoint {step}; "
-            f"use --data.vocabulary {saved}"
+            f"the vocabulary {experiment.data.vocabulary} differs from that in the checkpoint "
+            f"{step}; use --data.vocabulary {saved}"
         )
     extra_ids = trained.data.extra_ids
-    # A tokenizer has no sentinels, whatever a config says of them.
+    # A tokenizer has no sentinels, even if its config has extra_ids.
     if not isinstance(vocabulary, Tokenizer) and extra_ids != vocabulary.extra_ids:
         raise InputError(
-            f"data.extra_ids {vocabulary.extra_ids} is not that of the checkpoint {step}: "
+            f"data.extra_ids {vocabulary.extra_ids} differs from the checkpoint {step}: "
             f"use --data.extra-ids {extra_ids}"
         )
     return step
 
 
 def _check_family(experiment: Experiment, model: ModelConfig, *, where: AnyPath) -> None:
-    """Raise InputError if an encoder begins with the whole model of another family."""
+    """Raise InputError if an encoder is initialized from a complete model of another family."""
     ours, init = experiment.model, experiment.init
     if init.rename or init.take or init.fresh or not (is_encoder(ours) or is_encoder(model)):
         return
@@ -82,7 +82,9 @@ def _check_family(experiment: Experiment, model: ModelConfig, *, where: AnyPath)
         else f"use a config for a {theirs}, or `t5x-lite glue` or `t5x-lite finetune`, which "
         "take any checkpoint"
     )
-    raise InputError(f"checkpoint {where} is a {theirs}, and the config's model a {own}; {remedy}")
+    raise InputError(
+        f"checkpoint {where} is a {theirs}, but the config's model is a {own}; {remedy}"
+    )
 
 
 def with_initial(
@@ -95,7 +97,7 @@ def with_initial(
     step: AnyPath | None = None,
     steps: AnyPath | None = None,
 ) -> tuple[TrainState, Base | None]:
-    """The state with the weights that `init` names."""
+    """Return the state with the weights of `init`, and the base of its frozen arrays or None."""
     step = check_init(experiment, vocabulary) if step is None else step
     saved = learner_of(with_float32_base(read_experiment(step, checkpointing.step_files(step))))
     bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
@@ -123,7 +125,7 @@ def with_initial(
 
 
 def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
-    """A state with other arrays in place of some parameters, which go where these are."""
+    """Return a state with some parameters replaced; new arrays get the old shardings."""
     flat = trees.flatten(state.params)
     placed = {
         path: jax.device_put(np.asarray(array, flat[path].dtype), flat[path].sharding)
@@ -136,7 +138,7 @@ def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
 def _tell(
     step: AnyPath, saved: Learner, ours: Learner, rules: InitRules, *, loaded: Mapping[str, str]
 ) -> dict[str, str]:
-    """Says which parts of a checkpoint stay behind, and which of ours begin anew or are loaded."""
+    """Log which parts of a checkpoint are skipped, newly initialized or loaded; return sources."""
     theirs, wanted = trees.flatten(saved.seen), trees.flatten(ours.seen)
     copies = tied_parameters.copies(ours.views, wanted)
     sources = checkpointing.sources_of(step, theirs, wanted, rules, optional=copies)
@@ -156,7 +158,7 @@ def _tell(
 def with_kept_heads(
     experiment: Experiment, workdir: WorkDirectory, *, step: AnyPath | None
 ) -> Experiment:
-    """An experiment with the heads that a run keeps, besides those that it names."""
+    """Return an experiment with the heads that a run keeps, in addition to those it names."""
     if (earlier := workdir.earlier()) is not None:
         return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
     if step is None:
@@ -174,9 +176,10 @@ def with_kept_heads(
 def _through_views(
     params: Params, step: AnyPath, saved: Learner, ours: Learner, abstract: Params, rules: InitRules
 ) -> Params:
-    """Our parameters with those of a checkpoint, where either stores other arrays than it reads.
+    """Return our parameters with a checkpoint's, if one of them stores shared arrays.
 
-    The rules are about what is read. If both mean the same, arrays are taken as they are stored.
+    The rules apply to arrays as they are read. If both share the same arrays, stored arrays are
+    loaded directly.
     """
     theirs, wanted, own = map(trees.flatten, (saved.seen, ours.seen, abstract))
     sources = checkpointing.sources_of(
@@ -194,7 +197,7 @@ def _through_views(
         seen = trees.flatten(saved.read(stored))
         given = {path: seen[source] for path, source in sources.items()}
         new = ours.write(trees.unflatten({**trees.flatten(ours.read(params)), **given}))
-        # The rest stays as it is initialised, whatever it is a difference from.
+        # The other arrays keep their initial values, even if they are stored as differences.
         return {path: leaf for path, leaf in trees.flatten(new).items() if path in given}
 
     layout = {path: own[path].sharding for path in sources if path in own}
@@ -203,7 +206,7 @@ def _through_views(
 
 
 def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, ours: Learner) -> None:
-    """Says which arrays of a checkpoint stand where ours are read from others."""
+    """Raise or warn if a checkpoint has separate arrays where our model shares one."""
     dropped = []
     for copy, owner in tied_parameters.copies(ours.views, trees.flatten(ours.seen)).items():
         if copy not in sources:
@@ -211,19 +214,19 @@ def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, our
         if owner not in sources:
             raise InputError(
                 f"checkpoint {step}: {sources[copy]} would be {copy}, which is read from {owner} "
-                f"here: rename it to {owner} by --init.rename"
+                f"here: rename it to {owner} with --init.rename"
             )
         if sources[copy] in trees.flatten(saved.shapes):
             dropped.append(sources[copy])
     if dropped and jax.process_index() == 0:
         _logger.warning(
-            "checkpoint %s: %d arrays are left out, which are read from others here: %s",
+            "checkpoint %s: skipping %d arrays, which our model reads from other arrays: %s",
             *(step, len(dropped), ", ".join(dropped[:3])),
         )
 
 
 def _placed(shapes: Params, places: Mapping[str, Any], own: Mapping[str, Any]) -> Params:
-    """Shapes with shardings: those of ours where they become ours, else whole on each device."""
+    """Return shapes with shardings: ours for arrays that we use, others are replicated."""
     one = next(iter(own.values())).sharding
     elsewhere = NamedSharding(one.mesh, PartitionSpec()) if isinstance(one, NamedSharding) else one
     return trees.unflatten(
@@ -237,9 +240,9 @@ def _placed(shapes: Params, places: Mapping[str, Any], own: Mapping[str, Any]) -
 def resume(
     checkpoints: Checkpoints, experiment: Experiment, start: TrainState, batches: Any
 ) -> tuple[TrainState | None, Base | None]:
-    """The state of the newest checkpoint that is whole; the batches go to its position.
+    """Return the state of the newest complete checkpoint; move batches to its position.
 
-    Newer ones that are not whole are moved aside, and a warning says so.
+    Newer incomplete checkpoints are moved aside with a warning.
     """
     step, rejected = checkpoints.resume_point(
         foreign=functools.partial(_another_run, experiment=experiment)
@@ -263,7 +266,7 @@ def resume(
         batches.restore(position)
         if jax.process_index() == 0 and checkpoints.is_hurried(step):
             _logger.warning(
-                "checkpoint %s has no checksums, because its run was told to stop: only the sizes "
+                "checkpoint %s has no checksums, because a signal ended its run: only the sizes "
                 "of its files could be compared",
                 where,
             )
@@ -276,15 +279,15 @@ def resume(
 
 
 def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
-    """Why a step that was put into this work directory is another run's; "" where it is ours.
+    """Return why a checkpoint in this work directory belongs to another run, or "".
 
-    The data may have moved since the step was saved, but the task is the same.
+    The path of the data may have changed since it was saved, but the task must be the same.
     """
     try:
         saved: Experiment = from_json(
             files[checkpointing.CONFIG_FILE].decode(), source=checkpointing.CONFIG_FILE
         )
-    except (KeyError, ValueError):  # not for us to say: the work directory's own config was read
+    except (KeyError, ValueError):  # reported elsewhere: the work directory's config was read
         return ""
     found = config.differences(saved, experiment, fields=_SAME_RUN)
     if saved.data.task != experiment.data.task:
@@ -293,10 +296,10 @@ def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
 
 
 def _position(checkpoints: Checkpoints, step: int) -> bytes:
-    """The position in the data.
+    """Return the position in the data.
 
-    Earlier versions had one of each process for a task on the fly, of an order that is not made any
-    more: any of them says so.
+    Earlier versions saved one position per process for tasks on the fly, in an order that no longer
+    exists; any of these positions leads to the error.
     """
     files = checkpoints.files(step)
     former = sorted(path for path in files if re.fullmatch(r"data/process_\d+", path))
@@ -313,8 +316,9 @@ def saver(
     workdir: WorkDirectory,
     *,
     base: Base | None = None,
+    saved: Callable[[int, str], None] | None = None,
 ) -> Callable[..., None]:
-    """What `fit` saves by."""
+    """Return the function that `fit` calls to save; it calls `saved` with each complete step."""
     constant = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
         **{
@@ -331,7 +335,7 @@ def saver(
         *,
         hurried: bool = False,
     ) -> None:
-        # Before the step, so that the record holds every evaluation that the step has behind it.
+        # First, so that the record holds every evaluation up to this step.
         workdir.copy()
         checkpoints.save(
             int(state.step),
@@ -341,5 +345,8 @@ def saver(
             metrics=metrics,
             hurried=hurried,
         )
+        if saved is not None:
+            checkpoints.wait()
+            saved(int(state.step), str(checkpoints.directory(int(state.step))))
 
     return save

@@ -1,26 +1,26 @@
 """The train step and its state.
 
-The train step: bind, loss, gradient, update; one jitted function of (state, batch).
+The step is one jitted function of (state, batch): bind, loss, gradient, update. The state holds the
+step, the parameters and the optimizer's state. It has no random state: the dropout key of a step is
+a function of the seed and the step.
 
-A batch may be run in microbatches, one after the other, to save the memory of activations. The
-loss and its gradient are those of the whole batch: every term's total is divided by the term's
-weight over ALL microbatches (t5x adds losses that are each divided by their own weight, so that a
-token counts more where the padding is). Where rows meet all others of the batch the loss has two
-stages (`objectives.base`), and the microbatches are run twice:
+A batch may be split into microbatches that run one after the other, to save activation memory. Loss
+and gradient equal the values for the complete batch: every term's total is divided by the term's
+weight over ALL microbatches. (t5x sums losses that are each divided by their own weight, so a token
+counts more in a microbatch with more padding.)
+
+If rows of the batch interact, the loss has two stages (`objectives.base`), and each microbatch runs
+twice:
 
     1  each without gradient; their rows are kept
-    2  joint(rows of all) and its gradient d at the rows
+    2  joint(rows of all) and its gradient d with respect to the rows
     3  each again with the same key; the gradient of its terms + <d, its rows>
 
-That is gradient caching (Gao et al. 2021, arXiv:2101.06983). By "recompute" the whole loss is
-differentiated at once instead, through a loop whose body is run again in the backward pass: the
-same gradient, less memory for activations and more for what the loop keeps.
+This is gradient caching (Gao et al. 2021, arXiv:2101.06983). The mode "recompute" differentiates
+the complete loss at once instead, through a loop with a rematerialized body. It computes the same
+gradient, with less memory for activations and more for the values that the loop keeps.
 
 A step makes one update, or several one after the other: see `optim.partial`.
-
-What a train step carries on: the step, the parameters and the optimizer's state.
-
-There is no random state: the dropout key of a step is a function of the seed and the step.
 """
 
 import dataclasses
@@ -50,14 +50,12 @@ from t5x_lite.optim.partial import LossFunction, Update, joint_state, state_of
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """The state of a run after `step` steps.
-
-    Or a tree of its structure that holds other leaves: its shapes, its shardings.
+    """The state of a run after `step` steps, or a tree of the same structure, such as shardings.
 
     Attributes:
-      step: int32 scalar, steps taken.
+      step: number of steps taken, int32 scalar.
       params: float32 master parameters.
-      optimizer: the optimizer's state.
+      optimizer: state of the optimizer.
     """
 
     step: Any
@@ -66,7 +64,7 @@ class TrainState:
 
 
 def state_shardings(mesh: Mesh, axes: Axes, optimizer_axes: Axes) -> TrainState:
-    """The shardings of a state, in the structure of a state."""
+    """Return the shardings of a state, in the structure of a state."""
     return TrainState(
         step=replicated(mesh),
         params=shardings(mesh, axes),
@@ -81,13 +79,13 @@ def init_state(
     *,
     seed: int,
 ) -> TrainState:
-    """Initial parameters and optimizer state, made on the devices where they stay.
+    """Return initial parameters and optimizer state, created directly on their devices.
 
     Args:
-      init_params: a pure function of a key.
-      optimizer: its init is used.
+      init_params: pure function from a key to parameters.
+      optimizer: optimizer to initialize.
       layout: shardings, from `state_shardings`.
-      seed: of the parameters.
+      seed: seed of the parameters.
     """
 
     def init(key: Key) -> TrainState:
@@ -101,7 +99,7 @@ def init_state(
 def abstract_state(
     shapes: Any, optimizer: optax.GradientTransformation, layout: TrainState
 ) -> TrainState:
-    """Shapes, dtypes and shardings of a state, to restore a checkpoint onto."""
+    """Return shapes, dtypes and shardings of a state, for restoring a checkpoint."""
     state = TrainState(
         jax.ShapeDtypeStruct((), jnp.int32),
         shapes,
@@ -117,10 +115,10 @@ def abstract_state(
 Metrics = dict[str, Array]
 
 _Value = tuple[Array, Any]
-"""The loss, and the metrics' sums by name with the features for the next update."""
+"""The loss, and a pair: the metrics' sums by name, and the features for the next update."""
 
 _Complete = Callable[[Loss], Loss]
-"""A whole batch's loss with the terms of its rows."""
+"""Function that adds to the loss of a complete batch the terms of its rows."""
 
 
 def make_train_step(
@@ -132,26 +130,25 @@ def make_train_step(
     microbatches: int | Parts = 1,
     options: CompilerOptions | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """Compiles the step for a mesh.
+    """Compile the train step for a mesh.
 
-    The state is donated. The dropout key is fold_in(fold_in(key(seed), 1), step), so that a run
-    that is resumed draws what an uninterrupted one draws; of several microbatches, number i has
-    that key with i folded in.
+    The state is donated. The dropout key is fold_in(fold_in(key(seed), 1), step), so a resumed run
+    uses the same keys as an uninterrupted run. Microbatch i has this key with i folded in.
 
     Args:
-      updates: made one after the other; most steps have one.
-      mesh: the device mesh.
-      layout: the state's shardings.
-      seed: of dropout.
-      microbatches: parts of the batch that are run one after the other: a number, or how it follows
-        from the batch's shape.
-      options: of XLA's compiler; microbatches add one that keeps reductions in their loop.
+      updates: updates to make one after the other; most steps have one.
+      mesh: device mesh.
+      layout: shardings of the state.
+      seed: seed of dropout.
+      microbatches: number of microbatches, or a rule that derives it from the batch's shape.
+      options: options of XLA's compiler; microbatches add one that keeps reductions in their loop.
 
     Returns:
       (state, batch) -> (state, metrics). Metrics are float32 scalars: "loss", "learning_rate",
-      "gradient_norm", and the objective's. Of several updates the losses are added up, the norm is
-      that of all gradients, the learning rate that of the first, and each has its own norm and rate
-      under its name, too. It raises InputError where the batch does not divide.
+      "gradient_norm", and the objective's metrics. With several updates, the loss is the sum of
+      losses, the norm is of all gradients, the learning rate is the first update's, and each update
+      also has its own norm and rate under its name. The function raises InputError if the batch is
+      not divisible.
     """
     parts = microbatches if isinstance(microbatches, Parts) else Parts(count=microbatches)
     in_parts = _in_parts if parts.mode == "cached" else _recomputed
@@ -189,7 +186,8 @@ def make_train_step(
             [update.name for update in updates], found
         )
 
-    # With the length split too, `put_batch` says how: arrays of one axis have none.
+    # If the sequence axis is split, `put_batch` sets the sharding: arrays of rank 1 have no such
+    # axis.
     batch_layout = batch_sharding(mesh) if mesh.shape["sequence"] == 1 else None
     options = dict(options or {})
     if parts.may_be_several:
@@ -206,7 +204,7 @@ def make_train_step(
 def _metrics(
     names: Sequence[str], found: Sequence[tuple[Array, Array, Array, Mapping[str, Any]]]
 ) -> Metrics:
-    """The metrics of a step, of each update's loss, learning rate, gradient norm and sums."""
+    """Return the metrics of a step from loss, learning rate, gradient norm and sums per update."""
     losses, rates, norms, sums = zip(*found, strict=True)
     metrics = {
         "loss": sum(losses[1:], start=losses[0]),
@@ -223,7 +221,7 @@ def _metrics(
 def _whole(
     loss_function: LossFunction, params: Params, batch: Batch, key: Key, complete: _Complete
 ) -> tuple[_Value, Params]:
-    """The loss, its metrics and features, and its gradient."""
+    """Return the loss with its metrics and features, and its gradient."""
 
     def value(params: Params) -> _Value:
         loss = complete(loss_function(params, batch, key))
@@ -240,7 +238,7 @@ def _in_parts(
     complete: _Complete,
     layout: Any,
 ) -> tuple[_Value, Params]:
-    """As `_whole`, of a batch in microbatches; the gradient is summed in float32."""
+    """Compute `_whole` for a batch in microbatches; the gradient is summed in float32."""
     num = len(next(iter(parts.values())))
     inputs = (jnp.arange(num), parts)
 
@@ -249,8 +247,8 @@ def _in_parts(
         loss = loss_function(params, batch, jax.random.fold_in(key, index))
         return None, ({name: term.weight for name, term in loss.terms.items()}, loss.rows)
 
-    # Weights are counts that depend on the batch alone: without rows XLA drops the model's forward
-    # pass, whose result nobody reads here.
+    # Weights are counts that depend only on the batch. Without rows, XLA drops the model's unused
+    # forward pass.
     _, (each, rows) = jax.lax.scan(first_stage, None, inputs)
     weights = jax.tree.map(lambda weight: jax.lax.stop_gradient(jnp.sum(weight)), each)
 
@@ -292,14 +290,14 @@ def _recomputed(
     complete: _Complete,
     layout: Any,
 ) -> tuple[_Value, Params]:
-    """As `_in_parts`, in one differentiation: a part is run again in the loop's backward pass."""
+    """Compute `_in_parts` in one differentiation; each part is recomputed in the backward pass."""
     inputs = (jnp.arange(len(next(iter(parts.values())))), parts)
 
     def value(params: Params) -> _Value:
         def part(_: None, given: tuple[Array, Batch]) -> tuple[None, Any]:
             index, batch = given
             loss = loss_function(params, batch, jax.random.fold_in(key, index))
-            # Scales are numbers of Python, which no loop gives back.
+            # Scales are Python numbers, which a loop cannot return.
             return None, loss._replace(
                 terms={
                     name: term._replace(scale=jnp.float32(term.scale))

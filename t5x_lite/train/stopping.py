@@ -1,6 +1,6 @@
-"""When training stops or saves: signals, notices of the cloud, the clock, steps that hang.
+"""Stopping and saving by signals, cloud notices and time; the watchdog for hanging steps.
 
-Stopping by a signal: after the same step on all processes.
+Signals stop all processes after the same step:
 
     with StopSignals() as stop:
         for step in ...:
@@ -8,17 +8,17 @@ Stopping by a signal: after the same step on all processes.
             if stop.after_step(mesh, metrics) is not None:    # equal on all processes
                 save, and leave
 
-A signal may reach one process alone. So in a run of several, each process puts what it has received
-into an array over all devices every few steps, the devices gather it, and the processes look at the
-outcome two steps later, when it has long been there: nobody waits for it. Where steps take a second
-or more, the last one is waited for before the question: what came during it is then known at its
-end. There are at most five seconds, or one step, between two questions, of the 30 that a cloud
-gives before it takes a machine.
+A signal may reach only one process. So in a run of several processes, each process puts its signal
+into an array over all devices every few steps. The devices gather the array, and the processes read
+the result two steps later, when it is ready, so nobody waits. If steps take a second or more, each
+query first waits for the last step, so a signal during that step takes effect at its end. Queries
+are at most five seconds or one step apart, out of the 30 seconds between a cloud's notice and the
+end of the machine.
 
-The processes tell each other on that occasion how long their steps take, from which follows when
-they ask next, and how long each of them works for a step.
+In the same query the processes exchange the duration of their steps, which determines the time of
+the next query, and the time that each host works per step.
 
-Saving by the clock: after the same step on all processes, by that of the first.
+Saving by time happens after the same step on all processes, by the clock of the first:
 
     clock = SaveClock(30.0)             # minutes
     for step in ...:
@@ -26,41 +26,41 @@ Saving by the clock: after the same step on all processes, by that of the first.
             save
             clock.restart()
 
-A process by itself looks at its clock. Of several, the first puts its answer into an array over all
-devices at every eighth step, the devices take the maximum, and all look at it eight steps later,
-when it has long been there: nobody waits for it. So a save is up to sixteen steps late.
+A single process reads its clock. In a run of several, the first puts its answer into an array over
+all devices at every eighth step. The devices compute the maximum, and all processes read it eight
+steps later, when it is ready, so nobody waits. So a save is up to sixteen steps late.
 
-Ends a run whose steps have stopped: a chip that hangs, a collective that waits for ever.
+The watchdog ends a run with steps that hang, such as a broken chip or an endless collective:
 
     with Watchdog(spent, seconds=600, directory=workdir) as watchdog:
         for step in ...:
             state, metrics = train_step(state, batch)
             watchdog.finished(step)
 
-The stacks of all threads go to standard error and to stacks/process_0.txt of the directory, and the
-process ends at once with code 1, so that what started it can start it again: it goes on from its
-last checkpoint. Unwinding would wait for what hangs.
+The stacks of all threads are written to standard error and to stacks/process_0.txt of the
+directory. The process exits at once with code 1, so that a supervisor can restart it and it resumes
+from its last checkpoint. Unwinding would wait for the hanging step.
 
-The cloud's notices that it takes this machine away, or stops it: training saves on them.
+Training also saves when the cloud is about to preempt or stop the machine:
 
     with StopSignals() as stop, stopping.watched(stop):
-        ...     # stop.received is SIGTERM some 30 seconds before the machine goes
+        ...     # stop.received is SIGTERM about 30 seconds before the machine is stopped
 
-SLURM, Kubernetes and a shutdown of the machine send SIGTERM by themselves. A VM of Google Cloud, a
-host of a TPU slice among them, learns it earlier from its metadata server:
+SLURM, Kubernetes and a shutdown of the machine send SIGTERM themselves. A VM of Google Cloud, or a
+host of a TPU slice, gets an earlier notice from its metadata server:
 
-    instance/preempted           FALSE, then TRUE: a Spot VM goes in 30 seconds (Compute Engine
-                                 documentation, "Create and use preemptible VMs")
+    instance/preempted           FALSE, then TRUE: a Spot VM is stopped in 30 seconds (Compute
+                                 Engine documentation, "Create and use preemptible VMs")
     instance/maintenance-event   NONE, then TERMINATE_ON_HOST_MAINTENANCE: a VM that cannot migrate,
                                  with TPUs or GPUs, is stopped, and with it the whole slice; with
                                  GPUs in an hour, others in 60 seconds (the same, "Handle GPU host
                                  maintenance events"; GKE, "Manage disruption to GPUs and TPUs")
 
-The first acts as SIGTERM. On the second the run saves once and goes on (docs/adr/0021): the machine
-may be there for an hour yet, and a run that ended would be started on the same one again, to the
-same notice. It ends by the SIGTERM of the shutdown.
+The first acts as SIGTERM. On the second, the run saves once and continues (docs/adr/0021): the
+machine may run for another hour, and a run that ended would be restarted on the same machine, with
+the same notice. It ends with the SIGTERM of the shutdown.
 
-A request with wait_for_change is answered when that happens, so nothing is asked again and again.
+Requests have wait_for_change, so the server answers when a value changes, without polling.
 """
 
 import contextlib
@@ -95,25 +95,25 @@ _logger = logging.getLogger(__name__)
 _PREPARING = 15.0
 """Seconds from a signal to the end of a process that has not taken a step."""
 _DELAY = 2
-"""Calls between a question and the answer that is looked at; as many steps as `fit` runs ahead."""
+"""Calls between a query and reading its answer; equal to the steps that `fit` runs ahead."""
 _EVERY = 8
-"""Steps between two questions, at most."""
+"""Maximum steps between two queries."""
 _EVERY_SECONDS = 5.0
-"""The same in seconds."""
+"""Maximum seconds between two queries."""
 _SLOW_SECONDS = 1.0
-"""Steps that take so long are waited for."""
+"""Minimum duration of steps, in seconds, for a query to wait for the last step."""
 
 
 class StopSignals:
-    """Remembers SIGINT, SIGTERM and SIGHUP while entered; the second SIGINT interrupts at once.
+    """A context manager that records SIGINT, SIGTERM and SIGHUP; a second SIGINT interrupts.
 
     Attributes:
-      received: the signal that this process received, or None.
-      notices: how often this process was told to save and to go on.
+      received: signal that this process received, or None.
+      notices: number of notices to save and continue that this process received.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is received yet; `clock` gives seconds."""
+        """Start without a signal; `clock` returns seconds."""
         self.received: int | None = None
         self.notices = 0
         self._before: dict[int, Any] = {}
@@ -130,9 +130,9 @@ class StopSignals:
         self._stepped = False
 
     def requested(self, mesh: Mesh, *, wait: bool = False) -> int | None:
-        """The signal that all processes stop by, or None; the same on every one of them.
+        """Return the signal that stops all processes, or None; it is equal on all of them.
 
-        All processes call it equally often, with equal arguments. Each call asks.
+        All processes must make the same calls with equal arguments. Each call sends a query.
         """
         if jax.process_count() == 1:
             return self._alone()
@@ -142,7 +142,7 @@ class StopSignals:
         return self._look()
 
     def after_step(self, mesh: Mesh, results: Any, *, waited: float = 0.0) -> int | None:
-        """As `requested`, after a train step; several processes ask every few steps."""
+        """Return the signal as `requested` does, after a train step; query only every few steps."""
         self._stepped = True
         if jax.process_count() == 1:
             return self._alone()
@@ -163,12 +163,12 @@ class StopSignals:
         return found
 
     def save_asked(self) -> bool:
-        """Whether a notice has come to any process, by the last answer; once for each notice."""
+        """Return whether the last answer has a new notice to any process; once for each notice."""
         noticed, self._noticed = self._noticed, self._answer.notices
         return self._noticed > noticed
 
     def slowest_host(self) -> dict[str, float]:
-        """Which process worked longest for a step since the last call, and for how many seconds."""
+        """Return the process that worked longest per step since the last call, and its seconds."""
         if not self._hosts:
             return {}
         seconds = {host: np.mean([each[host] for each in self._hosts]) for host in self._hosts[0]}
@@ -177,19 +177,19 @@ class StopSignals:
         return {"slowest_host": float(slowest), "slowest_host_seconds": float(seconds[slowest])}
 
     def _alone(self) -> int | None:
-        """What one process knows."""
+        """Return the signal of a single process."""
         self._answer = _Answer(signal=self.received or 0, notices=self.notices)
         return self.received
 
     def _call(self) -> None:
-        """Counts a call, and the seconds since the one before it."""
+        """Count a call, and the seconds since the previous one."""
         now = self._clock()
         if self._called is not None:
             self._longest = max(self._longest, now - self._called)
         self._calls, self._called = self._calls + 1, now
 
     def _ask(self, mesh: Mesh, *, wait: bool, work: float = 0.0) -> None:
-        """Sends what this process knows on its way."""
+        """Send the state of this process."""
         if self._gathered is None:
             self._gathered = _Gathered(mesh)
         due = self._calls if wait else self._calls + _DELAY
@@ -198,7 +198,7 @@ class StopSignals:
         self._longest = 0.0
 
     def _look(self) -> int | None:
-        """The signal of the newest answer that is due."""
+        """Return the signal in the newest answer that is due."""
         assert self._gathered is not None
         for numbers in self._gathered.due(self._calls):
             self._answer = _Answer(
@@ -217,7 +217,8 @@ class StopSignals:
                 if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
                     continue  # nohup
                 self._before[signum] = signal.signal(signum, self._handle)
-        # Before the first step there is nothing to save, and JAX may allocate or compile for long.
+        # Before the first step there is nothing to save, and JAX may allocate or compile for a long
+        # time.
         watched = ended_by(self._before, seconds=_PREPARING, may_end=self._may_end)
         self._watching.enter_context(watched)
         return self
@@ -237,18 +238,18 @@ class StopSignals:
             raise KeyboardInterrupt
         leave_terminal(signum)
         self.received = signum
-        if jax.process_count() == 1:  # several agree on the step to stop after
+        if jax.process_count() == 1:  # several processes first agree on the last step
             ending.set()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """What all processes know, the same on every one of them.
+    """The combined state of all processes, equal on all of them.
 
     Attributes:
-      signal: the highest that any process received; 0 is none.
-      notices: of all processes.
-      seconds: between two calls, the longest on any process; 0 where nothing is known yet.
+      signal: highest signal that any process received; 0 for none.
+      notices: number of notices to all processes.
+      seconds: maximum time between two calls on any process; 0 if unknown.
     """
 
     signal: int = 0
@@ -257,12 +258,12 @@ class _Answer:
 
     @property
     def slow(self) -> bool:
-        """Whether the next question waits for the step before it."""
+        """True if the next query waits for the step before it."""
         return self.seconds >= _SLOW_SECONDS
 
     @property
     def every(self) -> int:
-        """Steps until the next question."""
+        """Steps until the next query."""
         if not self.seconds:
             return 1
         return min(_EVERY, max(1, int(_EVERY_SECONDS / self.seconds)))
@@ -270,12 +271,12 @@ class _Answer:
 
 @dataclasses.dataclass
 class _Work:
-    """The steps since a question.
+    """The steps since a query.
 
     Attributes:
-      since: when they began.
-      waited: seconds that had been waited for devices by then.
-      steps: how many.
+      since: time of the query.
+      waited: total seconds of waiting for devices at that time.
+      steps: number of steps.
     """
 
     since: float
@@ -283,14 +284,14 @@ class _Work:
     steps: int = 0
 
     def seconds_a_step(self, now: float, waited: float) -> float:
-        """How long this host has worked for each, and not waited; 0 where there was none."""
+        """Return this host's working time per step, without waiting; 0 without steps."""
         if not self.steps:
             return 0.0
         return max(0.0, now - self.since - (waited - self.waited)) / self.steps
 
 
 class _Gathered:
-    """Numbers of all processes, a few questions at a time."""
+    """Values from all processes, for a few pending queries."""
 
     def __init__(self, mesh: Mesh):
         self._devices = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
@@ -300,14 +301,14 @@ class _Gathered:
         self._sent: deque[tuple[int, Array]] = deque()
 
     def send(self, numbers: np.ndarray, *, due: int) -> None:
-        """Sends this process's numbers on their way; the answer is looked at from a call on."""
+        """Send this process's values; the answer is due at a later call."""
         mine = np.tile(numbers, (self._local, 1))
         shape = (len(self._processes), len(numbers))
         rows = jax.make_array_from_process_local_data(self._devices, mine, shape)
         self._sent.append((due, self._gather(rows)))
 
     def due(self, call: int) -> Iterator[dict[int, list[float]]]:
-        """The answers to look at by a call, oldest first: process -> its numbers."""
+        """Yield the answers due at a call, oldest first: process -> its values."""
         while any(due <= call for due, _ in self._sent):
             _, gathered = self._sent.popleft()
             rows = np.asarray(gathered).tolist()
@@ -315,10 +316,10 @@ class _Gathered:
 
 
 class SaveClock:
-    """Says that so many minutes have passed since the last save."""
+    """A timer for saves, started again by each save."""
 
     def __init__(self, minutes: float | None, *, clock: Callable[[], float] = time.monotonic):
-        """Starts the clock."""
+        """Start the timer."""
         self._seconds = None if minutes is None else minutes * 60
         self._clock = clock
         self._since = clock()
@@ -326,12 +327,12 @@ class SaveClock:
         self._asked: Array | None = None
 
     def restart(self) -> None:
-        """A save begins now: what was asked before it does not count."""
+        """Restart the timer at a save; pending answers are dropped."""
         self._since = self._clock()
         self._asked = None
 
     def due(self, step: int, mesh: Mesh) -> bool:
-        """Whether it is time for a save; the same on all processes, which all ask at every step."""
+        """Return whether to save; equal on all processes, which must all call it at every step."""
         if self._seconds is None:
             return False
         if jax.process_count() == 1:
@@ -346,7 +347,7 @@ class SaveClock:
         return self._clock() - self._since >= self._seconds
 
     def _ask(self, mesh: Mesh) -> Array:
-        """What the first process says, on its way to all."""
+        """Send the first process's answer to all."""
         if self._maximum is None:
             self._maximum = jax.jit(jnp.max, out_shardings=replicated(mesh))
         devices = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
@@ -356,15 +357,15 @@ class SaveClock:
 
 
 _TIMES = 20
-"""Of the usual step, that it may take."""
+"""Maximum duration of a step, as a multiple of the usual duration."""
 _WINDOW = 101
-"""Steps that the usual one is the median of."""
+"""Number of recent steps for the usual duration, which is their median."""
 _LATER = 60.0
-"""Seconds after which a process ends, too, in which no thread of Python's can run any more."""
+"""Additional seconds until a process ends in which no Python thread can run."""
 
 
 class Watchdog:
-    """Looks at the steps from a thread of its own; a context manager."""
+    """A thread that checks that steps finish; a context manager."""
 
     def __init__(
         self,
@@ -374,7 +375,7 @@ class Watchdog:
         directory: str | os.PathLike,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watches nothing yet."""
+        """Set up the watchdog; the thread starts on entry."""
         self._spent = spent
         self._seconds = seconds
         self._directory = Path(directory)
@@ -398,15 +399,15 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def finished(self, step: int) -> None:
-        """A step was dispatched, and those that it does not wait for have ended."""
+        """Record that a step was dispatched, and that the steps it waits for have finished."""
         now = self._clock()
-        self._took.append(now - self._finished)  # the first with its compilation
+        self._took.append(now - self._finished)  # the first step includes compilation
         self._step, self._finished = step, now
 
     @property
     def limit(self) -> float:
-        """Seconds that a step may take."""
-        took = tuple(self._took)  # at once: the steps go on meanwhile
+        """Maximum duration of a step, in seconds."""
+        took = tuple(self._took)  # a copy, because steps continue meanwhile
         usual = statistics.median(took) if took else 0.0
         return max(self._seconds, _TIMES * usual)
 
@@ -419,14 +420,14 @@ class Watchdog:
                 since = now
                 continue
             since = max(since, self._finished)
-            # Where this thread cannot run, a thread of C ends the process, a little later.
+            # If this Python thread cannot run, a C thread ends the process a little later.
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 faulthandler.dump_traceback_later(self.limit + _LATER, exit=True, file=_stderr())
             if now - since > self.limit:
                 self._end(now - since)
 
     def _end(self, seconds: float) -> None:
-        """Says what hangs, and leaves."""
+        """Print what hangs, and exit."""
         path = self._directory / "stacks" / f"process_{jax.process_index()}.txt"
         with contextlib.suppress(OSError, ValueError, AttributeError):
             faulthandler.dump_traceback(file=_stderr())
@@ -448,19 +449,19 @@ class Watchdog:
 
 
 def _stderr() -> Any:
-    """A standard error that is a file, whatever has been put in its place."""
+    """Return the original standard error, which is a file."""
     return sys.__stderr__
 
 
 _WAIT_SECONDS = 60
-"""How long the server keeps a request that it has nothing to say to."""
+"""Maximum time that the server holds a request without a change, in seconds."""
 _AGAIN_SECONDS = 10.0
-"""After an error, until the server is asked again."""
+"""Delay before the next request after an error, in seconds."""
 
 
 @contextlib.contextmanager
 def watched(stop: StopSignals) -> Iterator[None]:
-    """While it is entered, notices are told to `stop`; elsewhere than there nothing is done."""
+    """Forward Google Cloud's notices to `stop`; do nothing on other machines."""
     if not on_google_cloud():
         yield
         return
@@ -486,9 +487,9 @@ def watched(stop: StopSignals) -> Iterator[None]:
 
 
 def _watch(path: str, tell: Callable[[bytes], None], left: threading.Event) -> None:
-    """Tells each value of a path that differs from the one before, until `left` is set."""
+    """Call `tell` with each new value of a path, until `left` is set."""
     metadata = Metadata()
-    wait, before = "", b""  # the first answer is what is so already
+    wait, before = "", b""  # the first answer is the current value
     while not left.is_set():
         try:
             answer = metadata.get(path + wait, seconds=2.0 * _WAIT_SECONDS)
@@ -500,5 +501,5 @@ def _watch(path: str, tell: Callable[[bytes], None], left: threading.Event) -> N
             tell(answer.value)
         before = answer.value
         wait = f"?wait_for_change=true&timeout_sec={_WAIT_SECONDS}"
-        if answer.etag:  # else what changes between two requests is seen a minute later
+        if answer.etag:  # otherwise a change between two requests is noticed a minute later
             wait += f"&last_etag={answer.etag}"

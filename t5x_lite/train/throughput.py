@@ -1,6 +1,6 @@
-"""The metrics of the steps between two logs, and how fast the steps went.
+"""Metrics of the steps between two logs, and the speed of training.
 
-What a step returns stays on the device until it is asked for, so that the host runs ahead:
+The metrics of a step stay on the device until they are read, so that the host can run ahead:
 
     window = Window(peak=devices * chip(kind).peak)
     for step in range(1, 101):
@@ -22,12 +22,12 @@ from t5x_lite.core.trees import Array, Batch
 from t5x_lite.train.track import Goodput, Throughput
 
 _AHEAD = 2
-"""Steps dispatched and not yet done: enough to keep a device busy, few for a signal to wait for."""
+"""Maximum unfinished steps: enough to keep a device busy, few enough to react to a signal."""
 
 
 @runtime_checkable
 class SupportsNext(Protocol):
-    """Whatever gives batches."""
+    """An iterator over batches."""
 
     def __next__(self) -> Batch: ...
 
@@ -37,10 +37,10 @@ class NonFiniteLoss(RuntimeError):
 
 
 class Window:
-    """Metrics of the steps since the last log, left on the device until they are asked for.
+    """Metrics of the steps since the last log, left on the device until they are read.
 
     Attributes:
-      waited: seconds that the host waited for the devices, but for steps that compile.
+      waited: seconds that the host waited for devices, without steps that compile.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Window:
         spent: Goodput | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Starts with no step."""
+        """Start with no steps."""
         self.waited = 0.0
         self._spent = spent
         self._pending: list[tuple[int, Mapping[str, Array]]] = []
@@ -63,7 +63,7 @@ class Window:
         self._flops: list[int | None] = []
 
     def next(self, batches: SupportsNext) -> Batch:
-        """The next batch; the time that this takes is spent waiting for data."""
+        """Return the next batch; record the time as waiting for data."""
         since = self._clock()
         batch = next(batches)
         waited = self._clock() - since
@@ -77,11 +77,11 @@ class Window:
 
     @property
     def compiles(self) -> bool:
-        """Whether the next step compiles: it has the first batch, or the first of its shape."""
+        """True if the next step compiles, because its batch is the first of its shape."""
         return self._compiles
 
     def _is_busy(self) -> bool:
-        """Whether devices have a step in progress."""
+        """Return whether a step is in progress on the devices."""
         return bool(self._pending) and not all(
             value.is_ready() for value in jax.tree.leaves(self._pending[-1][1])
         )
@@ -94,10 +94,10 @@ class Window:
         tokens: int,
         flops: int | None = None,
     ) -> None:
-        """Takes the metrics of a step; waits for one that compiles, and for older ones.
+        """Add the metrics of a step; wait for a step that compiles, and for older steps.
 
-        The rates begin anew behind a step that compiles: the first, and the first of each other
-        shape of its batch.
+        Rates are measured again from zero after a step that compiles, which is the first step with
+        each batch shape.
         """
         self._pending.append((step, metrics))
         if self._compiles:
@@ -111,16 +111,16 @@ class Window:
             self.restart()
 
     def restart(self) -> None:
-        """Leaves out the time that an evaluation took, or a compilation."""
+        """Reset the rates, so that an evaluation or a compilation does not count."""
         self._throughput.start()
         self._flops.clear()
 
     def check(self) -> None:
-        """Waits for the steps so far."""
+        """Wait for all steps so far; raise NonFiniteLoss if a loss or gradient is not finite."""
         self._wait([metrics for _, metrics in self._pending])
         for step, metrics in self._pending:
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-            # A gradient that is not finite spoils the parameters one step before the loss.
+            # A non-finite gradient corrupts the parameters one step before the loss shows it.
             for name in ("loss", "gradient_norm"):
                 if not math.isfinite(values[name]):
                     raise NonFiniteLoss(
@@ -137,9 +137,10 @@ class Window:
         self.waited += self._clock() - since
 
     def flush(self) -> dict[str, float]:
-        """The metrics of the last step, with the rates over the window.
+        """Return the metrics of the last step, with the rates over the window.
 
-        The loss is the last step's, not a mean: a resumed run logs what an uninterrupted one does.
+        The loss is the last step's and not a mean, so that a resumed run logs the same values as an
+        uninterrupted run.
         """
         self.check()
         rates = self._throughput.rates()

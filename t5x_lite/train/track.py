@@ -1,18 +1,16 @@
-"""The record of a run: metrics.jsonl, what a person sees, and where the time went.
+"""The record of a run: metrics.jsonl, the display, and the use of time.
 
-The record of a run: metrics.jsonl, its trackers, and what a person sees meanwhile.
-
-Every number that a run reports goes through one `Tracker`, on process 0. `metrics.jsonl` is
-always written, one object a line, flushed at once, so that a killed run keeps all but perhaps
-its last line; not a number and infinity become null. A step that is repeated after a restart
-is logged again, and readers let the later line win. TensorBoard, Weights & Biases, MLflow or a
-tracker of one's own gets the same numbers (`config.run_options`), and cannot stop the run. On a
-terminal a progress bar is shown, otherwise one plain line a record:
+Every number that a run reports goes through one `Tracker`, on process 0. `metrics.jsonl` is always
+written, with one object per line, and flushed at once, so a killed run loses at most its last line.
+NaN and infinity become null. A step that is repeated after a restart is logged again, and readers
+use the later line. TensorBoard, Weights & Biases, MLflow or a custom tracker get the same numbers
+(`config.run_options`), and cannot stop the run. On a terminal, a progress bar is displayed,
+otherwise one plain line per record:
 
     step 200/1000  loss 5.4321  lr 0.0100  12.3k tokens/s  mfu 0.41  ETA 0:03:20
     step 200/1000  validation/loss 5.2176  validation/accuracy 0.2113
 
-The tasks of a mixture follow in a table, one line a task.
+The tasks of a mixture follow in a table, one line per task.
 
 Worked example:
 
@@ -25,9 +23,7 @@ Worked example:
             if step % 100 == 0:
                 tracker.log(step, {"loss": loss} | throughput.rates())
 
-What a person sees of a run: a progress bar on a terminal, otherwise one plain line a record.
-
-Where the time of a run went: the share that steps had, and what the rest was lost to.
+`Goodput` measures the fraction of time that is spent in steps, and the causes of lost time:
 
     spent = Goodput()                       # "start" begins
     with spent.on("compile"):
@@ -35,8 +31,8 @@ Where the time of a run went: the share that steps had, and what the rest was lo
     spent.to("steps")
     spent.shares()      # {"goodput": 0.9, "lost_to_start": 0.04, "lost_to_compile": 0.06, ...}
 
-Every second belongs to one cause. A run that is resumed goes on from the sums of its record, and
-steps that were taken and not saved become lost; the time between two processes does not count.
+Every second has exactly one cause. A resumed run continues from the sums in its record, and the
+time of steps that were not saved becomes lost time. The time between two processes does not count.
 """
 
 import contextlib
@@ -61,27 +57,28 @@ from t5x_lite.core.tracking import (
     TrackedRun,
     Tracking,
     find_trackers,
+    is_callback,
 )
-from t5x_lite.train.trackers import Background
+from t5x_lite.train.trackers import Background, Callback
 
 _logger = logging.getLogger(__name__)
 
 CAUSES = ("start", "compile", "data", "evaluation", "checkpoint", "profile", "restart")
-"""What time is lost to. "start" ends with the first batch; "data" is waited for by idle devices
-alone; "checkpoint" is what a save keeps the steps from; "restart" is of steps taken twice."""
+"""Causes of lost time. "start" ends with the first batch. "data" counts only while devices are
+idle. "checkpoint" is the delay of steps by a save. "restart" is the time of repeated steps."""
 
 _STEPS = "steps"
 _PREFIX = "lost_to_"
 _WHOLE = "run_seconds"
 FIELDS = ("goodput", *(_PREFIX + cause for cause in CAUSES), _WHOLE)
-"""The names of `shares`."""
+"""The names in `shares`."""
 
 
 class Goodput:
-    """The seconds of a run by cause, of this process and of those before it."""
+    """The seconds of a run by cause, in this process and in earlier ones."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begins with "start"; `clock` gives seconds."""
+        """Start with the cause "start"; `clock` returns seconds."""
         self._clock = clock
         self._seconds: dict[str, float] = dict.fromkeys((_STEPS, *CAUSES), 0.0)
         self._own = 0.0
@@ -89,11 +86,11 @@ class Goodput:
 
     @property
     def is_stepping(self) -> bool:
-        """Whether steps are what the time goes into."""
+        """True if the current cause is "steps"."""
         return self._cause == _STEPS
 
     def to(self, cause: str) -> None:
-        """From now on the time goes into a cause, or into "steps"."""
+        """Switch to a cause, or to "steps", from now on."""
         now = self._clock()
         if cause == self._cause:
             return
@@ -102,7 +99,7 @@ class Goodput:
 
     @contextlib.contextmanager
     def on(self, cause: str) -> Iterator[None]:
-        """The time within the block goes into a cause."""
+        """Assign the time within the block to a cause."""
         before = self._cause
         self.to(cause)
         try:
@@ -111,17 +108,17 @@ class Goodput:
             self.to(before)
 
     def charge(self, cause: str, seconds: float) -> None:
-        """Moves seconds that have just passed to a cause."""
+        """Reassign seconds that have just passed to a cause."""
         self._add(cause, seconds)
         self._add(self._cause, -seconds)
 
     def paused(self) -> float:
-        """Seconds of this process in which no step was taken and no data were waited for."""
+        """Return this process's seconds outside of steps and of waiting for data."""
         running = 0.0 if self._cause in (_STEPS, "data") else self._clock() - self._since
         return self._own + running
 
     def shares(self) -> dict[str, float]:
-        """The share of each cause, "goodput" of the steps, and the seconds in all."""
+        """Return the fraction of each cause, of steps as "goodput", and the total seconds."""
         now = self._clock()
         self._add(self._cause, now - self._since)
         self._since = now
@@ -134,7 +131,7 @@ class Goodput:
         return {"goodput": 0.0, **rounded, _WHOLE: round(whole, 2)}
 
     def go_on(self, record: Iterable[Mapping[str, Any]], *, step: int) -> None:
-        """Adds the time of the processes before this one."""
+        """Add the time of earlier processes."""
         last: Mapping[str, Any] | None = None
         saved: Mapping[str, Any] | None = None
         for line in record:
@@ -150,7 +147,7 @@ class Goodput:
         steps = last["goodput"] * last[_WHOLE]
         lost = 0.0
         if (ahead := last["step"] - step) > 0:
-            # Where no line is of the step itself, its steps are taken to be of one length.
+            # If there is no line for this step, all its steps are assumed to take equal time.
             since, at = (saved["goodput"] * saved[_WHOLE], saved["step"]) if saved else (0.0, 0)
             lost = max(0.0, steps - since) * ahead / (last["step"] - at)
         self._seconds[_STEPS] += steps - lost
@@ -172,11 +169,11 @@ _SHOWN_LAST = ("learning_rate", "tokens_per_second", "mfu", "data_wait")
 _BAR_WIDTH = 8
 _ETA_WIDTH = len("ETA 0:00:00")
 _LONG_WAIT = 0.1
-"""The share of the time waited for data from which on it is shown."""
+"""Minimum fraction of time spent waiting for data that is displayed."""
 
 
 class Lines:
-    """What a person sees of the run: one plain line a record on standard error."""
+    """A display with one plain line per record on standard error."""
 
     def __init__(self, total_steps: int):
         self._total_steps = total_steps
@@ -193,7 +190,7 @@ class Lines:
 
 
 class Bar(Lines):
-    """A progress bar that stays at the foot of the terminal; other text scrolls above it."""
+    """A display with a progress bar at the bottom of the terminal; other text scrolls above it."""
 
     def __init__(self, total_steps: int):
         from rich.console import Console
@@ -241,10 +238,10 @@ class Bar(Lines):
 
 
 class Messages(logging.Handler):
-    """Shows the package's log records beside the metrics, while a tracker is open.
+    """A logging handler that shows the package's records with the metrics, while a tracker is open.
 
-    Where the application has configured logging, its handlers stay in charge, and only those
-    that write to standard error are led around the progress bar.
+    If the application has configured logging, its handlers are kept. Only handlers that write to
+    standard error are redirected around the progress bar.
     """
 
     def __init__(self, display: Lines):
@@ -261,7 +258,7 @@ class Messages(logging.Handler):
         for handler in (*_package_logger.handlers, *logging.getLogger().handlers):
             stream = getattr(handler, "stream", None)
             if isinstance(handler, logging.StreamHandler) and stream is sys.__stderr__:
-                # While a bar is up, rich has put a stream that prints above it at sys.stderr.
+                # While a bar is shown, rich replaces sys.stderr with a stream that prints above it.
                 self._moved.append((handler, handler.setStream(sys.stderr)))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -279,7 +276,7 @@ class Messages(logging.Handler):
 
 
 def open_display(total_steps: int) -> Lines:
-    """A bar on a terminal, else lines."""
+    """Return a bar on a terminal, otherwise lines."""
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         return Bar(total_steps)
     return Lines(total_steps)
@@ -288,12 +285,12 @@ def open_display(total_steps: int) -> Lines:
 def line(
     step: int, total_steps: int, metrics: Mapping[str, float], seconds_left: float | None = None
 ) -> str:
-    """One plain line about a step."""
+    """Return one plain line about a step."""
     return "  ".join([f"step {step}/{total_steps}", *_parts(metrics, seconds_left)])
 
 
 def evaluation(step: int, total_steps: int, metrics: Mapping[str, float]) -> str:
-    """An evaluation: one plain line and, of a mixture, a table with a line for each task."""
+    """Return an evaluation as one plain line, for a mixture followed by a line for each task."""
     common = {name: value for name, value in metrics.items() if name.count("/") < 2}
     rows: dict[str, dict[str, float]] = {}
     for name, value in metrics.items():
@@ -310,7 +307,7 @@ def evaluation(step: int, total_steps: int, metrics: Mapping[str, float]) -> str
 
 
 def _parts(metrics: Mapping[str, float], seconds_left: float | None) -> list[str]:
-    """The metrics as words: the loss first, then the others, the learning rate and the rate."""
+    """Return the metrics as text: loss, other metrics, learning rate, throughput."""
     names = [name for name in metrics if name not in (*_NOT_SHOWN, *_SHOWN_LAST)]
     names.sort(key=lambda name: name != "loss")
     parts = [f"{name} {_number(metrics[name])}" for name in names]
@@ -332,7 +329,7 @@ def _eta(seconds: float) -> str:
 
 
 def _fitting(parts: Sequence[str], width: int) -> str:
-    """The first parts that a line of this width holds; the step, the bar and the ETA stay."""
+    """Return as many parts as fit into the width, in order."""
     text = ""
     for part in parts:
         longer = f"{text}  {part}" if text else part
@@ -343,7 +340,7 @@ def _fitting(parts: Sequence[str], width: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Four decimals, or powers of ten where those would say too little or too much."""
+    """Return a number with four decimals, or in scientific notation if it is small or large."""
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.2e}"
 
 
@@ -358,7 +355,13 @@ _RESERVED = ("step", "time")
 
 
 class Tracker:
-    """Writes a run's metrics to its work directory and shows them; a context manager."""
+    """Writer and display of a run's metrics; a context manager.
+
+    Attributes:
+      has_callbacks: True if a tracker is a callback; the same on all processes.
+    """
+
+    has_callbacks = False
 
     def __init__(
         self,
@@ -370,23 +373,31 @@ class Tracker:
         run: TrackedRun | None = None,
         ids: KnownIds | None = None,
     ):
-        """Opens the record, going on where an earlier run of this work directory ended.
+        """Open the record, and continue the record of an earlier run in this work directory.
 
-        A partial last line of metrics.jsonl, which a killed run may leave, is cut.
+        A partial last line of metrics.jsonl, which a killed run may leave, is removed.
         """
         self._enabled = enabled
         self._closed = False
+        self._callbacks: list[Callback] = []
+        trackers = find_trackers(Tracking()) if trackers is None else trackers
+        self.has_callbacks = any(map(is_callback, trackers.values()))
         if not enabled:
             return
         self._directory = Path(workdir)
         self._total_steps = total_steps
         self._first: tuple[int, float] | None = None
-        trackers = find_trackers(Tracking()) if trackers is None else trackers
         run = run or TrackedRun(
             directory=str(workdir), name=Path(workdir).name, total_steps=total_steps
         )
         ids = ids or KnownIds(Path(workdir))
-        self._trackers = [Background(n, make, run, ids=ids) for n, make in trackers.items()]
+        self._trackers: list[Background | Callback] = []
+        for name, make in trackers.items():
+            if is_callback(make):
+                self._callbacks.append(Callback(name, make, run, ids=ids))
+            else:
+                self._trackers.append(Background(name, make, run, ids=ids))
+        self._trackers += self._callbacks
         self._record = Record(workdir)
         self._display = open_display(total_steps)
         self._messages = Messages(self._display)
@@ -399,13 +410,13 @@ class Tracker:
         self.close("finished" if kind is None else "interrupted" if interrupted else "failed")
 
     def log(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
-        """Records the metrics of one step, in metrics.jsonl before anywhere else."""
+        """Record the metrics of one step, in metrics.jsonl first."""
         if not self._enabled:
             return
         if self._closed:
             raise ValueError("Tracker.log after close: log before the with block ends")
         if reserved := [name for name in _RESERVED if name in metrics]:
-            raise ValueError(f"metric names 'step' and 'time' are the record's own: got {reserved}")
+            raise ValueError(f"metric names 'step' and 'time' are reserved, got {reserved}")
         values = {name: float(value) for name, value in metrics.items()}
         with naming(self._directory):
             self._record.add(step, time.time(), values)
@@ -418,15 +429,28 @@ class Tracker:
         if measured:
             self._display.show(evaluation(step, self._total_steps, measured))
 
-    def message(self, text: str) -> None:
-        """Tells the reader something that is not a number, through logging at level INFO.
+    def saved(self, step: int, directory: str) -> None:
+        """Tell the callbacks that a checkpoint is complete."""
+        for callback in self._callbacks:
+            callback.saved(step, directory)
 
-        The text appears above the progress bar. Processes other than the first log at DEBUG.
+    def stop(self) -> str:
+        """Return a callback's reason to end the run, the same on all processes, or ""."""
+        if not self.has_callbacks:
+            return ""
+        from t5x_lite.core.sharding import first_told  # it imports JAX
+
+        return first_told(next(filter(None, (one.stop() for one in self._callbacks)), ""))
+
+    def message(self, text: str) -> None:
+        """Log a message at level INFO.
+
+        It appears above the progress bar. All processes but the first log at level DEBUG.
         """
         _logger.log(logging.INFO if self._enabled else logging.DEBUG, "%s", text)
 
     def close(self, outcome: Outcome = "finished") -> None:
-        """Closes the files and takes the progress bar down; a second call does nothing."""
+        """Close the files and the progress bar; a second call does nothing."""
         if not self._enabled or self._closed:
             return
         self._closed = True
@@ -440,7 +464,7 @@ class Tracker:
             self._messages.close()
 
     def _seconds_left(self, step: int, training: Mapping[str, float]) -> float | None:
-        """Seconds to the last step: from the measured rate, else from the time between logs."""
+        """Return seconds to the last step, from the measured rate or else the time between logs."""
         now = time.monotonic()
         first_step, first_time = self._first = self._first or (step, now)
         steps_left = self._total_steps - step
@@ -453,35 +477,36 @@ class Tracker:
 
 
 class Throughput:
-    """Tokens and steps a second between logs, and the share of the time waited for data.
+    """Tokens and steps per second between logs, and the fraction of time spent waiting for data.
 
-    All without the first step, which compiles; where batches have several shapes, `Window` starts
-    anew behind the first step of each.
+    The first step is excluded, because it compiles. If batches have several shapes, `Window`
+    restarts after the first step of each shape.
 
-    The first `add` after construction ends the compilation: it starts the clock and counts
-    nothing. Dispatch is asynchronous, so wait for the first step's result before that `add`,
-    and for the last one's before `rates`; otherwise the first window looks slower than it is.
+    The first `add` after construction marks the end of the compilation: it starts the clock and
+    counts nothing. Dispatch is asynchronous, so wait for the first step's result before that `add`,
+    and for the last step's result before `rates`; otherwise the rate of the first window is too
+    low.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter):
-        """Makes a counter; `clock` gives seconds."""
+        """Create a counter; `clock` returns seconds."""
         self._clock = clock
         self._compiled = False
         self.start()
 
     def start(self) -> None:
-        """Starts a new window; call it also after a pause, such as an evaluation."""
+        """Start a new window; call it also after a pause, such as an evaluation."""
         self._tokens = 0.0
         self._steps = 0
         self._waited = 0.0
         self._since = self._clock()
 
     def wait(self, seconds: float) -> None:
-        """Counts seconds that the host waited for data; devices may have been busy meanwhile."""
+        """Add seconds that the host waited for data; devices may have been busy meanwhile."""
         self._waited += seconds
 
     def add(self, tokens: SupportsFloat) -> None:
-        """Counts one step of so many tokens (over all devices)."""
+        """Count one step with its number of tokens on all devices."""
         if not self._compiled:
             self._compiled = True
             self.start()
@@ -490,7 +515,7 @@ class Throughput:
         self._steps += 1
 
     def rates(self) -> dict[str, float]:
-        """Ends the window and starts the next one."""
+        """Return the rates of the window, and start the next one."""
         seconds = self._clock() - self._since
         tokens, steps, waited = self._tokens, self._steps, self._waited
         self.start()

@@ -1,31 +1,28 @@
-"""Trackers: TensorBoard, MLflow, Weights & Biases, in a thread of their own.
+"""Trackers: TensorBoard, MLflow and Weights & Biases, each in its own thread.
 
-A tracker in a thread of its own, so that neither its errors nor its waits reach training.
+    sink = Background("wandb", make, run, ids=KnownIds(workdir))
+    sink.log(10, {"loss": 5.4})     # returns at once
+    sink.close("finished")          # waits at most a minute for pending records
 
-sink = Background("wandb", make, run, ids=KnownIds(workdir))
-sink.log(10, {"loss": 5.4})     # returns at once
-sink.close("finished")          # waits for what is still to be sent, a minute at most
+The thread keeps a tracker's errors and delays away from training.
 
-TensorBoard's event file of a run, written in the thread that logs.
+TensorBoard's event file is written in the thread that logs:
 
     events = Events("work/run/tensorboard", first_step=1)
     events.add(1, {"loss": 5.4})
     events.close()
 
-tensorboardX's own SummaryWriter writes from a thread. Where the disk is full that thread ends, and
-whoever logs afterwards waits for it without end; here the error is raised by `add`.
+tensorboardX's own SummaryWriter uses another thread. If the disk is full, that thread ends, and
+later calls block forever; here `add` raises the error.
 
-MLflow as a tracker; extra `mlflow`.
+MLflow needs the extra `mlflow`. Its server is set by MLFLOW_TRACKING_URI. A resumed run continues
+the same MLflow run. Parameters are the config's options and values; MLflow does not allow changes
+to them, so a resumed run keeps the first values.
 
-The server is MLflow's own setting, MLFLOW_TRACKING_URI. A run that resumes goes on in the same run
-there. Parameters are the config's options and values; MLflow refuses to change one, so that a
-resumed run leaves them as they were.
-
-Weights & Biases as a tracker; extra `wandb`.
-
-Who logs in, and where to, is wandb's own: `wandb login`, WANDB_API_KEY, WANDB_MODE=offline. A run
-that resumes goes on in the same run there. A step that is repeated after a restart is logged again:
-charts are drawn over the metric "step", since wandb drops records of earlier steps.
+Weights & Biases needs the extra `wandb`. Login and server are set as usual: `wandb login`,
+WANDB_API_KEY, WANDB_MODE=offline. A resumed run continues the same wandb run. A step that is
+repeated after a restart is logged again. Charts use the metric "step" as x-axis, since wandb drops
+records of earlier steps.
 """
 
 import contextlib
@@ -37,7 +34,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from t5x_lite.core.tracking import KnownIds, MakeTracker, Outcome, RunTracker, TrackedRun, flat
@@ -45,19 +42,19 @@ from t5x_lite.core.tracking import KnownIds, MakeTracker, Outcome, RunTracker, T
 _logger = logging.getLogger(__name__)
 
 _WAITING = 10_000
-"""Records that may wait for a tracker; with more, the oldest is dropped."""
+"""Maximum pending records of a tracker; beyond it, the oldest record is dropped."""
 _CLOSE_SECONDS = 60.0
 
 
 class Background:
-    """Makes a tracker at the first record and gives it all records, in a thread.
+    """A thread that creates a tracker at the first record and sends it all records.
 
     Args:
-      name: of the tracker, for messages and trackers.json.
-      make: gives the tracker.
-      run: that it tracks; its id and first step are filled in.
-      ids: of earlier starts.
-      patience: seconds that `close` waits.
+      name: name of the tracker, for messages and trackers.json.
+      make: function that creates the tracker.
+      run: the tracked run; its id and first step are filled in.
+      ids: ids of trackers from earlier starts.
+      patience: maximum time that `close` waits, in seconds.
     """
 
     def __init__(
@@ -79,7 +76,7 @@ class Background:
         self._overran = False
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hands on the metrics of a step; the first one makes the tracker."""
+        """Queue the metrics of a step; the first call creates the tracker."""
         if self._failed.is_set():
             return
         if self._thread is None:
@@ -93,7 +90,7 @@ class Background:
         self._waiting.put((step, dict(metrics)))
 
     def close(self, outcome: Outcome) -> None:
-        """Ends the tracker; what it has not taken within a minute is left."""
+        """End the tracker; records that it does not take within `patience` are dropped."""
         if self._thread is None:
             return
         if self._waiting.full():
@@ -126,7 +123,7 @@ class Background:
                     tracker.close(item)
                     return
                 tracker.log(*item)
-        except BaseException as error:  # SystemExit too: a tracker ends itself alone
+        except BaseException as error:  # includes SystemExit: a tracker must not end the run
             self._failed.set()
             _logger.warning(
                 "tracker %s failed and gets no more metrics; metrics.jsonl has them (%s: %s)",
@@ -142,25 +139,79 @@ class Background:
             self._ids.set(self._name, tracker.id)
         except OSError as error:
             _logger.warning(
-                "the id of tracker %s was not kept (%s): a resumed run begins another one there",
+                "the id of tracker %s was not saved (%s): a resumed run will start another one "
+                "there",
                 self._name,
                 error.strerror,
             )
+
+
+class Callback:
+    """A callback, made at once and called in the thread of training.
+
+    A callback that raises is named in one warning and is not called again.
+
+    Args:
+      name: name of the callback in messages and trackers.json.
+      make: gives the callback.
+      run: the run; its id is filled in.
+      ids: ids of earlier starts.
+    """
+
+    def __init__(self, name: str, make: MakeTracker, run: TrackedRun, *, ids: KnownIds):
+        self._name = name
+        self._callback: Any = None
+        self._callback = self._call(make, dataclasses.replace(run, id=ids.get(name)))
+        if self._callback is not None and (own := self._call(lambda: self._callback.id)):
+            ids.set(name, own)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Call it with the metrics of a step."""
+        if self._callback is not None:
+            self._call(self._callback.log, step, dict(metrics))
+
+    def saved(self, step: int, directory: str) -> None:
+        """Call it with a checkpoint, if it has the method."""
+        if hasattr(self._callback, "saved"):
+            self._call(self._callback.saved, step, directory)
+
+    def stop(self) -> str:
+        """Return the callback's name and its reason to end the run, or ""."""
+        reason = self._call(lambda: getattr(self._callback, "stop", None))
+        return f"{self._name}: {reason}" if reason else ""
+
+    def close(self, outcome: Outcome) -> None:
+        """Call it with the end of the run."""
+        if self._callback is not None:
+            self._call(self._callback.close, outcome)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except (Exception, SystemExit) as error:
+            self._callback = None
+            _logger.warning(
+                "callback %s failed and is not called again (%s: %s)",
+                self._name,
+                type(error).__name__,
+                " ".join(str(error).split())[:300],
+            )
+            return None
 
 
 _FLUSH_SECONDS = 30
 
 
 class Events:
-    """Scalars in one file of a directory.
+    """Scalars in one TensorBoard event file of a directory.
 
     Args:
-      directory: made if it is missing.
-      first_step: TensorBoard drops what an earlier, killed run wrote from this step on.
+      directory: directory, created if necessary.
+      first_step: first step; TensorBoard drops records of an earlier, killed run from this step on.
 
     Raises:
-      ImportError: tensorboardX is not installed.
-      OSError: the file cannot be written.
+      ImportError: if tensorboardX is not installed.
+      OSError: if the file cannot be written.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, first_step: int):
@@ -178,7 +229,7 @@ class Events:
         self._write(step=first_step, session_log=start)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes scalars; the file is flushed every 30 seconds."""
+        """Write scalars; the file is flushed every 30 seconds."""
         for name, value in values.items():
             self._write(step=step, summary=self._scalar(name, value))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
@@ -186,7 +237,7 @@ class Events:
             self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Flushes and closes the file."""
+        """Flush and close the file."""
         self._writer.close()
 
     def _write(self, **content: Any) -> None:
@@ -194,14 +245,11 @@ class Events:
 
 
 class TensorBoard:
-    """TensorBoard as a tracker: an event file in tensorboard/ of the work directory.
-
-    Args:
-      run: that is tracked.
+    """Tracker for TensorBoard, with an event file in tensorboard/ of the work directory.
 
     Raises:
-      ImportError: tensorboardX is not installed.
-      OSError: the file cannot be written.
+      ImportError: if tensorboardX is not installed.
+      OSError: if the file cannot be written.
     """
 
     id: str | None = None
@@ -211,30 +259,26 @@ class TensorBoard:
         self._events = Events(directory, first_step=run.first_step)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes the finite numbers of a step."""
+        """Write the finite values of a step."""
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self._events.add(step, finite)
 
     def close(self, outcome: Outcome) -> None:
-        """Closes the file."""
+        """Close the file."""
         del outcome
         self._events.close()
 
 
 _BATCH = 100
-"""Parameters of one request at most."""
+"""Maximum parameters of one request."""
 _LONGEST = 500
-"""Characters of a parameter's value that every version of MLflow takes."""
+"""Maximum length of a parameter's value in all versions of MLflow, in characters."""
 _NOT_ALLOWED = re.compile(r"[^\w\-./ :]")
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 class MLflow:
-    """A run of MLflow.
-
-    Args:
-      run: that is tracked.
-    """
+    """Tracker for MLflow."""
 
     def __init__(self, run: TrackedRun):
         import mlflow  # pyright: ignore[reportMissingImports]
@@ -251,7 +295,7 @@ class MLflow:
                 mlflow.log_params({name: params[name] for name in names[i : i + _BATCH]})
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Sends a record; MLflow takes no "@" in a name, and finite numbers alone."""
+        """Send a record; MLflow allows no "@" in a name and only finite values."""
         finite = {
             _NOT_ALLOWED.sub("_", name): value
             for name, value in metrics.items()
@@ -261,16 +305,12 @@ class MLflow:
             self._mlflow.log_metrics(finite, step=step)
 
     def close(self, outcome: Outcome) -> None:
-        """Ends the run."""
+        """End the run."""
         self._mlflow.end_run(_STATUS[outcome])
 
 
 class WandB:
-    """A run of Weights & Biases.
-
-    Args:
-      run: that is tracked.
-    """
+    """Tracker for Weights & Biases."""
 
     def __init__(self, run: TrackedRun):
         import wandb  # pyright: ignore[reportMissingImports]
@@ -288,9 +328,9 @@ class WandB:
         self.id: str | None = self._run.id
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Sends a record."""
+        """Send a record."""
         self._run.log({"step": step, **metrics})
 
     def close(self, outcome: Outcome) -> None:
-        """Ends the run; one that was interrupted may be resumed."""
+        """End the run; an interrupted run can be resumed."""
         self._run.finish(exit_code=1 if outcome == "failed" else 0)

@@ -1,4 +1,4 @@
-"""`t5x-lite train`: makes what a config names and hands it to `train.loop.fit`."""
+"""`t5x-lite train`: create the objects that a config describes, and call `train.loop.fit`."""
 
 import dataclasses
 import functools
@@ -70,9 +70,9 @@ class Trained(NamedTuple):
     """The result of a run.
 
     Attributes:
-      workdir: its work directory, which `t5x_lite.load` takes.
-      step: the newest checkpoint; 0 where there is none.
-      metrics: of the last evaluation, named "<split>/<name>"; {} where there was none.
+      workdir: work directory, an argument for `t5x_lite.load`.
+      step: step of the newest checkpoint; 0 without one.
+      metrics: metrics of the last evaluation, named "<split>/<name>"; {} without one.
     """
 
     workdir: AnyPath
@@ -81,14 +81,14 @@ class Trained(NamedTuple):
 
 
 def train(experiment: Experiment) -> Trained:
-    """Trains what a config says, resuming from the newest checkpoint of its work directory.
+    """Train a config; resume from the newest checkpoint of its work directory.
 
-    Modules that train in phases have theirs before (`train.phases`). Signals are watched from here
-    on, not only in the loop: preparing takes its time.
+    If adapters train in phases, earlier phases run first (`train.phases`). Signals are watched from
+    here on and not only in the loop, because preparation takes time.
     """
     hosts.join(experiment.hosts)
     use_compilation_cache(experiment.compilation_cache)
-    # What is saved is the same on all processes, whoever this one is.
+    # All processes must save the same config, so the settings of this host are removed.
     local, experiment = experiment.hosts, dataclasses.replace(experiment, hosts=Hosts())
     one_phase = functools.partial(_train_phase, local=local)
     experiment = with_epochs(experiment)
@@ -96,7 +96,7 @@ def train(experiment: Experiment) -> Trained:
 
 
 def _train_phase(experiment: Experiment, start: phases.Start | None, *, local: Hosts) -> Trained:
-    """Trains one phase; most runs have one."""
+    """Train one phase; most runs have one."""
     spent = Goodput()
     with (
         StopSignals() as stop,
@@ -122,23 +122,29 @@ def _train(
     spent: Goodput,
     watchdog: Watchdog,
 ) -> None:
-    """Makes the parts that the config names, the cheap checks first, and trains.
+    """Create the objects that the config describes, cheap checks first, and train.
 
-    1. The settings and files of all processes, which must be equal.
-    2. The complete config (`completed`). The work directory, the vocabulary and the checkpoint of
-       `init` of another experiment are refused; arrays are not read yet.
-    3. Mesh, learner and optimizer: sizes that do not divide are refused before the data are opened.
-    4. The data and what is measured: the names of metrics need both, and say what may be "best".
-    5. The state: of the last good checkpoint, which also gives the data's position, else of the
-       seed and of `init`.
-    6. The work directory's config, not before: what cannot be resumed keeps its settings.
-    7. The tracker; where nothing is left to do, the run ends here.
-    8. The compiled step, and the loop.
+    1. Check that the settings and files of all processes are equal.
+    2. Complete the config (`completed`). Raise an error if the work directory, the vocabulary or
+       the checkpoint of `init` belongs to another experiment; arrays are not read yet.
+    3. Create mesh, learner and optimizer. Sizes that are not divisible raise an error before the
+       data are opened.
+    4. Open the data and the evaluation. The names of metrics need both, and "best" must be one of
+       them.
+    5. Create the state from the last good checkpoint, which also has the position in the data, or
+       else from the seed and `init`.
+    6. Write the work directory's config; if resuming failed before, its settings are kept.
+    7. Open the tracker. If nothing is left to do, the run ends here.
+    8. Compile the step, and run the loop.
     """
     saved = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
     hosts.check_agreement(experiment, **{"the steps saved in the work directory": saved})
     complete = completed(experiment, workdir)
     experiment, vocabulary = complete.experiment, complete.vocabulary
+    if experiment.find_batch_size:
+        from t5x_lite.train.planning import with_microbatches  # it imports this module
+
+        experiment = with_microbatches(experiment, earlier=workdir.earlier())
     kind = jax.devices()[0].device_kind
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
@@ -185,7 +191,7 @@ def _train(
             if start is not None:
                 state = restoring.with_arrays(state, start())
         workdir.write(experiment, vocabulary)
-        with _tracker(workdir, experiment, trackers) as tracker:
+        with _tracker(workdir, experiment, trackers, step=int(state.step)) as tracker:
             if going_on:
                 tracker.message(going_on)
             history = evaluated_steps(workdir.local, until=int(state.step))
@@ -212,7 +218,7 @@ def _train(
                 microbatches=experiment.parts,
                 options=options,
             )
-            # Here too: leaving the checkpoints waits for all processes.
+            # Also here, because closing the checkpoints waits for all processes.
             with hosts.ending_together(NonFiniteLoss):
                 fit(
                     state,
@@ -221,7 +227,11 @@ def _train(
                     mesh=mesh,
                     periods=_periods(experiment),
                     evaluate=until_stopped(measurement, stop, mesh=mesh),
-                    save=restoring.saver(checkpoints, experiment, vocabulary, workdir, base=base),
+                    save=restoring.saver(
+                        *(checkpoints, experiment, vocabulary, workdir),
+                        base=base,
+                        saved=tracker.saved if tracker.has_callbacks else None,
+                    ),
                     tracker=tracker,
                     stop=stop,
                     save_clock=SaveClock(experiment.checkpoints.minutes),
@@ -238,12 +248,12 @@ def _train(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Complete:
-    """A config without open questions, and what answered them.
+    """A config without open fields, and the results that completed it.
 
     Attributes:
-      experiment: the config that the run has, its heads included.
-      vocabulary: of its data, the same as before if the run goes on.
-      initial: the step that `init` names, of a run that begins.
+      experiment: config of the run, including its heads.
+      vocabulary: vocabulary of its data; the saved one if the run is resumed.
+      initial: checkpoint directory of `init` for a new run, or None.
       choices: a line for each field that was "auto".
     """
 
@@ -254,12 +264,12 @@ class Complete:
 
 
 def completed(experiment: Experiment, workdir: WorkDirectory) -> Complete:
-    """The config of modules that are loaded, schedule_offset, classes, fields "auto" and heads.
+    """Complete a config: loaded adapters, schedule_offset, classes, "auto" fields and heads.
 
-    A run that goes on keeps what it has.
+    A resumed run keeps its values.
 
     Raises:
-      InputError: the work directory or the checkpoint of `init` is of something else.
+      InputError: if the work directory or the checkpoint of `init` belongs to something else.
     """
     earlier = workdir.earlier()
     experiment = modules.with_loaded(experiment, earlier=earlier)
@@ -283,10 +293,10 @@ def completed(experiment: Experiment, workdir: WorkDirectory) -> Complete:
 
 
 def check_memory(experiment: Experiment, learner: Learner, state: TrainState, mesh: Mesh) -> None:
-    """Raise InputError if a train step needs more memory than a device has, at the least.
+    """Raise InputError if a train step needs more memory than a device has, by a lower bound.
 
-    Counted are parameters, gradients of those that train, optimizer state, one batch, and the
-    states of one layer. A step needs more than that; `t5x-lite plan` compiles it and says how much.
+    The bound counts parameters, gradients of trained parameters, optimizer state, one batch, and
+    the states of one layer. `t5x-lite plan` compiles the step and reports the actual memory.
     """
     parameters = trees.flatten(state.params)
     trained = [leaf for path, leaf in parameters.items() if learner.trains(path)]
@@ -313,9 +323,13 @@ def check_memory(experiment: Experiment, learner: Learner, state: TrainState, me
 
 
 def _tracker(
-    workdir: WorkDirectory, experiment: Experiment, trackers: Mapping[str, MakeTracker]
+    workdir: WorkDirectory,
+    experiment: Experiment,
+    trackers: Mapping[str, MakeTracker],
+    *,
+    step: int,
 ) -> Tracker:
-    """The record of a run, which its trackers know by the settings of `tracking`."""
+    """Return the record of a run, with the trackers and settings of `tracking`."""
     settings = experiment.tracking
     run = TrackedRun(
         directory=os.fspath(workdir.local),
@@ -323,6 +337,8 @@ def _tracker(
         project=settings.project,
         config=json.loads(to_json(experiment)),
         total_steps=experiment.steps,
+        first_step=step + 1,
+        history=evaluated_steps(workdir.local, until=step, training=True),
     )
     return Tracker(
         workdir.local,
@@ -335,7 +351,7 @@ def _tracker(
 
 
 def _trained_part(learner: Learner, base: Base | None) -> list[str]:
-    """What is said of a run that freezes a part: how much trains, and what its checkpoints hold."""
+    """Return log lines about frozen parameters: how much is trained, and what checkpoints hold."""
     shapes = trees.flatten(learner.shapes)
     trained = {path: leaf for path, leaf in shapes.items() if learner.trains(path)}
     if len(trained) == len(shapes):
@@ -356,20 +372,20 @@ def _trained_part(learner: Learner, base: Base | None) -> list[str]:
     ]
     if base is not None:
         lines.append(
-            "checkpoints hold the trained part alone; the rest is that of "
+            "checkpoints hold only the trained parameters; the others are read from "
             f"{base.checkpoint}, which must stay (--checkpoints.whole True copies it)"
         )
     return lines
 
 
 def _is_owed(experiment: Experiment, step: int, history: Mapping[int, object]) -> bool:
-    """Return whether the evaluation of a saved step is still to be made: a signal ended it."""
+    """Return whether a signal interrupted the evaluation of a saved step, which is still due."""
     due = step >= experiment.steps or step % experiment.evaluation.period == 0
     return step > 0 and due and step not in history
 
 
 def _tell_best(tracker: Tracker, workdir: WorkDirectory, experiment: Experiment) -> None:
-    """Names the best step, and shows each task of a mixture at its own, on the first process."""
+    """Log the best step, and each task of a mixture at its best step, on the first process."""
     if jax.process_index():
         return
     split = experiment.evaluation.split
@@ -382,7 +398,7 @@ def _tell_best(tracker: Tracker, workdir: WorkDirectory, experiment: Experiment)
 
 
 def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int, int]) -> Any:
-    """Training batches, from a cache or from the task's files."""
+    """Return training batches, from a cache or from the task's files."""
     return data_batches.train_batches(
         experiment.data,
         vocabulary,
@@ -393,9 +409,9 @@ def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int,
 
 
 def vocabulary_of(experiment: Experiment, workdir: WorkDirectory | None = None) -> Vocabulary:
-    """The vocabulary of a config, which must fit its model.
+    """Return the vocabulary of a config, after a check that it fits the model.
 
-    If its file is gone, that of a run's work directory stands in for it.
+    If its file is missing, the copy in a run's work directory is used.
     """
     path = experiment.data.vocabulary
     if workdir is not None and path not in BYTES_NAMES and not is_there(path):
@@ -454,7 +470,7 @@ def _periods(experiment: Experiment) -> Periods:
 
 
 def _check_metrics(experiment: Experiment, names: Sequence[str]) -> list[str]:
-    """Refuses, before any training, metrics that the evaluation does not give."""
+    """Raise InputError, before training, for metrics that the evaluation does not have."""
     kept, stop, lines = experiment.checkpoints, experiment.stop_early, []
     wanted: tuple[tuple[str, str | None, str, Mode | None], ...] = (
         ("checkpoints.best", kept.best, "checkpoints.best_mode", kept.best_mode),
@@ -468,7 +484,7 @@ def _check_metrics(experiment: Experiment, names: Sequence[str]) -> list[str]:
             refuse_test(field, metric)
         if not set(matched) & set(names):
             raise InputError(
-                f"{field} {name!r} is not a metric of the evaluation: it gives "
+                f"{field} {name!r} is not a metric of the evaluation, which has "
                 f"{', '.join(names) or 'none'}"
             )
         against = contradiction(mode_field, matched, mode)

@@ -1,10 +1,10 @@
-"""The work directory of a run: whose it is, what is written there, and where.
+"""The work directory of a run.
 
     config.json  run.json  vocabulary/  checkpoints/  metrics.jsonl  samples.jsonl  tensorboard/
 
-A bucket (gs://bucket/run) holds whole objects: nothing can be appended to one. There, what is
-appended to (metrics.jsonl, samples.jsonl, TensorBoard's events) is written to a directory of this
-machine that goes when the run ends, and copied to the bucket at every checkpoint and at the end.
+Objects in a bucket (gs://bucket/run) cannot be appended to. So files that grow (metrics.jsonl,
+samples.jsonl, classes.jsonl, TensorBoard's events) are written to a temporary local directory, and
+copied to the bucket at every checkpoint and at the end.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 _logger = logging.getLogger(__name__)
 
 PHASES = "phases"
-"""The work directories of phases before the last (`train.phases`)."""
+"""Folder of the work directories of all phases but the last (`train.phases`)."""
 
-_APPENDED = ("metrics.jsonl", "samples.jsonl")
+_APPENDED = ("metrics.jsonl", "samples.jsonl", "classes.jsonl")
 _VOCABULARY_FILES = (
     MODEL_NAME,
     BYTES_NAME,
@@ -57,13 +57,13 @@ _VOCABULARY_FILES = (
 
 @dataclasses.dataclass(frozen=True)
 class WorkDirectory:
-    """A run's directory.
+    """The directory of a run.
 
     Attributes:
-      path: what --workdir names.
-      local: the same, or the directory of this machine that stands in for a bucket.
-      sizes: bytes of the local files when they were last copied, by name.
-      locks: the open file whose lock keeps other runs out, once there is one.
+      path: directory of --workdir.
+      local: the same, or the local directory that replaces a bucket.
+      sizes: name -> size in bytes of local files when they were last copied.
+      locks: open file with the lock that excludes other runs, once it is acquired.
     """
 
     path: AnyPath
@@ -74,9 +74,9 @@ class WorkDirectory:
     @classmethod
     @contextlib.contextmanager
     def open(cls, workdir: str) -> "Iterator[WorkDirectory]":
-        """The work directory that a command line names; it need not exist yet."""
+        """Open the work directory of a command line; it need not exist yet."""
         if not workdir:
-            raise InputError("where should the run go? give --workdir DIR")
+            raise InputError("no work directory is set; pass --workdir DIR")
         path = remote.open_path(workdir)
         if isinstance(path, Path):
             found = cls(path, path)
@@ -99,9 +99,9 @@ class WorkDirectory:
             found.copy(last=True)
 
     def copy(self, *, last: bool = False) -> None:
-        """Copies to the bucket what is new since the last time; a local directory is not copied.
+        """Copy new content to the bucket; a local work directory is not copied.
 
-        A file that cannot be written is copied again at the next checkpoint, after a warning.
+        If a file cannot be written, log a warning and copy it at the next checkpoint.
         """
         if self.path == self.local or jax.process_index():
             return
@@ -112,7 +112,7 @@ class WorkDirectory:
             try:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.path / name).write_bytes(content)
-            except Exception as error:  # whatever the store's client raises
+            except Exception as error:  # the store's client can raise any exception
                 said = f"{self.path / name} could not be written ({' '.join(str(error).split())})"
                 if last:
                     raise RuntimeError(f"{said}; checkpoints that were saved are kept") from error
@@ -121,7 +121,7 @@ class WorkDirectory:
             self.sizes[name] = len(content)
 
     def check(self, experiment: Experiment) -> None:
-        """Refuses a directory that is neither new nor holds the same experiment."""
+        """Raise InputError unless the directory is new or holds the same experiment."""
         self._lock()
         saved = self.path / checkpointing.CONFIG_FILE
         earlier = self.earlier()
@@ -129,7 +129,7 @@ class WorkDirectory:
             configs.check_same_experiment(earlier, experiment, str(self.path))
         elif self.path.exists() and not self.path.is_dir():
             raise InputError(f"workdir {self.path} is not a directory")
-        # A run that was killed while it wrote its first file leaves that file's hidden beginning.
+        # A run that was killed while writing its first file leaves a hidden temporary file.
         elif self.path.exists() and any(
             p.name[:1] != "." and p.name != PHASES for p in self.path.iterdir()
         ):
@@ -138,11 +138,11 @@ class WorkDirectory:
             )
 
     def earlier(self) -> Experiment | None:
-        """The experiment of the run that is here; None where there is none."""
+        """Return the experiment of the run in this directory, or None."""
         saved = self.path / checkpointing.CONFIG_FILE
         if not saved.exists():
             return None
-        # Decoded, not loaded: the project around a work directory must not become importable.
+        # Not loaded as a config, which would make the project around it importable.
         try:
             text = saved.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -150,7 +150,7 @@ class WorkDirectory:
         return from_json(text, source=str(saved))
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> Vocabulary:
-        """The vocabulary of the run: the file that data.vocabulary names must not have changed."""
+        """Return the vocabulary of the run; raise InputError if its file has changed."""
         saved = self.path / checkpointing.VOCABULARY_DIRECTORY
         if not holds_another(saved, vocabulary):
             return vocabulary
@@ -159,13 +159,13 @@ class WorkDirectory:
             if not holds_another(saved, earlier):
                 return earlier
         raise InputError(
-            f"workdir {self.path} was made with another vocabulary than "
-            f"{vocabulary.model_path} is now; put the old one back ({saved} is a copy) or use "
+            f"workdir {self.path} was created with a vocabulary that differs from "
+            f"{vocabulary.model_path}; restore the old one ({saved} is a copy) or use "
             "another --workdir"
         )
 
     def write(self, experiment: Experiment, vocabulary: Vocabulary) -> None:
-        """Makes the directory, its config before all else: it says whose the rest is."""
+        """Create the directory, with its config first, which identifies the run."""
         if jax.process_index():
             return
         files = {
@@ -183,7 +183,7 @@ class WorkDirectory:
             raise InputError(f"workdir {self.path} cannot be written ({reason})") from error
 
     def add_start(self, *, step: int, devices: str) -> None:
-        """Notes in run.json how this start of the run was made; where it cannot be, it is not."""
+        """Record this start of the run in run.json; log a warning if that fails."""
         if jax.process_index():
             return
         try:
@@ -193,10 +193,7 @@ class WorkDirectory:
             _logger.warning("%s cannot be written (%s)", self.path / RUN_FILE, error)
 
     def _lock(self) -> None:
-        """Keeps other runs out of a directory of this machine, until this one has ended.
-
-        Where there is none yet nothing is done, nor where the file system has no such locks.
-        """
+        """Lock a local directory against other runs until this one ends, if locks are supported."""
         if self.locks or jax.process_index() or self.path != self.local or not self.path.is_dir():
             return
         descriptor = os.open(self.path, os.O_RDONLY)
@@ -214,7 +211,7 @@ class WorkDirectory:
 
 
 def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
-    """Whether a directory holds the files of a vocabulary, and not of this one."""
+    """Return whether a directory holds a vocabulary that differs from this one."""
     paths = [directory / name for name in _VOCABULARY_FILES]
     there = {path.name: path.read_bytes() for path in paths if path.exists()}
     own = {name: content for name, content in vocabulary.files().items() if name != LAYOUT_NAME}
@@ -225,14 +222,14 @@ def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
         if not isinstance(vocabulary, Tokenizer) or not is_same_file:
             return True
         return not vocabulary.has_the_ids_of(Tokenizer(str(directory / WORDPIECE_NAME)))
-    # Added tokens have ids; the layout only says how special tokens are read.
+    # Added tokens have ids; the layout only affects how special tokens are read.
     saved = directory / LAYOUT_NAME
     saved_reading = _reading(saved.read_bytes() if saved.exists() else b"{}")
     return saved_reading != _reading(vocabulary.files().get(LAYOUT_NAME, b"{}"))
 
 
 def _reading(content: bytes) -> object:
-    """What a special_tokens.json says besides the layout; its content if it is damaged."""
+    """Return the fields of special_tokens.json without the layout, or damaged content as it is."""
     try:
         return {name: value for name, value in json.loads(content).items() if name != "layout"}
     except (ValueError, AttributeError, RecursionError):

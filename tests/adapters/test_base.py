@@ -226,7 +226,7 @@ def test_what_trains_is_said_by_paths():
     assert {"model/layers/mlp_norm/scale", "model/embedding/norm/bias"} <= trained
     assert "model/layers/mlp/wi/kernel" not in trained
     assert "heads/classifier/out/kernel" not in trained
-    with pytest.raises(InputError, match=r"'head' means no parameter .* adapters, heads, mod"):
+    with pytest.raises(InputError, match=r"'head' matches no parameter .* adapters, heads, mod"):
         learner("bert", Lora(), train=("head",))
 
 
@@ -281,7 +281,9 @@ def test_what_has_no_place(adapters, message):
 
 
 def test_two_at_one_site_are_refused():
-    with pytest.raises(InputError, match="'other' would stand at encoder/attention/query"):
+    with pytest.raises(
+        InputError, match="'other' and another one both use the site encoder/attention/query"
+    ):
         learner("bert", Lora(), Lora(name="other"))
 
 
@@ -290,7 +292,7 @@ def test_two_at_one_site_are_refused():
     [
         ({"name": "A"}, "the name of an adapter is lower-case letters"),
         ({"name": "attach"}, "no adapter may be called 'attach'"),
-        ({"sites": ()}, "adapter 'lora' has no sites: say where it goes"),
+        ({"sites": ()}, "adapter 'lora' has no sites: give at least one"),
         ({"sites": ("(",)}, r"sites: .* is not a regular expression"),
     ],
 )

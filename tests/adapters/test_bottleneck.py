@@ -200,5 +200,5 @@ def test_what_is_wrong(fields, message):
 
 
 def test_a_gate_that_knows_the_future_is_refused():
-    with pytest.raises(InputError, match="'all_tokens' reads tokens that a decoder does not know"):
+    with pytest.raises(InputError, match="'all_tokens' reads future tokens in a decoder"):
         learner("t5", seq_bn(gate="all_tokens"))

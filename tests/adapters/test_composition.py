@@ -71,23 +71,26 @@ def test_numbers():
         (lambda: Drop(("a",)), "Drop needs layers"),
         (lambda: Drop(("a",), layers=(0, -1)), r"layers must be at least 0: got \(0, -1\)"),
         (lambda: Split(("a", "b")), "Split needs splits"),
-        (lambda: Split(("a", "b"), splits=("rest", "rest")), "one 'rest' at most"),
+        (lambda: Split(("a", "b"), splits=("rest", "rest")), "at most one 'rest'"),
         (lambda: Split(("a", "b"), splits=(0, 1)), "splits must be at least 1"),
-        (lambda: Split(("a", "b"), splits=(1, 1)).sizes(3), "a row has 3 tokens"),
+        (lambda: Split(("a", "b"), splits=(1, 1)).sizes(3), "do not add up to the 3 tokens"),
         (lambda: BatchSplit(("a", "b"), sizes=(0, 1)), "sizes must be at least 1"),
         (lambda: BatchSplit(("a", "b")).rows(3), "a batch has 3 rows"),
-        (lambda: Parallel(("a", "b")).rows(3), "a batch of 3 rows is not one for each child"),
+        (
+            lambda: Parallel(("a", "b")).rows(3),
+            "a batch of 3 rows is not divisible among the children",
+        ),
         (
             lambda: trained_of((Fuse(("a",), name="f"), Fuse(("b",), name="f"))),
             "two fusions are called f",
         ),
         (
             lambda: check_nesting((Average((Stack((Parallel(("a", "b")),)), "c")),)),
-            "only Stack may stand above it: got Average > Stack > Parallel",
+            "only Stack may be above it: got Average > Stack > Parallel",
         ),
         (
             lambda: check_nesting((Stack((Parallel(("a",)), Parallel(("b",)))),)),
-            "one Parallel at most",
+            "at most one Parallel",
         ),
     ],
 )

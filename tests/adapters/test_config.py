@@ -57,7 +57,7 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
         ({"add": ("a = lora()",), "use": "Fuse(a"}, "adapters.use: column 5 of"),
         (
             {"add": ("a = lora()", "b = seq_bn()"), "use": "a"},
-            "leaves out 'b' of adapters.add, which would never be trained",
+            "does not name 'b' of adapters.add, which would never be trained",
         ),
         ({"add": ("rte = lora()",), "train": ("rtee",)}, "'rtee'; did you mean rte.* rte, head"),
         (
@@ -66,7 +66,7 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
         ),
         (
             {"add": ("a = lora()", "b = seq_bn()"), "train": ("b", "head")},
-            "adapters.train leaves out 'a' of adapters.add, which would never be trained",
+            "adapters.train does not name 'a' of adapters.add, which would never be trained",
         ),
         (
             {"add": ("a = seq_bn()",), "train": ("a", "fusion")},

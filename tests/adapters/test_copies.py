@@ -122,20 +122,20 @@ def test_what_cannot_be_copied():
         (Copy(), r"'copy' copies nothing: give it paths, copy\('model/...'\)"),
         (Copy(of=("modle",)), "'copy': 'modle' matches no parameter of the model"),
         (Layers(), r"'layers' names no layer: give it last=2 or only=\(0, 1\)"),
-        (Layers(last=3), "the stacks have 2 layers at most: got last 3"),
+        (Layers(last=3), "the stacks have at most 2 layers: got last 3"),
         (Layers(only=(0, 4)), "'layers': layers are 0 to 3: got layer 4"),
     ):
         with pytest.raises(InputError, match=message):
             learner("t5", adapter)
-    with pytest.raises(InputError, match="named by last or by only, and not by both"):
+    with pytest.raises(InputError, match="give either last or only to name layers"):
         Layers(last=1, only=(0,))
     other = Copy(of=("model/encoder/layers/mlp",))
     with pytest.raises(
-        InputError, match=r"would stand at model/encoder/layers/\S+, layer 1, where"
+        InputError, match=r"both use the site model/encoder/layers/\S+, layer 1: remove"
     ):
         learner("t5", LAST, Layers(name="both", only=(0, 1)))
     with pytest.raises(
-        InputError, match=r"would stand at model/encoder/layers/mlp/\S+, layer 1, where"
+        InputError, match=r"both use the site model/encoder/layers/mlp/\S+, layer 1: remove"
     ):
         learner("t5", other, LAST)
     learner("t5", LAST, Layers(name="below", only=(0, 2)))

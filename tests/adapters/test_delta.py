@@ -41,7 +41,7 @@ def test_a_task_vector_and_back():
     assert "heads" in more.apply(BASE)
     with pytest.raises(InputError, match="the tuned parameters lack model/wi/bias"):
         Delta.of({"model": {"wi": {"kernel": array(4, 3)}}}, BASE)
-    with pytest.raises(InputError, match=r"model/wi/bias has shape \(2,\), and that of the base"):
+    with pytest.raises(InputError, match=r"model/wi/bias has shape \(2,\), but the base"):
         Delta.of(trees.overlaid(TUNED, {"model": {"wi": {"bias": array(2)}}}), BASE)
 
 
@@ -65,7 +65,7 @@ def test_sums_are_in_float32():
     np.testing.assert_array_equal(kernel, exact.astype(jnp.bfloat16))
     with pytest.raises(InputError, match=f"the base has no array {KERNEL}"):
         LORA.apply({"model": {}})
-    with pytest.raises(InputError, match=r"of shape \(4, 3\), and the base's has \(2, 3\)"):
+    with pytest.raises(InputError, match=r"of shape \(4, 3\), but the base's has \(2, 3\)"):
         LORA.apply({"model": {"wi": {"kernel": array(2, 3)}}})
 
 
@@ -182,11 +182,11 @@ def test_heads_come_along_and_modules_are_scaled_and_joined():
     elsewhere = Delta(extra={"adapters/two/decoder/up": np.ones(3)}, config=(Branch("two"),))
     assert [module.name for module in (one + elsewhere).config] == ["branch", "two"]
     again = Delta(extra={"adapters/branch/decoder/up": np.ones(3)}, config=(Branch(),))
-    with pytest.raises(InputError, match="two modules are called branch and stand at different"):
+    with pytest.raises(InputError, match="two modules are called branch but have different"):
         one + again
     other = Delta(extra={"heads/mlm/bias": np.zeros(2)})
     with pytest.raises(
-        InputError, match="both deltas have heads/mlm/bias, and heads are not added"
+        InputError, match="both deltas have heads/mlm/bias, but heads cannot be added"
     ):
         one + other
     assert set((one.without_heads() + other).extra) == {path, *head}
@@ -202,7 +202,7 @@ def test_masks_that_do_not_fit():
     assert set(tau.mask(trees.unflatten({"heads/mlm/bias": np.ones(2, bool)})).extra) == {
         "heads/mlm/bias"
     }
-    with pytest.raises(InputError, match="has all of it or nothing"):
+    with pytest.raises(InputError, match="must keep all of it or nothing"):
         tau.mask(trees.unflatten({"heads/mlm/bias": np.array([True, False])}))
     with pytest.raises(InputError, match=r"'\(' is not a regular expression"):
         tau.mask("(")

@@ -83,9 +83,9 @@ def test_factors_have_cross_terms():
     thrice = merge([one] * 3, PeftLinear(), weights=[1 / 3] * 3)
     np.testing.assert_allclose(value(thrice, Q), 3 * value(one, Q), rtol=1e-4, atol=1e-5)
     for how in (AverageFactors(), Zhang(), PeftLinear()):
-        with pytest.raises(InputError, match="is for LoRAs of one rank at the same places"):
+        with pytest.raises(InputError, match="needs LoRAs of one rank at the same sites"):
             merge([one, dense()], how)
-    with pytest.raises(InputError, match="zhang is for LoRAs of one scale"):
+    with pytest.raises(InputError, match="zhang needs LoRAs of one scale"):
         merge([one, lora(1.0, paths=(Q,))], Zhang())
 
 

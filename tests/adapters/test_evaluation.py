@@ -213,7 +213,7 @@ def test_rows_without_numbers():
     state = BlockState(x, x, None, Around(x), None)
     with pytest.raises(InputError, match="needs the feature adapter_ids in the batch"):
         Evaluation(LEAVES).run(MultiTask(("a", "b")), state)
-    with pytest.raises(InputError, match="adapter_ids are of 2 rows, and a layer has 4"):
+    with pytest.raises(InputError, match="adapter_ids have 2 rows, but a layer has 4"):
         after(MultiTask(("a", "b")), IDS[:2])
 
 

@@ -121,9 +121,9 @@ def test_its_line_its_router_and_what_is_refused():
         with pytest.raises(InputError, match=match):
             Experts(**fields)
     other = Lora(name="other", sites=("mlp/in",))
-    with pytest.raises(InputError, match="would stand at encoder/mlp/in, where another one is"):
+    with pytest.raises(InputError, match="another one both use the site encoder/mlp/in"):
         learner("bert", ADAPTER, other)
-    with pytest.raises(InputError, match="Stack > experts stands in place of the feed-forward bl"):
+    with pytest.raises(InputError, match="Stack > experts replaces the feed-forward bl"):
         learner("bert", ADAPTER, Lora(name="other"), use=parse_trees("Stack(other, experts)"))
 
 

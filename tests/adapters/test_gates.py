@@ -110,16 +110,19 @@ def test_gates_in_a_composition():
 
 def test_what_cannot_be():
     for options, message in (
-        ({"gate": "real_tokens", "dora": True}, "a gate has no dora"),
-        ({"gate": "real_tokens", "sites": ("embedding",)}, "a gate has no site 'embedding'"),
+        ({"gate": "real_tokens", "dora": True}, "a gate does not support dora"),
+        (
+            {"gate": "real_tokens", "sites": ("embedding",)},
+            "a gate does not support site 'embedding'",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             Lora(**options)
     for adapter in (Lora(gate="all_tokens"), small("all_tokens")):
-        with pytest.raises(InputError, match="reads tokens that a decoder does not know yet"):
+        with pytest.raises(InputError, match="reads future tokens in a decoder"):
             learner("t5", adapter)
     made, batch = learner("deberta", Lora(gate="all_tokens"))
-    with pytest.raises(InputError, match="has no tokens where distances are projected"):
+    with pytest.raises(InputError, match="has no tokens where a DeBERTa projects distances"):
         outputs(made, random(made.shapes), batch)
     sizes = {**SIZES, "d_kv": 4, "num_layers": 2}
     with pytest.raises(InputError, match="no encoder has prefixes here"):

@@ -109,7 +109,7 @@ def test_lines():
         ("h", r"h is a hypernetwork of 3 tasks: name one of them, as Task\(h, of=0\)"),
         ("Stack(h)", r"Stack > h is a hypernetwork of 3 tasks"),
         ("Task(h, of=3)", r"Task\(h, of=3\): h has tasks 0 to 2"),
-        ("Task(h), Task(a)", r"Task\(a\): a is no hypernetwork"),
+        ("Task(h), Task(a)", r"Task\(a\): a is not a hypernetwork"),
     ],
 )
 def test_trees_that_cannot_be(use, message):

@@ -168,11 +168,11 @@ def test_what_is_refused():
         Movement(steps=10, warmup=8, cooldown=3)
     with pytest.raises(InputError, match="tau of by='sigmoid' must be between 0 and 1: got 2"):
         Supermask(by="sigmoid", tau=2.0)
-    with pytest.raises(InputError, match="it has no sites: targets says which arrays"):
+    with pytest.raises(InputError, match="sites cannot be set here: targets selects the arrays"):
         Prune(sites=("mlp/in",))
     with pytest.raises(InputError, match="'prune': 'modle' matches no parameter of the model"):
         learner("bert", Prune(targets=("modle",)))
-    with pytest.raises(InputError, match=r"norm/\w+ has no rows: leave it out by targets"):
+    with pytest.raises(InputError, match=r"norm/\w+ has no rows: exclude it by targets"):
         learner("bert", Prune(targets=("model/.*norm/.*",), structure="rows"))
-    with pytest.raises(InputError, match=f"stand at model/{WI}, where another one is"):
+    with pytest.raises(InputError, match=f"both use the site model/{WI}: remove one from"):
         learner("bert", Supermask(targets=TARGETS), Prune(targets=TARGETS))

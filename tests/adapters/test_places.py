@@ -66,11 +66,15 @@ def test_fusions_have_layers_where_their_modules_stand():
 @pytest.mark.parametrize(
     ("host", "use", "message"),
     [
-        ("bert", "Fuse(a, Stack(b, x))", r"Fuse > Stack > lora 'x' stands at encoder/attention"),
-        ("t5", "Split(a, b, splits=(1, 'rest'))", "Split > bottleneck 'a' stands in a decoder"),
-        ("bert", "Stack(a, n)", "Stack > norms 'n' stands at no site, so no block composes it"),
-        ("bert", "Average(a, t)", "Average > lora 't' stands at no site"),
-        ("bert", "Stack(a, b), a", "'a' would stand at encoder/after_mlp, .* as Stack\\(a, b\\)"),
+        ("bert", "Fuse(a, Stack(b, x))", r"Fuse > Stack > lora 'x' is at encoder/attention"),
+        ("t5", "Split(a, b, splits=(1, 'rest'))", "Split > bottleneck 'a' is in a decoder"),
+        ("bert", "Stack(a, n)", "Stack > norms 'n' has no site for a block to compose"),
+        ("bert", "Average(a, t)", "Average > lora 't' has no site"),
+        (
+            "bert",
+            "Stack(a, b), a",
+            "'a' and another one both use the site encoder/after_mlp: .* as Stack\\(a, b\\)",
+        ),
         ("bert", "Fuse(a, b, name='at')", "no fusion may be called 'at'"),
     ],
 )

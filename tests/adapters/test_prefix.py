@@ -265,14 +265,16 @@ def test_what_cannot_be():
         Prefix(length=0)
     with pytest.raises(InputError, match=r"no site is called 'attention/prefx'; did you mean"):
         learner("bert", Prefix(sites=("attention/prefx",)))
-    with pytest.raises(InputError, match="'b' would stand at encoder/attention/prefix"):
+    with pytest.raises(
+        InputError, match="'b' and another one both use the site encoder/attention/prefix"
+    ):
         learner("bert", PREFIX, Prefix(name="b"))
     made, _ = learner("bert", PREFIX, Lora())
     with pytest.raises(InputError, match="encoder/attention/prefix cannot be merged into the mod"):
         made.merged(random(made.shapes))
     model, objective, _ = HOSTS["bert"]
     for use in ("Average(prefix, lora)", "Fuse(prefix, lora)"):
-        with pytest.raises(InputError, match=r"prefix 'prefix' stands at encoder/attention/prefix"):
+        with pytest.raises(InputError, match=r"prefix 'prefix' is at encoder/attention/prefix"):
             Learner.of(model, objective, adapters=(PREFIX, Lora()), use=parse_trees(use))
 
 
@@ -365,11 +367,11 @@ def test_what_has_no_place():
     left = dataclasses.replace(PREFIX, place="left")
     with pytest.raises(InputError, match="in a DeBERTa a prefix has content and no position"):
         learner("deberta", left)
-    with pytest.raises(InputError, match="has no gate: leave one of them out"):
+    with pytest.raises(InputError, match="has no gate: remove one of the two"):
         Prefix(place="left", gate="real_tokens")
     with pytest.raises(InputError, match="place"):
         parse_module("x = prefix(place='right')")
     other = Lora(name="other")
-    with pytest.raises(InputError, match="nothing can lie before or behind it"):
+    with pytest.raises(InputError, match="nothing else can be before or after it"):
         learner("bert", left, other, use=parse_trees("Stack(other, prefix)"))
     assert "first text" in left.unpackable

@@ -145,7 +145,7 @@ def test_the_loss_is_balanced(host):
 
 @pytest.mark.parametrize("options", [{"balance": -0.1}, {"balance": 0.1, "kind": "free"}])
 def test_a_balance_that_cannot_be(options):
-    with pytest.raises(InputError, match="balance must not be negative, and free weights have"):
+    with pytest.raises(InputError, match="balance must not be negative, and must be 0 for free"):
         Route(("a", "b"), **options)
 
 
@@ -222,7 +222,7 @@ def test_free_weights_combine_changes():
 @pytest.mark.parametrize(
     ("host", "modules", "use", "message"),
     [
-        ("t5", (Ia3(name="a"), Ia3(name="b")), "Route(a, b)", "Route composes modules after"),
+        ("t5", (Ia3(name="a"), Ia3(name="b")), "Route(a, b)", "Route composes adapters only after"),
         ("bert", LORAS, "Route(a, b, name='at')", "no router may be called 'at'"),
         ("bert", LORAS, "Stack(Route(a, b, name='r'), Route(b, a, name='r'))", "two routers are"),
     ],
@@ -238,5 +238,5 @@ def test_it_trains_and_is_not_merged():
     with pytest.raises(InputError, match="a Route cannot be merged"):
         made.merged(random(made.shapes))
     deberta, batch = learner("deberta", *LORAS, use=parse_trees("Route(a, b)"))
-    with pytest.raises(InputError, match="distances are projected once for all rows"):
+    with pytest.raises(InputError, match="projects distances once for all rows"):
         outputs(deberta, random(deberta.shapes), batch)

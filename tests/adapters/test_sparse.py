@@ -162,7 +162,7 @@ def test_what_is_refused():
     wrong: Any = (
         ({"density": 0.0}, r"density must be in \(0, 1\]"),
         ({"rounds": 0}, "rounds must be at least 1"),
-        ({"rounds": 2, "select": "magnitude"}, "rounds are those of select='lottery'"),
+        ({"rounds": 2, "select": "magnitude"}, "rounds are only for select='lottery'"),
         ({"full_steps": 2, "select": "fisher"}, "select='fisher' has no full phase"),
         ({"l1": -1.0}, "must be at least 0"),
         ({"entries": ((WI, 0),)}, "at least one number each"),
@@ -170,7 +170,7 @@ def test_what_is_refused():
     for options, message in wrong:
         with pytest.raises(InputError, match=message):
             SparseTuning(**options)
-    with pytest.raises(InputError, match="its entries are not chosen yet, which `t5x-lite train`"):
+    with pytest.raises(InputError, match="its entries are not selected yet; `t5x-lite train`"):
         learner("bert", SparseTuning())
     with pytest.raises(InputError, match="the model has no array x with 1 entries"):
         learner("bert", SparseTuning(entries=(("x", 1),)))

@@ -49,7 +49,7 @@ def test_what_has_no_union():
         learner("bert", Union(members=(seq_bn(reduction=4.0), par_bn(reduction=4.0))))
     with pytest.raises(InputError, match="two methods or more"):
         Union(members=(Lora(),))
-    with pytest.raises(InputError, match="and no unions"):
+    with pytest.raises(InputError, match="but no unions"):
         Union(members=(UNION, Lora()))
     with pytest.raises(InputError, match="sparsetuning changes whole arrays of the model"):
         Union(members=(SparseTuning(), Lora()))

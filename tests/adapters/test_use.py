@@ -40,7 +40,7 @@ def test_names():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a + b", "column 1 of .*: a union, a [+] b, is of methods"),
+        ("a + b", "column 1 of .*: a union, a [+] b, joins methods"),
         ("a, b, a", "column 7 of .*: 'a' is named twice"),
         ("a,, b", "column 3 .*: invalid syntax"),
         ("a = b", "expected the names of modules"),
@@ -50,12 +50,12 @@ def test_names():
         ("Stack(a, Fuse(b, lora(c)))", "column 18 of .*: no block is called lora"),
         ("Stack(a, Average)", "column 10 of .*: Average needs children in brackets"),
         ("Stack(a, None)", "column 1 of .*: Stack has no place for None"),
-        ("None", "None, the bare model, stands in a block alone"),
+        ("None", "None, the bare model, is only allowed in a block"),
         ("Stack(a, b, n=1)", "column 13 of .*: Stack has no option n; it has none"),
         ("Average(a, b, weight=(1, 2))", "no option weight; did you mean weights"),
         ("Average(a, b, weights='x')", "weights must be a tuple of a finite number: got 'x'"),
         ("Average(a, b, weights=(1,))", "column 1 of .*: weights must be one for each of 2"),
-        ("Average(Parallel(a, b), c)", "column 1 of .*, so only Stack may stand above it"),
+        ("Average(Parallel(a, b), c)", "column 1 of .*, so only Stack may be above it"),
     ],
 )
 def test_a_line_that_is_wrong(text, message):

@@ -64,7 +64,7 @@ def test_arrays_change_in_float32_with_draws_of_their_own():
 def test_sums_stand_together_and_others_do_not():
     sparse = SparseTuning(entries=((NORM, 1),))
     learner("bert", Shift(), sparse)
-    with pytest.raises(InputError, match=f"would stand at model/{NORM}"):
+    with pytest.raises(InputError, match=f"both use the site model/{NORM}"):
         learner("bert", Shift(), Shift(name="b"))
     with pytest.raises(InputError, match="targets names no array"):
         Shift(targets=())

@@ -67,20 +67,20 @@ PARTS = ["model/a", "heads/mlm/b", "heads/mlm/c", "objective/decoder/d"]
             ["model/a", "heads/mlm/b", "heads/mlm/c", "heads/classifier/e"],
             {},
             ["model/a", "heads/mlm/b", "heads/mlm/c"],
-            "heads/classifier begins anew; objective of the checkpoint stays behind",
+            "heads/classifier is newly initialized; objective of the checkpoint is not used",
         ),
         # Another objective, none of whose parameters are there.
         (["model/a", "objective/generator/d"], {}, ["model/a"],
-         "objective begins anew; heads/mlm, objective of the checkpoint stay behind"),
+         "objective is newly initialized; heads/mlm, objective of the checkpoint are not used"),
         (PARTS, {}, PARTS, ""),
         (PARTS, {"take": ("model", "heads/mlm")}, PARTS[:3],
-         "objective begins anew; objective of the checkpoint stays behind"),
+         "objective is newly initialized; objective of the checkpoint is not used"),
         (PARTS, {"take": ("model", "heads")}, PARTS[:3],
-         "objective begins anew; objective of the checkpoint stays behind"),
+         "objective is newly initialized; objective of the checkpoint is not used"),
         (PARTS, {"fresh": ("heads/mlm",)}, ["model/a", "objective/decoder/d"],
-         "heads/mlm begins anew; heads/mlm of the checkpoint stays behind"),
+         "heads/mlm is newly initialized; heads/mlm of the checkpoint is not used"),
         (PARTS, {"fresh": ("objective/.*",)}, PARTS[:3],
-         "objective begins anew; objective of the checkpoint stays behind"),
+         "objective is newly initialized; objective of the checkpoint is not used"),
     ],
 )  # fmt: skip
 def test_parts_come_by_their_names(wanted, options, expected, told):
@@ -109,8 +109,8 @@ def test_parts_that_do_not_fit(wanted, options, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"step": 3}, r"init\.step 3 is of the checkpoint that --init names, which is not set"),
-        ({"take": ("model",)}, r"init\.take \('model',\) is of the checkpoint"),
+        ({"step": 3}, r"init\.step 3 needs a checkpoint, but init\.checkpoint is not set"),
+        ({"take": ("model",)}, r"init\.take \('model',\) needs a checkpoint"),
         ({"checkpoint": "c", "step": -1}, r"init\.step must be at least 0: got -1"),
     ],
 )

@@ -165,7 +165,7 @@ def test_steps_without_a_manifest_are_no_checkpoints(saved, tmp_path, caplog):
     assert saved_steps(run / "checkpoints") == [5]
     assert find_step(run).name == "5"
     assert [record.getMessage() for record in caplog.records if record.name[:8] == "t5x_lite"] == [
-        f"checkpoint {run}/checkpoints/10 has no manifest, and step 5 is used in its place"
+        f"checkpoint {run}/checkpoints/10 has no manifest; using step 5 instead"
     ]
     with pytest.raises(InputError, match=r"has no step 10: it has \[5\]"):
         find_step(run, step=10)

@@ -114,7 +114,7 @@ def test_steps_from_before_a_best_metric_was_asked_for_do_not_pile_up(tmp_path):
 def test_a_best_metric_that_is_not_measured_is_refused(tmp_path):
     with Checkpoints(tmp_path, best="acuracy") as manager:
         save(manager, 1)  # not evaluated
-        with pytest.raises(InputError, match=r"'acuracy' is not a metric .* it gives \['accuracy"):
+        with pytest.raises(InputError, match=r"'acuracy' is not a metric .* which has \['accuracy"):
             save(manager, 2, accuracy=1.0)
 
 
@@ -198,7 +198,7 @@ def test_what_goes_wrong_in_the_background_is_told_at_the_next_save(tmp_path, mo
         save(manager, 2)
     assert str(raised.value) == (
         f"the last checkpoint in {tmp_path}/checkpoints could not be saved ([Errno 28] No space "
-        "left on device); those before it are whole"
+        "left on device); earlier ones are complete"
     )
     manager.close()
     assert steps(tmp_path) == []
@@ -265,7 +265,7 @@ def test_a_process_that_does_not_finish_is_named(tmp_path, monkeypatch):
         f"the last checkpoint in {tmp_path}/checkpoints could not be saved (not all processes were "
         "done after 1 s: step 5 has no manifest of the processes 1, 3, 4, 5 and 2 more; check "
         "that all processes share the work directory, or set a longer --checkpoints.timeout for a "
-        "slow store); those before it are whole"
+        "slow store); earlier ones are complete"
     )
     manager.close()
 
@@ -404,8 +404,8 @@ def test_without_a_whole_one_nothing_is_done(run):
     with Checkpoints(run) as manager, pytest.raises(InputError) as raised:
         manager.resume_point()
     assert str(raised.value) == (
-        f"no checkpoint in {run}/checkpoints is whole: 10 (files/config.json: its SHA-256 "
-        "differs), 5 (files/config.json: its SHA-256 differs); put a copy back, or use another "
+        f"no checkpoint in {run}/checkpoints is complete: 10 (files/config.json: its SHA-256 "
+        "differs), 5 (files/config.json: its SHA-256 differs); restore a copy, or use another "
         "--workdir"
     )
     assert steps(run) == [5, 10]

@@ -40,7 +40,7 @@ def test_cache_writes_says_what_and_verifies(tmp_path, tiny_experiment, capsys, 
         told["splits"],
     )
     assert about["vocabulary"]["size"] > 100
-    shard = output / "validation-00000.array_record"
+    shard = output / "validation-00000.tokens"
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
     shard.write_bytes(content)

@@ -10,6 +10,7 @@ import types
 import numpy as np
 import pytest
 
+import t5x_lite
 from t5x_lite.commands import embeddings
 from t5x_lite.core.errors import InputError
 from t5x_lite.inference.checkpoint import Checkpoint
@@ -55,6 +56,26 @@ def test_vectors_are_in_the_order_of_the_file(embed, checkpoint, tmp_path, monke
     np.testing.assert_allclose(found, expected(checkpoint, TEXTS), atol=1e-5)
     monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
     np.testing.assert_allclose(embed(), found, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_shortened_vectors_and_their_signs(embed, checkpoint):
+    whole = embed(normalize=False)
+    short = whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(embed(dimensions=8), short, atol=1e-6)
+    by_head = t5x_lite.load(checkpoint).encode(TEXTS, pooling="mean", normalize=True, dimensions=8)
+    np.testing.assert_allclose(by_head, short, atol=1e-6)
+    half = embed(dimensions=8, precision="float16")
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(
+        embed(dimensions=8, precision="binary"), np.packbits(short > 0, axis=1)
+    )
+    with pytest.raises(InputError, match="dimensions must be at most the 12 of a vector: got 13"):
+        embed(dimensions=13)
+    with pytest.raises(InputError, match="a multiple of 8 dimensions"):
+        embed(precision="binary")
+    with pytest.raises(InputError, match="not for several --heads"):
+        embed(precision="binary", heads=("dense", "lexical"))
 
 
 @pytest.mark.slow
@@ -132,7 +153,7 @@ def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch
 def test_long_texts_are_cut_or_refused(embed, tmp_path, caplog):
     found = embed(inputs_length=4)
     source = tmp_path / "in.txt"
-    assert "nothing says how this checkpoint makes a vector of a text" in caplog.messages[0]
+    assert "the checkpoint does not define how a text's vector is computed" in caplog.messages[0]
     assert caplog.messages[1:3] == [
         f"{source}:1: the text is cut to 4 tokens, as all longer ones are (--inputs-length)",
         "2 texts were cut",

@@ -9,6 +9,7 @@ from t5x_lite.commands.embeddings import embed
 from t5x_lite.commands.search import search
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.formats.rankings import read_run
+from t5x_lite.data.formats.vectors import vector_writer
 from t5x_lite.retrieval.queries import QueryEncoder
 from tests.encoder_checkpoint import write_checkpoint
 
@@ -58,6 +59,30 @@ def test_a_run_of_vectors(files, tmp_path):
     assert plain == {"0": [("1", 3.0)], "1": [("3", 5.0)]}
 
 
+def test_a_search_of_signs_with_rescoring(tmp_path):
+    """Three vectors of equal signs: full vectors put them in order; the fourth is not found."""
+    full = np.ones((4, 8), np.float32)
+    full[1] *= 3
+    full[2] *= 2
+    full[3, :4] *= -9
+    with vector_writer(str(tmp_path / "signs.npy"), precision="binary") as file:
+        file.write(list("abcd"), full)
+    np.save(tmp_path / "full.npy", full)
+    np.save(tmp_path / "queries.npy", np.ones((1, 8), np.float32))
+    signs, both = [str(tmp_path / "signs.npy")], [str(tmp_path / "full.npy")]
+    assert np.load(signs[0]).tolist() == [[255], [255], [255], [15]]
+    options = {"queries": str(tmp_path / "queries.npy"), "depth": 2}
+    search(signs, output=str(tmp_path / "a.trec"), **options)
+    assert found(tmp_path / "a.trec") == {"0": [("0", 8.0), ("1", 8.0)]}
+    search(signs, output=str(tmp_path / "b.trec"), rescore=both, rescore_factor=2, **options)
+    assert found(tmp_path / "b.trec") == {"0": [("1", 24.0), ("2", 16.0)]}
+    np.save(tmp_path / "short.npy", full[:2])
+    with pytest.raises(InputError, match="--rescore has 2 vectors, and the corpus more"):
+        search(
+            signs, output=str(tmp_path / "c.trec"), rescore=[str(tmp_path / "short.npy")], **options
+        )
+
+
 @pytest.mark.slow
 def test_queries_of_a_checkpoint_are_as_their_vectors(tmp_path, compile_once):
     checkpoint = str(write_checkpoint(tmp_path, "bert"))
@@ -78,7 +103,7 @@ def test_queries_of_a_checkpoint_are_as_their_vectors(tmp_path, compile_once):
 
 
 def test_what_does_not_fit(files, tmp_path):
-    with pytest.raises(InputError, match=r"5 ids, and .* 2 vectors"):
+    with pytest.raises(InputError, match=r"5 ids, but .* 2 vectors"):
         run({**files, "query_ids": files["ids"]}, tmp_path / "run")
     twice = [texts(tmp_path / "twice.jsonl", "aa")]
     with pytest.raises(InputError, match="the id 'a' comes twice"):

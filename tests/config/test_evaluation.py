@@ -35,6 +35,11 @@ def test_examples_are_shown_for_task_metrics():
         Evaluation(few_shot=FewShot(examples=1), task_metrics=False)
 
 
+def test_metrics_of_classes_have_names():
+    with pytest.raises(InputError, match=r"macro_f1, weighted_f1: got 'macro_F1'; .*macro_f1"):
+        Evaluation(class_metrics=("macro_F1",))
+
+
 def test_options_and_a_saved_config(tmp_path):
     options = ["--evaluation.per-task", *LINES, "--evaluation.few-shot.examples", "2"]
     options += [

@@ -1,13 +1,17 @@
 """Small offline caches, written without TensorFlow."""
 
+import hashlib
+import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from t5x_lite.data.cache.files import Index
+from t5x_lite.data.cache.files import INDEX_NAME, Cache, Index, file_digest
 from t5x_lite.data.cache.making import SplitWriter, new_cache, write_index
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.vocabularies.byte_level import Bytes
@@ -103,3 +107,42 @@ def pairs() -> Callable[..., list[list[np.ndarray]]]:
         return [[rng.integers(3, 150, size) for size in both] for both in sizes]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def as_old() -> Callable[[Path, Path], Path]:
+    """A function that writes a cache again as version 0.1 did: (cache, directory) -> directory."""
+    record = pytest.importorskip("array_record.python.array_record_module")
+
+    def described(path: Path, examples: int) -> dict[str, Any]:
+        digest, size = file_digest(path), path.stat().st_size
+        return {"name": path.name, "size": size, "sha256": digest, "examples": examples}
+
+    def write(cache: Path, directory: Path) -> Path:
+        opened = Cache(cache)
+        shutil.copytree(cache / "vocabulary", directory / "vocabulary")
+        node = json.loads((cache / INDEX_NAME).read_bytes())
+        del node["sha256"]
+        node["format"] = 1
+        for name, known in node["splits"].items():
+            split, start, shards = opened.split(name), 0, []
+            lengths = directory / f"{name}.lengths"
+            lengths.write_bytes(split.counts(np.arange(split.size)).astype("<u4").tobytes())
+            for number, shard in enumerate(known["shards"]):
+                path = directory / f"{name}-{number:05d}.array_record"
+                writer = record.ArrayRecordWriter(str(path), "group_size:1")
+                for example in split.read(np.arange(start, start + shard["examples"])):
+                    tokens = np.concatenate([*example.values()])
+                    writer.write(tokens.astype(node["dtype"]).tobytes())
+                writer.close()
+                start += shard["examples"]
+                shards.append(described(path, shard["examples"]))
+            del known["ends"], known["checksums"]
+            known |= {"shards": shards, "lengths": described(lengths, split.size)}
+            if "longest" in known:
+                shutil.copy(cache / known["longest"]["name"], directory)
+        digest = hashlib.sha256(json.dumps(node, sort_keys=True).encode()).hexdigest()
+        (directory / INDEX_NAME).write_text(json.dumps({**node, "sha256": digest}))
+        return directory
+
+    return write

@@ -50,48 +50,30 @@ PATTERNS = {
 }
 
 TABLE = """
-opening: __init__ 19, adapters 188, checkpoints 31, commands 1, core 2, data 269, evaluate 12,
-    inference 13, interop 129, layouts 2, metrics 6, models 7, nn 21, objectives 20, optim 2, plan
-    5, report 5, retrieval 2, serve 3, train 87
-clause: __init__ 1, adapters 10, checkpoints 6, core 1, data 24, evaluate 3, inference 8, interop
-    30, layouts 3, metrics 1, models 2, nn 3, objectives 9, optim 2, report 1, serve 2, train 24
-of which: __init__ 1, adapters 48, c4 1, checkpoints 5, core 2, data 39, evaluate 9, inference 14,
-    interop 40, layouts 6, metrics 7, models 7, nn 18, objectives 37, optim 7, plan 4, report 2,
-    serve 5, train 21
-those of: __init__ 5, adapters 60, checkpoints 9, core 5, data 86, evaluate 9, inference 25,
-    interop 41, layouts 12, metrics 7, models 25, nn 42, objectives 58, optim 6, plan 4, report 5,
-    retrieval 2, serve 10, train 32
-is no: __init__ 4, adapters 40, c4 1, checkpoints 13, data 97, evaluate 12, inference 27, interop
-    66, layouts 12, metrics 24, models 21, nn 17, objectives 34, optim 9, plan 8, report 2,
-    retrieval 6, serve 2, train 12
-goes on: checkpoints 3, data 11, interop 1, metrics 1, retrieval 1, train 18
-anew: adapters 1, checkpoints 9, data 4, train 6
-beside: __init__ 1, adapters 15, checkpoints 4, data 17, evaluate 1, inference 1, interop 35,
-    models 1, nn 2, objectives 3, plan 1, train 3
-alone: __init__ 4, adapters 35, checkpoints 8, core 2, data 26, evaluate 3, inference 4, interop
-    24, layouts 12, models 9, nn 10, objectives 23, optim 2, report 4, retrieval 1, serve 1, train
-    15
-in place of: __init__ 1, adapters 9, data 12, nn 1, train 5
-refuse: adapters 25, checkpoints 5, data 19, interop 28, objectives 3, serve 6, train 5
-whole: checkpoints 8, data 6, inference 1, interop 1, train 1
-drawn: adapters 16, data 13, evaluate 1, layouts 10, models 6, nn 22, objectives 4, report 1,
-    train 10
-stands: __init__ 2, adapters 43, checkpoints 3, data 43, evaluate 1, inference 3, interop 26,
-    layouts 2, metrics 5, models 4, nn 11, objectives 3, plan 1, report 1, retrieval 4, train 5
-left out: __init__ 1, adapters 13, checkpoints 5, data 19, evaluate 1, inference 1, interop 19,
-    metrics 1, objectives 1, train 3
-places: adapters 20, checkpoints 1, data 10, inference 4, interop 8, layouts 3, metrics 1, models
-    8, nn 4, objectives 4, retrieval 1, train 7
-share of: adapters 14, data 4, interop 1, report 1, train 3
-falling: optim 1
-fresh: adapters 1, checkpoints 2, evaluate 1, models 7
-mends: core 1, data 1
-of own: __init__ 2, adapters 11, data 17, evaluate 1, inference 3, interop 7, layouts 1, models 6,
-    nn 5, objectives 6, optim 1, retrieval 1, serve 1, train 9
-at most: __init__ 2, adapters 7, core 2, data 16, inference 3, interop 1, layouts 5, models 1, nn
-    1, objectives 2, serve 1, train 3
-spelling: adapters 1, checkpoints 2, data 17, evaluate 1, interop 4, metrics 1, nn 2, objectives
-    1, train 2
+opening: __init__ 1, commands 1, core 2, data 53, evaluate 12, metrics 6, objectives 1, report 5,
+    retrieval 2
+clause: core 1, data 6, evaluate 3, interop 2, metrics 1, report 1
+of which: adapters 1, c4 1, core 2, data 3, evaluate 9, interop 7, metrics 7, objectives 1, optim
+    2, report 2
+those of: core 5, data 10, evaluate 9, metrics 7, report 5, retrieval 2
+is no: __init__ 1, adapters 6, c4 1, checkpoints 1, data 22, evaluate 12, interop 2, layouts 1,
+    metrics 24, models 1, nn 1, objectives 5, optim 1, report 2, retrieval 6, serve 1, train 1
+goes on: metrics 1, retrieval 1
+anew: data 2
+beside: evaluate 1
+alone: core 2, data 4, evaluate 3, layouts 1, report 4, retrieval 1
+in place of: data 1
+refuse: data 1, serve 4
+drawn: evaluate 1, report 1
+stands: data 1, evaluate 1, metrics 5, report 1, retrieval 4
+left out: data 1, evaluate 1, metrics 1
+places: data 1, metrics 1, retrieval 1
+share of: report 1
+fresh: checkpoints 1, evaluate 1
+mends: core 1
+of own: data 1, evaluate 1, retrieval 1
+at most: core 2, data 3
+spelling: evaluate 1, metrics 1
 """
 """Pattern: hits in each room of the package."""
 

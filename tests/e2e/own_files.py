@@ -105,7 +105,7 @@ def _sign_cache(base: Path) -> None:
     directory = base / "cache"
     node = json.loads((directory / "cache.json").read_bytes())
     for split in node["splits"].values():
-        for file in (*split["shards"], split["lengths"]):
+        for file in (*split["shards"], split["ends"], split["checksums"]):
             content = (directory / file["name"]).read_bytes()
             file |= {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     _sign_index(directory, node)
@@ -501,7 +501,7 @@ READERS = {
     "cache": Reader(
         _make_cache,
         _read_cache,
-        {"cache.json": "json", "*.array_record": "binary", "*.lengths": "binary"},
+        {"cache.json": "json", "*.tokens": "binary", "*.ends": "binary", "*.checksums": "binary"},
         _sign_cache,
     ),
     "cache index": Reader(_make_cache, _read_cache, {"cache.json": "json"}, _sign_index_alone),

@@ -304,12 +304,11 @@ def test_initial_weights_that_do_not_fit(refused, run, english_lines):
     other = other_vocabulary(english_lines)
     message = refused(f"{line} run --data.vocabulary {other}")
     assert message.endswith(
-        "is not that of the checkpoint run/checkpoints/10; use --data.vocabulary "
+        "differs from that in the checkpoint run/checkpoints/10; use --data.vocabulary "
         "run/checkpoints/10/files/vocabulary"
     )
     assert refused(f"{line} run --data.extra-ids 90") == (
-        "data.extra_ids 90 is not that of the checkpoint run/checkpoints/10: "
-        "use --data.extra-ids 100"
+        "data.extra_ids 90 differs from the checkpoint run/checkpoints/10: use --data.extra-ids 100"
     )
 
 
@@ -330,7 +329,7 @@ def test_a_work_directory_with_something_else_in_it(refused):
     assert refused("train tiny.json --workdir tiny.json") == "workdir tiny.json is not a directory"
     message = refused("train tiny.json --workdir tiny.json/w")
     assert message == "workdir tiny.json/w cannot be written (Not a directory)"
-    assert refused("train tiny.json") == "where should the run go? give --workdir DIR"
+    assert refused("train tiny.json") == "no work directory is set; pass --workdir DIR"
 
 
 # evaluate, predict, score, vocab, report.
@@ -340,9 +339,12 @@ def test_a_work_directory_with_something_else_in_it(refused):
     ("line", "message"),
     [
         ("--checkpoint none", "checkpoint none: no such directory"),
-        ("--checkpoint run run", "has no metrics of its own, and an ensemble has no held-out loss"),
+        ("--checkpoint run run", "has no metrics, and an ensemble has no held-out loss"),
         ("--checkpoint run --step 7", "checkpoint run has no step 7: it has [5, 10]"),
-        ("--checkpoint run --data.extra-ids 90", "is not that of the checkpoint run/checkpoints/"),
+        (
+            "--checkpoint run --data.extra-ids 90",
+            "differs from the vocabulary of the checkpoint run/",
+        ),
         ("--checkpoint run --evaluation.split dev", "has no split 'dev'"),
         ("--checkpoint run --output tiny.json", "--output tiny.json is not a directory"),
         ("--checkpoint run --chekpoint b", "unknown option --chekpoint; did you mean --checkpoint"),

@@ -8,6 +8,7 @@ data anew, in the order of today: their losses were recorded again.
 """
 
 import contextlib
+import dataclasses
 import io
 import json
 import pathlib
@@ -133,6 +134,26 @@ def test_the_caches_are_whole(archive):
     for name in CACHES:
         Cache(archive / "caches" / name).verify()
     assert len(Cache(archive / "caches" / "t5_sharded").index.splits["train"].shards) > 1
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_cache_is_converted_without_loss(name, archive):
+    run(f"cache --convert caches/{name} --output converted/{name}")
+    old, new = Cache(archive / "caches" / name), Cache(archive / "converted" / name)
+    new.verify()
+    assert new.digest == old.digest
+    for split in old.index.splits:
+        one, other = old.split(split), new.split(split)
+        numbers = np.random.default_rng(0).permutation(one.size)
+        np.testing.assert_array_equal(one.counts(numbers), other.counts(numbers))
+        np.testing.assert_array_equal(one.longest(), other.longest())
+        for example, same in zip(one.read(numbers), other.read(numbers), strict=True):
+            assert example.keys() == same.keys()
+            for feature, tokens in example.items():
+                np.testing.assert_array_equal(tokens, same[feature])
+    assert files(old.directory / "vocabulary") == files(new.directory / "vocabulary")
+    known = dataclasses.replace(old.index, splits={}, converted="", format=2)
+    assert dataclasses.replace(new.index, splits={}, converted="") == known
 
 
 @pytest.mark.parametrize("name", turns(sorted(RECORDS), ANSWERING))

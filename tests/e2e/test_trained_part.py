@@ -124,11 +124,11 @@ def test_a_base_that_is_gone_or_another_one(part, place, tmp_path):
     hidden = (place / "t5").rename(place / "hidden")
     try:
         with pytest.raises(
-            InputError, match=r"holds the trained part alone, and its base .*/10 is"
+            InputError, match=r"holds only the trained parameters, and its base .*/10 is"
         ):
             params(alone)
         (alone / "base").mkdir()  # nothing that could be meant
-        with pytest.raises(InputError, match=r"holds the trained part alone"):
+        with pytest.raises(InputError, match=r"holds only the trained parameters"):
             params(alone)
         (alone / "base").rmdir()
         (alone / "base").symlink_to(hidden)
@@ -136,7 +136,7 @@ def test_a_base_that_is_gone_or_another_one(part, place, tmp_path):
         (alone / "base").unlink()
         (alone / "base").symlink_to(hidden / "checkpoints" / "5")
         with pytest.raises(
-            InputError, match=r"base is not the base of .*: model/\S+ has other num"
+            InputError, match=r"base is not the base of .*: model/\S+ has other val"
         ):
             params(alone)
         (alone / "checkpoints" / "base").symlink_to(hidden / "checkpoints" / "10")
@@ -169,7 +169,7 @@ def test_a_run_goes_on_only_with_its_base(part, place, tmp_path, tiny_experiment
     )
     hidden = (place / "t5").rename(place / "hidden")
     try:
-        with pytest.raises(InputError, match="holds the trained part alone"):
+        with pytest.raises(InputError, match="holds only the trained parameters"):
             train(experiment)
     finally:
         hidden.rename(place / "t5")

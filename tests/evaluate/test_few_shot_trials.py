@@ -112,10 +112,11 @@ def test_none_is_what_evaluate_did_before(tiny_run, asked, tmp_path, capsys):
         evaluate(experiment, [str(tiny_run)], output=str(tmp_path / str(number)))
         paths = sorted((tmp_path / str(number)).iterdir())
         files.append([path.read_text() for path in paths])
-        assert [path.name for path in paths] == ["metrics.json", "predictions.jsonl"]
+        names = ["classes.jsonl", "metrics.json", "predictions.jsonl"]
+        assert [path.name for path in paths] == names
     assert files[0] == files[1]
-    assert "few_shot" not in files[0][0]
-    assert '"inputs": "rain"' in files[0][1]
+    assert "few_shot" not in files[0][1]
+    assert '"inputs": "rain"' in files[0][2]
 
 
 def test_a_wording_alone_needs_no_training_split(tiny_run, asked, weather, tmp_path, capsys):

@@ -133,6 +133,7 @@ def test_evaluate_writes_rows_predictions_and_submissions(
     assert json.loads(capsys.readouterr().out) == {"step": 10, **metrics}
     written = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
     assert written == [
+        "classes.jsonl",
         "metrics.json",
         "predictions/glue_rte.jsonl",
         "predictions/glue_sst2.jsonl",
@@ -378,3 +379,26 @@ def test_a_head_answers_what_its_task_asks(
         return
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_metrics_of_classes_need_classes(tiny_run, mixed, few_glue, tmp_path):
+    """STS-B has texts to rank and no classes; in a mixture it has its own metrics only."""
+    for name in ("RTE", "SST-2"):
+        (tmp_path / name).symlink_to(few_glue / name)
+    (tmp_path / "STS-B").mkdir()
+    rows = "".join(f"{i}\ta\tb\t{i / 2}\n" for i in range(4))
+    (tmp_path / "STS-B" / "train.tsv").write_text(f"{PAIR}\tscore\n{rows}")
+    (tmp_path / "STS-B" / "dev.tsv").write_text(f"{PAIR}\tscore\n{rows}")
+    settings = dataclasses.replace(mixed.evaluation, class_metrics=("macro_f1",))
+    data = dataclasses.replace(mixed.data, directory=str(tmp_path))
+    suite, loaded = suite_of(tiny_run, dataclasses.replace(mixed, data=data, evaluation=settings))
+    names = {name: one.names() for name, one in suite.evaluators.items()}
+    assert names["glue_rte"] == ["accuracy", "macro_f1"]
+    assert names["glue_stsb"] == ["pearson_corrcoef", "spearman_corrcoef"]
+    suite.run(loaded.params)
+    tables = suite.class_tables()
+    assert list(tables) == ["glue_sst2", "glue_rte"]
+    assert tables["glue_rte"].labels == ("entailment", "not_entailment")
+    alone = dataclasses.replace(data, task="tasks.glue:stsb")
+    with pytest.raises(InputError, match=r"'tasks\.glue:stsb' has none; unset it"):
+        suite_of(tiny_run, dataclasses.replace(mixed, data=alone, evaluation=settings))

@@ -241,7 +241,11 @@ def test_what_does_not_fit_a_checkpoint_is_refused(checkpoint, tmp_path, tiny_vo
         (classes, {"prompt": "x"}, "answers by its head 'classifier'; remove --prompt"),
         (classes, {"threshold": 0.3}, "has no option threshold; its options are prob"),
         (classes, {"doc_stride": 3}, "classifies a text .* has no option doc_stride"),
-        (classes, {"inputs_length": 999}, "the model reads .* tokens at most, and rows of 999"),
+        (
+            classes,
+            {"inputs_length": 999},
+            "the model reads at most .* tokens, but inputs_length asks for rows of 999",
+        ),
         (classes, {"inputs_length": 3}, "rows of 3 tokens leave no room"),
         (classes * 2, {}, "an ensemble has no head in common; give one --checkpoint"),
         (t5, {"head": "classifier"}, "T5 writes text; options of heads .* are for encoders"),
@@ -261,7 +265,7 @@ def test_texts_that_are_cut_are_named_or_refused(checkpoint, tmp_path, caplog):
     (tmp_path / "in.jsonl").write_text('{"inputs": "a"}\n' + json.dumps({"inputs": "b " * 40}))
     files = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "out.jsonl")}
     predict([checkpoint("classes")], **files)
-    assert "in.jsonl:2: the input is cut to 12 tokens" in caplog.text
+    assert "in.jsonl:2: the input is truncated to 12 tokens" in caplog.text
     with pytest.raises(InputError, match="jsonl:2: the input is longer than 12 tokens"):
         predict([checkpoint("classes")], **files, long_inputs="refuse")
 

@@ -139,9 +139,9 @@ def test_inputs_that_are_too_long_are_cut_with_a_warning(score, files, caplog, m
     answers = score()
     assert answers[1]["inputs"] == long["inputs"]
     assert caplog.messages == [
-        f"{files['input']}:2: the input is cut to 32 tokens, as all longer ones are "
+        f"{files['input']}:2: the input is truncated to 32 tokens, as all longer ones are "
         "(--inputs-length)",
-        "3 inputs were cut",
+        "3 inputs were truncated",
     ]
     # A likelihood is that of the whole target.
     assert answers[1]["num_tokens"] == 61
@@ -177,7 +177,7 @@ def test_an_output_that_exists_is_replaced_and_said_to_be(score, files, monkeypa
     assert caplog.messages == []
     assert score() == first
     assert caplog.messages == [
-        f"{files['output']} exists: it is replaced when the new one is whole"
+        f"{files['output']} exists: it is replaced when the new one is complete"
     ]
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"")))
     with pytest.raises(InputError, match=r"^standard input is empty$"):
@@ -272,9 +272,9 @@ def test_targets_that_are_too_long_are_cut_or_refused(score, files, caplog):
     write(files["input"], RECORDS[2], long, long)
     short, cut, _ = score(targets_length=4)
     assert caplog.messages == [
-        f"{files['input']}:2: the target is cut to 4 tokens, as all longer ones are "
-        "(--targets-length): its log-likelihood is that of its beginning",
-        "2 targets were cut",
+        f"{files['input']}:2: the target is truncated to 4 tokens, as all longer ones are "
+        "(--targets-length); its log-likelihood covers only the remaining beginning",
+        "2 targets were truncated",
     ]
     assert (short["num_tokens"], cut["num_tokens"]) == (2, 4)
     whole = score()

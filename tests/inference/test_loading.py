@@ -161,7 +161,7 @@ def test_a_run_without_a_best_step(tmp_path):
     write_step(run, 100)
     write_step(run, 200, {"validation/ndcg@10": 0.5})
     assert told_at_end(run / "checkpoints") is None
-    with pytest.raises(InputError, match=r"nothing says which step is best.* steps \[100, 200\]$"):
+    with pytest.raises(InputError, match=r"the best step is unknown.* steps \[100, 200\]$"):
         best(run)
     (run / "config.json").write_text('{"checkpoints": {"best": "validation/ndcg@10"}}')
     assert best(run) == "200"
@@ -173,7 +173,7 @@ def test_a_run_without_a_best_step(tmp_path):
 def test_a_step_directory_has_no_best_step(tmp_path):
     run = write_run(tmp_path / "run", of("loss", LOSSES))
     for step in (run / "checkpoints" / "100", run / "checkpoints" / "300"):
-        with pytest.raises(InputError, match=r"is one step directory, .*: leave out the step"):
+        with pytest.raises(InputError, match=r"is one step directory, .*: remove the step"):
             best(step)
 
 

@@ -26,8 +26,8 @@ def test_inputs(model, caplog):
     assert lengths(reader.tokens(model, some[1:])) == [3]
     reader.report()
     assert caplog.messages == [
-        "f:2: the input is cut to 3 tokens, as all longer ones are (--inputs-length)",
-        "2 inputs were cut",
+        "f:2: the input is truncated to 3 tokens, as all longer ones are (--inputs-length)",
+        "2 inputs were truncated",
     ]
     with pytest.raises(InputError, match=r"^f:2: the input is longer than 3 tokens; shorten it"):
         InputReader("refuse").tokens(model, some)
@@ -43,8 +43,8 @@ def test_targets(model, caplog):
     assert np.array_equal(cut[1], whole[1][:3])  # without its end
     reader.report()
     assert caplog.messages == [
-        "b is cut to 3 tokens, as all longer ones are (--targets-length): its log-likelihood is "
-        "that of its beginning"
+        "b is truncated to 3 tokens, as all longer ones are (--targets-length); its "
+        "log-likelihood covers only the remaining beginning"
     ]
     with pytest.raises(InputError, match=r"^b is longer than 3 tokens; shorten it, raise --target"):
         TargetReader("refuse", 3).tokens(model, texts, names=["a", "b"])

@@ -102,7 +102,7 @@ def test_a_loaded_module_stays_as_it_was(part, run, place, tiny_experiment):
 @pytest.mark.exhaustive
 def test_two_at_one_site_and_nothing_that_trains(part, run):
     adapters = Adapters(add=("b = lora(r=2)",), load=(f"old={part}",))
-    with pytest.raises(InputError, match=r"where another one is: leave one out of --adapters.use"):
+    with pytest.raises(InputError, match=r"remove one from --adapters.use"):
         run("twice", 5, adapters=adapters)
     with pytest.raises(InputError, match="everything is frozen, so nothing would be trained"):
         run("frozen", 5, adapters=Adapters(load=(f"old={part}",)))
@@ -148,7 +148,7 @@ def test_modules_of_one_base_in_one_process(part, run, place, tmp_path):
         found = t5x_lite.load(moved, base=hidden).score(pairs)
         with pytest.raises(InputError, match=r"base .*nowhere: no such directory"):
             t5x_lite.load(moved, base=tmp_path / "nowhere")
-        with pytest.raises(InputError, match="holds the trained part alone"):
+        with pytest.raises(InputError, match="holds only the trained parameters"):
             t5x_lite.load(moved)
     finally:
         hidden.rename(place / "t5")
@@ -159,7 +159,7 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
     """As `--adapters.use` says, in each command: alone a module answers as one that was alone."""
     with caplog.at_level(logging.INFO):
         both = run("pair", 5, adapters=Adapters(add=("b = par_bn()",), load=(f"a={part}",)))
-    assert f"init: adapters/b begins anew; adapters/a comes from {part}" in caplog.text
+    assert f"init: adapters/b is newly initialized; adapters/a comes from {part}" in caplog.text
     source = tmp_path / "pairs.jsonl"
     source.write_text('{"inputs": "a moving film", "targets": "good"}\n')
 

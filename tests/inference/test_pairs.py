@@ -34,7 +34,7 @@ def test_rows_and_scores(checkpoint):
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_refused(checkpoint, tmp_path):
-    with pytest.raises(InputError, match="tokens at most, and rows of 999 are asked for"):
+    with pytest.raises(InputError, match="tokens, but inputs_length asks for rows of 999"):
         Checkpoint.load([checkpoint], inputs_length=999).pair_scorer()
     with pytest.raises(InputError, match="leave no room for a text"):
         Checkpoint.load([checkpoint], inputs_length=8).pair_scorer(query_length=6)

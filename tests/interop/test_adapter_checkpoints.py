@@ -94,19 +94,19 @@ def test_another_base_is_refused(base, source, tmp_path):
     shutil.copytree(base, tmp_path / "base")
     import_adapter(source, tmp_path / "ours", base=tmp_path / "base")
     shutil.rmtree(tmp_path / "base")
-    with pytest.raises(InputError, match="holds the trained part alone, and its base"):
+    with pytest.raises(InputError, match="holds only the trained parameters, and its base"):
         Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
     write_checkpoint(tmp_path, "roberta")
     (tmp_path / "roberta").rename(tmp_path / "base")
     with pytest.raises(InputError, match=r"is not the base of|lacks"):
         Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
     wide = write(tmp_path / "wide", LORA, bert_lora(size=16))
-    with pytest.raises(InputError, match=r"the base say \(2, 12\)"):
+    with pytest.raises(InputError, match=r"the base need \(2, 12\)"):
         import_adapter(wide, tmp_path / "none", base=base)
     theirs, _, _ = library.tensors_of("bert", "seq_bn")
     narrow = library.write(tmp_path / "narrow", "seq_bn", library.CONFIGS["seq_bn"], theirs)
     with pytest.raises(
-        InputError, match=r"narrow: adapters/\S+ has shape .*, and such a module of"
+        InputError, match=r"narrow: adapters/\S+ has shape .*, but such an adapter on"
     ):
         import_adapter(narrow, tmp_path / "none", base=base)
     assert not (tmp_path / "none").exists()
@@ -122,12 +122,12 @@ def test_commands(base, source, tmp_path, capsys):
     assert "holds no adapter_config.json" in message
     assert message.count("\n") == 1
     assert main(["export", "adapter", str(base), str(tmp_path / "x")]) == 2
-    assert "has no module: `t5x-lite export hf` writes the model" in capsys.readouterr().err
+    assert "has no adapter: `t5x-lite export hf` writes the model" in capsys.readouterr().err
     assert main(["export", "adapter", ours, str(tmp_path / "x"), "--name", "adaptor"]) == 2
-    assert "has no module 'adaptor'; did you mean" in capsys.readouterr().err
+    assert "has no adapter 'adaptor'; did you mean" in capsys.readouterr().err
     again = ["import", "adapter", str(source), str(tmp_path / "x"), "--base", ours]
     assert main(again) == 2
-    assert "has modules itself" in capsys.readouterr().err
+    assert "has adapters itself" in capsys.readouterr().err
 
 
 def test_a_head_that_no_directory_holds(base, source, tmp_path):
@@ -146,7 +146,9 @@ def test_arrays_of_the_base_that_trained_beside_it(base, source, tmp_path):
     experiment["adapters"]["train"] = ["adapter", "norms"]
     path.write_text(json.dumps(experiment))
     manifest.write(tmp_path / "ours")
-    with pytest.raises(InputError, match=r"ours: model/.* trained beside the module, and a direct"):
+    with pytest.raises(
+        InputError, match=r"ours: model/.* was trained together with the adapter, and"
+    ):
         export_adapter(tmp_path / "ours", tmp_path / "back")
 
 
@@ -169,5 +171,5 @@ def test_a_module_of_the_library_adapters(base, tmp_path):
     found = loaded.params["adapters"]["sst"]["encoder"]["after_mlp"]["up"]["kernel"]
     np.testing.assert_array_equal(found, up)
     assert (tmp_path / "ours" / "files" / "adapters" / "adapter_config.json").is_file()
-    with pytest.raises(InputError, match="PEFT has no Bottleneck as module 'sst'"):
+    with pytest.raises(InputError, match=r"PEFT has no Bottleneck \(adapter 'sst'\)"):
         export_adapter(tmp_path / "ours", tmp_path / "back")

@@ -22,7 +22,7 @@ def test_a_union_has_complete_members(tmp_path):
     assert block["scaling"] == 1.0
     assert (found.name, list(found.tensors)) == ("m", list(ONE))
     wrong = {**config, "configs": [{"architecture": "reft"}]}
-    with pytest.raises(InputError, match="architecture 'reft' is not read"):
+    with pytest.raises(InputError, match="architecture 'reft' is not supported"):
         read_module(write(tmp_path / "wrong", "m", wrong, ONE))
 
 

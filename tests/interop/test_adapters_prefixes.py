@@ -52,12 +52,16 @@ def test_a_flat_prefix_with_two_gates(tmp_path):
     [
         ({**FLAT, "leave_out": [0]}, {NAME: ROWS}, r"leave_out \[0\] of prefixes"),
         ({**FLAT, "non_linearity": "relu"}, {NAME: ROWS}, "non_linearity 'relu' of prefixes"),
-        (FLAT, {NAME: ROWS[:60]}, "is not one of 2 rows for 2 layers of 2 heads with 4"),
+        (FLAT, {NAME: ROWS[:60]}, "does not have 2 rows for 2 layers of 2 heads of size 4"),
         ({**FLAT, "flat": False}, {NAME: ROWS}, "a prefix has control_trans.0.bias"),
-        (GATED, {NAME: ROWS}, "is not one of 2 rows"),
-        (FLAT, {"other": ROWS}, "other is of no module"),
-        (FLAT, {NAME: ROWS, f"a.{NAME}": ROWS + 1}, "differs from the same tensor at another"),
-        (PROMPT, {"other": ROWS}, r"prompt_embedding.weight of shape \(3, 8\) alone: got None"),
+        (GATED, {NAME: ROWS}, "does not have 2 rows"),
+        (FLAT, {"other": ROWS}, "other belongs to no adapter"),
+        (FLAT, {NAME: ROWS, f"a.{NAME}": ROWS + 1}, "differs from the same tensor of another"),
+        (
+            PROMPT,
+            {"other": ROWS},
+            r"must hold only .*prompt_embedding.weight of shape \(3, 8\), got None",
+        ),
         ({**PROMPT, "combine": "prefix_after_bos"}, {"x": ROWS}, "combine 'prefix_after_bos'"),
         ({**FLAT, "leave_out": 0}, {NAME: ROWS}, "leave_out must be a list of layers, got '0'"),
         ({**FLAT, "prefix_length": "x"}, {NAME: ROWS}, "prefix_length must be a whole number"),
@@ -72,5 +76,5 @@ def test_what_is_refused(tmp_path, config, tensors, match):
 def test_on_a_t5_the_two_differ(tmp_path):
     for name, config in (("prefix", FLAT), ("prompt", PROMPT)):
         file = read_library(write(tmp_path / name, "m", config, {NAME: ROWS}))
-        with pytest.raises(InputError, match="these interchange on encoders alone"):
+        with pytest.raises(InputError, match="they can be converted only for encoders"):
             to_module(file, hosts("t5"), name="m")

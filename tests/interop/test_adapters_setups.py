@@ -133,7 +133,7 @@ def test_damaged_and_missing_parts_of_a_composition(golden, base, tmp_path):
         read_setup(source)
     assert not (tmp_path / "ours").exists()
     for wrong, match in (
-        ({"type": "Sum", "children": []}, "a block 'Sum' is none of Stack, Fuse"),
+        ({"type": "Sum", "children": []}, "a block 'Sum' is not one of Stack, Fuse"),
         ([], "must have types and children"),
         (
             {"type": "Average", "children": [], "kwargs": {"other": 1}},
@@ -163,12 +163,12 @@ def test_damaged_and_missing_parts_of_a_composition(golden, base, tmp_path):
     [
         (Stack(("a", Drop(("b",), layers=(0,)))), "`adapters` has no Drop"),
         (Fuse(("a", Average(("b", "c")))), "`adapters` has no Average in a Fuse"),
-        (Average(("a", "b"), weights=(1.0, 1.0)), "weights of `adapters` add up to 1"),
+        (Average(("a", "b"), weights=(1.0, 1.0)), "weights of `adapters` must sum to 1"),
         (Split(("a", "b"), splits=(2, "rest")), "`adapters` needs splits of Split as numbers"),
         (*parse_trees("MultiTask(a, None)"), "`adapters` has no None"),
         (
             *parse_trees("Average(Split(Average(a, b), c, splits=(1, 2)), d)"),
-            "blocks two deep, and below those a Stack alone",
+            "blocks two deep, and below them only Stack",
         ),
     ],
 )

@@ -181,7 +181,7 @@ def test_an_encoder_alone_has_no_prefix_and_no_head(release):
     [
         (dict, {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         (dict, {"is_decoder": True}, "is_decoder True is not supported"),
-        (dict, {"hidden_act": "silu"}, "hidden_act 'silu' is none of"),
+        (dict, {"hidden_act": "silu"}, "hidden_act 'silu' is not one of"),
         (dict, {"hidden_size": None}, "hidden_size is missing"),
         (dict, {"hidden_size": "12"}, "hidden_size must be a whole number, got '12'"),
         (dict, {"num_attention_heads": 5}, "d_model must be a multiple of model.num_heads"),
@@ -246,7 +246,7 @@ def test_the_class_that_a_model_becomes(model, head, earlier, expected):
         (SMALL.replace(positions="relative_bias"), None, "relative bias"),
         (SMALL.replace(position_offset=3), None, "begin at 3 .*there it is 1"),
         (SMALL.replace(position_offset=1), Rtd(kind="electra"), "begin at 1 .*there it is 0"),
-        (SMALL.replace(embedding_size=2, activation="relu"), Mlm(), "has gelu"),
+        (SMALL.replace(embedding_size=2, activation="relu"), Mlm(), "uses gelu"),
     ],
 )
 def test_models_that_transformers_lacks(model, head, message):

@@ -191,7 +191,7 @@ def test_a_table_of_positions_without_a_reader_is_of_an_enhanced_mask_decoder(re
     assert vars(checkpoint.model)["enhanced_mask_decoder"]
     np.testing.assert_array_equal(checkpoint.array("model/embedding/position"), table)
     [message] = [message for message in caplog.messages if "enhanced" in message]
-    assert "which the model gets" in message
+    assert "adding the enhanced mask decoder" in message
     plain = read(release("deberta_v3")).model
     assert read(release("deberta_v3", with_table, enhanced_mask_decoder=False)).model == plain
     with pytest.raises(InputError, match="position_embeddings"):
@@ -237,9 +237,9 @@ def test_fields_in_other_forms(release):
         (dict, {"pos_att_type": "p2p|c2p"}, "some of c2p, p2c, each once"),
         (dict, {"pos_att_type": None}, "some of c2p, p2c, each once"),
         (dict, {"position_buckets": 100}, "log buckets need"),
-        (dict, {"norm_rel_ebd": "rms"}, "norm_rel_ebd 'rms' is none of layer_norm, none"),
-        (dict, {"hidden_act": "silu"}, "hidden_act 'silu' is none of"),
-        (dict, {"hidden_act": ["gelu"]}, r"hidden_act \['gelu'\] is none of"),
+        (dict, {"norm_rel_ebd": "rms"}, "norm_rel_ebd 'rms' is not one of layer_norm, none"),
+        (dict, {"hidden_act": "silu"}, "hidden_act 'silu' is not one of"),
+        (dict, {"hidden_act": ["gelu"]}, r"hidden_act \['gelu'\] is not one of"),
         (dict, {"conv_kernel_size": 3}, "missing.*encoder.conv.conv.weight"),
         (dict, {"conv_groups": 2}, "conv_groups 2 is not supported"),
         (dict, {"share_att_key": "yes"}, "share_att_key must be true or false, got 'yes'"),

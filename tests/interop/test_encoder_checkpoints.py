@@ -177,7 +177,7 @@ def test_a_discriminator_keeps_its_head(tmp_path):
 def test_a_directory_without_a_tokenizer_leaves_nothing_behind(tmp_path):
     _, source = release(tmp_path, "bert")
     (source / "vocab.txt").unlink()
-    with pytest.raises(InputError, match="holds no tokenizer"):
+    with pytest.raises(InputError, match="holds no supported tokenizer"):
         import_hf(source, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
 
@@ -185,7 +185,7 @@ def test_a_directory_without_a_tokenizer_leaves_nothing_behind(tmp_path):
 def test_other_model_types_are_refused_with_all_that_there_are(tmp_path):
     _, source = release(tmp_path, "bert")
     (source / "config.json").write_text('{"model_type": "bart"}')
-    with pytest.raises(InputError, match=r"'bart' is none of t5, mt5, umt5, bert, .*electra"):
+    with pytest.raises(InputError, match=r"'bart' is not one of t5, mt5, umt5, bert, .*electra"):
         import_hf(source, tmp_path / "ours")
 
 
@@ -218,10 +218,12 @@ def test_one_of_several_heads():
     assert exported_head(of, FAMILY, None, where="here") == Mlm()
     assert exported_head(of, FAMILY, "span", where="here") == Span()
     assert exported_head(of, FAMILY, "none", where="here") is None
-    with pytest.raises(InputError, match="has no head 'rtd' that transformers has; it has mlm, cl"):
+    with pytest.raises(
+        InputError, match="has no head 'rtd' that transformers supports; it has mlm, cl"
+    ):
         exported_head(of, FAMILY, "rtd", where="here")
     of = dataclasses.replace(of, objective=NoLoss())
-    with pytest.raises(InputError, match=r"classifier, span, .* choose it by --head NAME"):
+    with pytest.raises(InputError, match=r"classifier, span, .* choose it with --head NAME"):
         exported_head(of, FAMILY, None, where="here")
     alone = dataclasses.replace(of, heads=(Span(),))
     assert exported_head(alone, FAMILY, None, where="here") == Span()
@@ -234,7 +236,7 @@ def test_a_custom_head_is_left_out(caplog):
 
     of = dataclasses.replace(experiment(NoLoss()), heads=(Mean(),))
     assert exported_head(of, FAMILY, None, where="here") is None
-    assert caplog.messages == ["here: transformers has no such head, classifier; it is left out"]
+    assert caplog.messages == ["here: skipping head classifier, which transformers does not have"]
 
 
 def params(of):
@@ -259,7 +261,7 @@ def test_a_head_that_transformers_lacks_is_left_out(wordpiece, caplog):
     of = dataclasses.replace(experiment(NoLoss()), heads=(Rtd(kind="deberta"),))
     with caplog.at_level(logging.WARNING):
         made = export_of(of, params(of), wordpiece, **OPTIONS)
-    assert "no such head, rtd" in caplog.text
+    assert "skipping head rtd" in caplog.text
     assert made.config["architectures"] == ["BertModel"]
     assert "embeddings.word_embeddings.weight" in made.tensors
     # A model without token types gets one.
@@ -342,7 +344,7 @@ def test_a_sentencepiece_vocabulary_is_not_written(tiny_vocabulary, caplog):
     vocabulary = load_vocabulary(tiny_vocabulary)
     with caplog.at_level(logging.WARNING):
         made = export_of(of, params(of), vocabulary, **OPTIONS)
-    assert "no tokenizer of transformers is written" in caplog.text
+    assert "cannot be written as a transformers tokenizer" in caplog.text
     assert made.files == {}
 
 

@@ -65,7 +65,7 @@ def test_the_head_of_a_directory(config, found, expected):
         (named("ForTokenClassification"), {}, "a ForTokenClassification without the tensor class"),
         (named("ForTokenClassification"), tensors("classifier.weight", classes=1), "at least 2"),
         (named("ForSequenceClassification", id2label={"0": "a"}), tensors(*POOLED),
-         "id2label has the classes 0, and the weights 3 classes, from 0"),
+         "id2label has the classes 0, but the weights have 3 classes, from 0"),
         (named("ForSequenceClassification", id2label=["a"]), tensors(*POOLED), "must be an object"),
         (named("ForSequenceClassification", id2label={"0": 1}), tensors(*POOLED), "object of name"),
         (named("ForSequenceClassification", classifier_dropout=True), tensors(*POOLED),
@@ -73,7 +73,7 @@ def test_the_head_of_a_directory(config, found, expected):
         (named("ForSequenceClassification", problem_type="ranking"), tensors(*POOLED),
          "problem_type 'ranking' is not supported; it must be one of regression, single_label"),
         (named("ForSequenceClassification", num_labels=2), tensors(*POOLED),
-         "num_labels is 2, and the weights have 3 classes"),
+         "num_labels is 2, but the weights have 3 classes"),
     ],
 )  # fmt: skip
 def test_what_is_malformed(config, found, message):
@@ -88,7 +88,7 @@ def test_classes_that_do_not_exclude_each_other_are_said(caplog):
         num_classes=3, kind="roberta", problem_type="multi_label_classification"
     )
     assert task_config(head, dropout="d")["problem_type"] == "multi_label_classification"
-    assert "do not exclude each other" in caplog.text
+    assert "are not mutually exclusive" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_names_that_say_nothing_are_none():
 
 def test_one_name_of_two_classes_is_none(caplog):
     assert labels_of(WHERE, {"id2label": {"0": "a", "1": "a"}}, 2) == ()
-    assert "two classes have one name in id2label" in caplog.text
+    assert "ignoring id2label, in which two classes have the same name" in caplog.text
 
 
 def test_what_is_written_of_a_head():
@@ -136,7 +136,9 @@ def test_what_is_written_of_a_head():
     assert task_config(Span(), dropout="d") == task_config(None, dropout="d") == {}
     check_activation(head, wanted="tanh", architecture="X")
     check_activation(Span(), wanted="tanh", architecture="X")
-    with pytest.raises(InputError, match=r"X of transformers has gelu .* it is tanh \(head 'bert'"):
+    with pytest.raises(
+        InputError, match=r"X of transformers has gelu .* this one has tanh \(head 'bert'"
+    ):
         check_activation(head, wanted="gelu", architecture="X")
 
 

@@ -102,5 +102,5 @@ def test_arrays_of_another_model_are_refused():
         path: LazyArray(shape, np.dtype(np.float32), lambda: np.zeros(()))
         for path, shape in learner_shapes(MODEL.replace(token_types=1), None).items()
     }
-    with pytest.raises(InputError, match=r"somewhere: the parameters are not.*token_type"):
+    with pytest.raises(InputError, match=r"somewhere: the parameters do not match.*token_type"):
         encoder_tensors(BERT, MODEL, None, arrays, model_type="electra", where="somewhere")

@@ -51,9 +51,9 @@ def test_fields_that_are_less_common():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "bart"}, "model_type 'bart' is none of t5, mt5, umt5"),
+        ({"model_type": "bart"}, "model_type 'bart' is not one of t5, mt5, umt5"),
         ({"model_type": None}, "model_type None"),
-        ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj 'gated-mish' is none of relu"),
+        ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj 'gated-mish' is not one of relu"),
         ({"is_gated_act": True}, "is_gated_act True is not supported, only False"),
         ({"tie_encoder_decoder": True}, "tie_encoder_decoder True is not supported"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads .* is not supported"),
@@ -66,11 +66,11 @@ def test_fields_that_are_less_common():
         ({"dropout_rate": "a"}, "dropout_rate must be a number, got 'a'"),
         ({"num_layers": 0}, "num_encoder_layers must be at least 1"),
         ({"dropout_rate": 2}, "dropout_rate must be in"),
-        ({"model_type": ["t5"]}, "model_type .* is none of"),
-        ({"feed_forward_proj": ["relu"]}, "feed_forward_proj .* is none of"),
-        ({"d_model": 1 << 31}, "d_model is 2147483648, and must be below 2147483648"),
-        ({"dropout_rate": 10**400}, "dropout_rate is 1000.*, and must be below"),
-        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan, and must be below"),
+        ({"model_type": ["t5"]}, "model_type .* is not one of"),
+        ({"feed_forward_proj": ["relu"]}, "feed_forward_proj .* is not one of"),
+        ({"d_model": 1 << 31}, "d_model is 2147483648, but must be below 2147483648"),
+        ({"dropout_rate": 10**400}, "dropout_rate is 1000.*, but must be below"),
+        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan, but must be below"),
     ],
 )
 def test_configs_that_are_refused(changes, message):

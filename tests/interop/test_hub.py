@@ -81,7 +81,8 @@ def test_offline_the_cache_is_used_and_said(cache, api, caplog):
     found = hub.find_source("google/flan")
     assert (found.repository, found.revision) == ("google/flan", COMMIT)
     assert (found.directory / "config.json").read_text() == "new"
-    assert "is used (ConnectionError: no route)" in caplog.text
+    assert "google/flan: using the cached copy" in caplog.text
+    assert "(ConnectionError: no route)" in caplog.text
     old = hub.find_source("google/flan", revision="v1")
     assert (old.directory / "config.json").read_text() == "old"
     assert hub.find_source("google/flan", revision=OTHER).directory == old.directory
@@ -117,7 +118,7 @@ def test_online_it_is_downloaded(api):
     ("name", "message"),
     [
         ("RepositoryNotFoundError", "no such model at the hub; a private one"),
-        ("GatedRepoError", "is gated: ask for access"),
+        ("GatedRepoError", "is gated: request access"),
         ("RevisionNotFoundError", "has no revision v9 at the hub"),
     ],
 )
@@ -181,7 +182,7 @@ def test_names_of_the_hub(name, is_id):
 def test_a_hub_that_takes_no_connection_is_not_asked(api, monkeypatch):
     monkeypatch.setattr(hub, "why_unreachable", lambda endpoint: f"{endpoint}: refused")
     with pytest.raises(
-        InputError, match=r"is not here \(https://hub\.example: refused\): run `hf "
+        InputError, match=r"has no copy of it \(https://hub\.example: refused\): run `hf "
     ):
         hub.find_source("google/flan")
     assert api.asked == []

@@ -92,9 +92,7 @@ def test_as_many_numbers_as_the_states_have(tmp_path):
 def test_what_is_wrong(tmp_path):
     assert read_m3(tmp_path, MODEL, specials=SPECIALS) is None
     write(tmp_path / "colbert_linear.pt", *values(4, 0))
-    with pytest.raises(
-        InputError, match=r"has no sparse_linear\.pt, which stands beside the other"
-    ):
+    with pytest.raises(InputError, match=r"has no sparse_linear\.pt, but the other"):
         read_m3(tmp_path, MODEL, specials=SPECIALS)
     write(tmp_path / "sparse_linear.pt", *values(2, 0))
     with pytest.raises(InputError, match=r"sparse_linear\.weight has shape \(2, 6\)"):

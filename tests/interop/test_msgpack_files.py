@@ -118,5 +118,5 @@ def test_large_arrays_of_no_shape(tmp_path, shape):
     chunks = {"0": np.zeros(35, np.float32)}
     sizes = {str(i): size for i, size in enumerate(shape)}
     tree = {"a": {"__msgpack_chunked_array__": True, "shape": sizes, "chunks": chunks}}
-    with pytest.raises(InputError, match="do not make it up"):
+    with pytest.raises(InputError, match="do not add up to"):
         read_msgpack(written(tmp_path / "f.msgpack", tree))

@@ -131,12 +131,13 @@ def test_a_file_of_torch(tmp_path):
         ({f"{QUERY}.lora_A.weight": None}, "missing.*lora_A"),
         ({f"{QUERY}.lora_A.weight": np.full((2, 8), np.nan, np.float32)}, "NaN or infinite"),
         ({f"{QUERY}.lora_A.weight": np.zeros((2, 8), np.int32)}, "holds int32, not weights"),
-        ({f"{QUERY}.lora_A.weight": np.zeros((2, 12), np.float32)}, r"the base say \(2, 8\)"),
-        ({f"{QUERY}.lora_embedding_A": np.zeros((2, 8), np.float32)}, "of no module that is"),
+        ({f"{QUERY}.lora_A.weight": np.zeros((2, 12), np.float32)}, r"the base need \(2, 8\)"),
+        ({f"{QUERY}.lora_embedding_A": np.zeros((2, 8), np.float32)}, "to no adapter that is"),
         ({"bert.encoder.layer.7.output.dense.lora_A.weight": np.zeros((2, 8), np.float32)},
          "the base has no dense layer bert.encoder.layer.7.output.dense"),
         ({"bert.pooler.dense.lora_A.weight": np.zeros((2, 8), np.float32)}, "no dense layer"),
-        ({"lm_head.weight": np.zeros((2, 8), np.float32)}, "lm_head.weight .* is of no head"),
+        ({"lm_head.weight": np.zeros((2, 8), np.float32)},
+         "lm_head.weight .* belongs neither to the base, nor to its head"),
     ],
 )  # fmt: skip
 def test_what_is_damaged_or_of_another_base(tmp_path, change, message):
@@ -169,10 +170,10 @@ def test_ia3_that_no_module_of_ours_does(tmp_path):
     with pytest.raises(InputError, match="feedforward_modules"):
         module(write(tmp_path / "a", IA3, reads))
     one = {**IA3, "target_modules": ".*0.*(key|value|output.dense)"}
-    with pytest.raises(InputError, match="in some layers or stacks alone is not supported"):
+    with pytest.raises(InputError, match="in only some layers or stacks is not supported"):
         module(write(tmp_path / "b", one, bert_ia3(layers=(0,))))
     hidden = {n: a for n, a in bert_ia3().items() if "output" in n}
-    with pytest.raises(InputError, match="no output of a layer is scaled"):
+    with pytest.raises(InputError, match="scales no output of a layer"):
         module(write(tmp_path / "c", {**IA3, "target_modules": ["output.dense"]}, hidden))
 
 
@@ -185,7 +186,7 @@ def test_alphas_that_are_all_0(tmp_path):
 
 
 def test_shapes_are_compared_before_arrays_are_made(tmp_path):
-    with pytest.raises(InputError, match=r"has shape \(2, 8\), and .* say \(100000000, 8\)"):
+    with pytest.raises(InputError, match=r"has shape \(2, 8\), but .* need \(100000000, 8\)"):
         module(write(tmp_path / "in", {**LORA, "r": 10**8}, bert_lora()))
 
 
@@ -194,5 +195,5 @@ def test_some_layers_of_targets_alone(tmp_path):
     made = module(write(tmp_path / "in", config, bert_lora(layers=(1,))))
     assert not made.arrays["adapters/rte/encoder/attention/query/b"][0].any()
     tensors = bert_lora(names=("query", "value", "key"), layers=(1,))
-    with pytest.raises(InputError, match=r"not those of target_modules: .*self\.key"):
+    with pytest.raises(InputError, match=r"do not match target_modules: .*self\.key"):
         module(write(tmp_path / "other", config, tensors))

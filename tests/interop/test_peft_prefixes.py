@@ -88,10 +88,10 @@ def test_a_bert_with_its_classifier(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"num_layers": 2}, "num_layers 2, and the base's decoder has 3"),
-        ({"num_attention_heads": 3}, "num_attention_heads 3, .* has 2"),
-        ({"token_dim": 8}, "token_dim 8, .* has 6"),
-        ({"num_transformer_submodules": 1}, "of an encoder-decoder 2 are read"),
+        ({"num_layers": 2}, "num_layers is 2, but the base's decoder has 3"),
+        ({"num_attention_heads": 3}, "num_attention_heads is 3, .* has 2"),
+        ({"token_dim": 8}, "token_dim is 8, .* has 6"),
+        ({"num_transformer_submodules": 1}, "it must be 2 for an encoder-decoder"),
     ],
 )
 def test_a_directory_of_another_base(tmp_path, fields, match):
@@ -101,21 +101,23 @@ def test_a_directory_of_another_base(tmp_path, fields, match):
 
 
 def test_what_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"and .* says 3 virtual tokens"):
+    with pytest.raises(InputError, match=r"but .* has 3 virtual tokens"):
         read_prefix(write(tmp_path / "a", num_virtual_tokens=3))
     with pytest.raises(
-        InputError, match=r"other.weight is neither prompt_embeddings nor of a head"
+        InputError, match=r"other.weight is neither prompt_embeddings nor a head tensor"
     ):
         read_prefix(write(tmp_path / "b", head={"other.weight": ROWS}))
     narrow = read_prefix(write(tmp_path / "c", ROWS[:, :30]))
-    with pytest.raises(InputError, match="has 30 columns, and 6 keys and values of 6"):
+    with pytest.raises(InputError, match="has 30 columns, but 6 keys and values of size 6"):
         narrow.module(hosts("t5"), name="rte", norms=no_norms)
     with pytest.raises(InputError, match="PEFT has no prefixes for deberta"):
         narrow.module(hosts("deberta"), name="rte", norms=no_norms)
     file = read_prefix(write(tmp_path / "d", OF_BERT, **BERT))
     made = file.module(hosts("bert"), name="rte", norms=no_norms)
     nowhere = dataclasses.replace(made.adapter, place="none")
-    with pytest.raises(InputError, match=r"this one lies nowhere: prefix\(place='left'\)"):
+    with pytest.raises(
+        InputError, match=r"this prefix has no positions; only prefix\(place='left'\)"
+    ):
         written(tmp_path / "e", nowhere, made.arrays, hosts("bert"))
 
 

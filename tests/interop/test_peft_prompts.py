@@ -59,14 +59,14 @@ def test_the_first_of_two_prompts_is_read(tmp_path):
 
 def test_what_is_refused(tmp_path):
     file = read_prompt(write(tmp_path / "in"))
-    with pytest.raises(InputError, match="prompts interchange for T5 alone"):
+    with pytest.raises(InputError, match="prompts can be converted only for T5"):
         file.module(hosts("bert"), name="rte", norms=no_norms)
-    with pytest.raises(InputError, match="prompts interchange for T5 alone"):
+    with pytest.raises(InputError, match="prompts can be converted only for T5"):
         written(tmp_path / "bert", Prompt(length=2), ROWS[:2], model="bert")
-    with pytest.raises(InputError, match="holds differences from rows of the table"):
+    with pytest.raises(InputError, match="holds differences from token embeddings"):
         written(tmp_path / "vocab", Prompt(length=2, init="vocab"), ROWS[:2])
-    with pytest.raises(InputError, match=r"has shape \(4, 8\), and .* says 3 virtual tokens"):
+    with pytest.raises(InputError, match=r"has shape \(4, 8\), but .* has 3 virtual tokens"):
         read_prompt(write(tmp_path / "other", num_virtual_tokens=3))
     wide = read_prompt(write(tmp_path / "wide", rows=ROWS.reshape(2, 16)))
-    with pytest.raises(InputError, match="has 16 columns, and the base's d_model is 8"):
+    with pytest.raises(InputError, match="has 16 columns, but the base's d_model is 8"):
         wide.module(hosts("t5"), name="rte", norms=no_norms)

@@ -31,7 +31,7 @@ def test_rows_and_what_stands_beside_them(tmp_path):
 def test_twice_as_many_rows_where_they_may_be(tmp_path):
     directory = write(tmp_path / "in", 2, prompt_embeddings=ROWS)
     assert read_table(directory, may_be_double=True).rows.shape == (4, 3)
-    with pytest.raises(InputError, match=r"has shape \(4, 3\), and .* says 2 virtual tokens"):
+    with pytest.raises(InputError, match=r"has shape \(4, 3\), but .* has 2 virtual tokens"):
         read_table(directory)
 
 

@@ -48,9 +48,9 @@ def test_a_pooler_is_a_projection(tmp_path, tied):
 def test_what_is_no_pooler(tmp_path):
     assert read_pooler(tmp_path, d_model=4) is None
     write_pooler(tmp_path, "linear_q", "linear_p", tied=True)
-    with pytest.raises(InputError, match=r"says tied, and linear_q.weight and linear_p.weight dif"):
+    with pytest.raises(InputError, match=r"says tied, but linear_q.weight and linear_p.weight dif"):
         read_pooler(tmp_path, d_model=4)
-    with pytest.raises(InputError, match="input_dim is 4, and the encoder's states 5"):
+    with pytest.raises(InputError, match="input_dim is 4, but the encoder's states have 5"):
         read_pooler(tmp_path, d_model=5)
     write_pooler(tmp_path, "linear_q", tied=False)
     with pytest.raises(InputError, match=r"missing: linear_p.bias, linear_p.weight"):

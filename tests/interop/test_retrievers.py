@@ -86,7 +86,7 @@ def test_a_head_goes_in_and_out_bit_for_bit(tmp_path):
 
 def test_the_layer_that_is_skipped_from_must_be_said(tmp_path):
     save(tmp_path / TORCH, head_tensors())
-    with pytest.raises(InputError, match=r"model\.pt: .* give --skip-from N, .* 1 of 2 layers"):
+    with pytest.raises(InputError, match=r"model\.pt: .* pass --skip-from N; .* 1 of 2 layers"):
         read(tmp_path, skip_from=None)
     with pytest.raises(InputError, match=r"skip_from 3 must be at most model\.num_layers, 2"):
         read(tmp_path, skip_from=3)
@@ -131,18 +131,18 @@ def test_what_is_no_number_is_refused(tmp_path):
 def test_pickled_programs_are_refused(tmp_path):
     code = b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R."
     torch_writer.archive(tmp_path / TORCH, code)
-    with pytest.raises(InputError, match=r"its pickle asks for os\.system"):
+    with pytest.raises(InputError, match=r"its pickle calls os\.system"):
         read(tmp_path)
 
 
 def test_a_head_needs_its_masked_language_model(tmp_path):
     save(tmp_path / TORCH, head_tensors())
-    with pytest.raises(InputError, match="without a masked language model beside it"):
+    with pytest.raises(InputError, match="needs a masked language model"):
         read(tmp_path, head=None)
 
 
 def test_nothing_is_written_of_other_objectives_and_without_the_head_mlm(tmp_path):
     assert condenser_files(MaskedLM(mask_id=3), MODEL, Mlm(), {}, where="here") == {}
     assert condenser_files(Condenser(mask_id=3), MODEL, None, {}, where="here") == {}
-    with pytest.raises(InputError, match="here: the parameters are not those of the objective"):
+    with pytest.raises(InputError, match="here: the parameters do not match the objective"):
         condenser_files(Condenser(mask_id=3), MODEL, Mlm(), {}, where="here")

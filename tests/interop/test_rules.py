@@ -102,7 +102,7 @@ def test_names_that_are_missing_and_unexpected_are_listed():
     with pytest.raises(InputError) as error:
         check_names("model.bin", WANTED, ["norm.0", "norm.2", "head"])
     assert str(error.value) == (
-        "model.bin: the tensors are not those of its config: "
+        "model.bin: the tensors do not match its config: "
         "missing: norm.1, shared; unexpected: head, norm.2"
     )
 

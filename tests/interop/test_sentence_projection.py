@@ -63,15 +63,17 @@ def test_a_projection_that_cannot_be_read(tmp_path):
     source = directory_of(head, tmp_path, weight=WEIGHT, bias=np.ones(2, np.float32)) / "2_Dense"
     with pytest.raises(InputError, match=r"linear.bias has shape \(2,\), not \(3,\)"):
         read_projection(source, d_model=4)
-    with pytest.raises(InputError, match=r"has shape \(3, 4\), and the encoder's states have 5"):
+    with pytest.raises(
+        InputError, match=r"has shape \(3, 4\), but the encoder's states have size 5"
+    ):
         read_projection(source, d_model=5)
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**config, "activation_function": "a.GELU"}))
-    with pytest.raises(InputError, match="activation GELU is not supported: Identity, Tanh are"):
+    with pytest.raises(InputError, match="activation GELU is not supported, only Identity, Tanh"):
         read_projection(source, d_model=4)
     (source / "model.safetensors").unlink()
     (source / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="holds neither model"):
         read_projection(source, d_model=4)
-    with pytest.raises(InputError, match="activation tanh is of a projection, and there is none"):
+    with pytest.raises(InputError, match="activation tanh needs a projection"):
         Dense(activation="tanh")

@@ -326,7 +326,7 @@ def test_scanned_tensors_of_other_numbers_of_layers(tmp_path):
         (
             ("token_embedder", "embedding"),
             lambda table: table[None],
-            "token_embedder/embedding has shape (1, 19, 8), which is none of a T5's",
+            "token_embedder/embedding has shape (1, 19, 8), which does not fit a T5",
         ),
         (
             ("decoder", "layers_0", "mlp", "wo", "kernel"),
@@ -356,6 +356,6 @@ def test_a_model_without_an_encoder(tmp_path):
 
 
 def test_relative_biases_per_layer_in_one_stack_alone(tmp_path):
-    assert "relative biases are per layer in one stack and not in the other" in message(
+    assert "only one of the stacks has a relative bias per layer" in message(
         tmp_path, {**T5_1_1, "encoder": UMT5["encoder"]}
     )

@@ -265,20 +265,20 @@ def rewritten(directory, **changes):
 )
 def test_a_shape_that_is_more_than_its_files_hold(tmp_path, changes):
     text = message(rewritten(tmp_path, **changes))
-    assert re.search(rf"{KERNEL_PATH}: unreadable \(its shape makes \d+ bytes, and its fi", text)
+    assert re.search(rf"{KERNEL_PATH}: unreadable \(its shape needs \d+ bytes, but its fi", text)
 
 
 def test_a_shape_that_is_more_than_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(t5x, "_MOST_COMPRESSED", {"gzip": 1 << 60})
     text = message(rewritten(tmp_path, shape=[1 << 45, 3, 4]))
-    assert f"makes {12 * 4 << 45} bytes, and this machine's memory has" in text
+    assert f"needs {12 * 4 << 45} bytes, but this machine's memory has" in text
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"shape": [1 << 45, 3, 4]}, "its shape makes"),
-        ({"chunks": [1 << 45, 3, 4]}, "and chunks of"),
+        ({"shape": [1 << 45, 3, 4]}, "its shape needs"),
+        ({"chunks": [1 << 45, 3, 4]}, "but chunks of"),
     ],
 )
 def test_orbax_sizes_that_are_more_than_its_files_hold(tmp_path, changes, told):

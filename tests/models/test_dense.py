@@ -56,7 +56,7 @@ def test_which_models_and_heads():
     ("fields", "message"),
     [
         ({"max_length": 0}, "max_length must be at least 1: got 0"),
-        ({"default_prompt": "q"}, "default_prompt 'q' is none of the prompts: there are none"),
+        ({"default_prompt": "q"}, "default_prompt 'q' is not among the prompts: no prompts"),
         ({"prompts": (Prompt(name="q", text="a"),) * 2}, "two prompts have one name: q, q"),
     ],
 )

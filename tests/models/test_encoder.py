@@ -181,7 +181,7 @@ def test_an_architecture_must_say_what_its_layers_are():
         ({"attention": "cudnn"}, "'cudnn' needs heads of a multiple of 8 and at most 256: got 3"),
         (
             {"attention": "cudnn", "d_model": 16},
-            "has no dropout with a draw for each query and key: set --model.share-attention-drop",
+            "does not support dropout for each query and key: set --model.share-attention-drop",
         ),
     ],
 )

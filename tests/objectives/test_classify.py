@@ -23,7 +23,7 @@ from t5x_lite.models.pretraining_heads import Mlm
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.objectives.task_heads import Classify
+from t5x_lite.objectives.task_heads import Classify, loss_of_classes
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from tests import tokenizer_files
@@ -86,6 +86,54 @@ def test_squared_error_of_scores():
     assert float(weight) == 2.0
 
 
+LOGITS = jnp.log(jnp.array([[0.5, 0.25, 0.25], [0.125, 0.375, 0.5], [1 / 3] * 3]))
+"""Of three rows, of which the last has no label."""
+LABELS = jnp.array([1, 3, 0])
+
+
+def test_class_weights_and_label_smoothing_are_sums():
+    def terms(**options):
+        loss = loss_of_classes(LOGITS, LABELS, **options)
+        assert tuple(map(float, loss.metrics["accuracy"])) == (2.0, 2.0)
+        return loss.terms["cross_entropy"][:2]
+
+    ln = np.log
+    np.testing.assert_allclose(terms(), [-ln(0.5) - ln(0.5), 2.0], rtol=1e-6)
+    weighted = terms(class_weights=(4.0, 1.0, 0.5))
+    np.testing.assert_allclose(weighted, [-4.0 * ln(0.5) - 0.5 * ln(0.5), 4.5], rtol=1e-6)
+    sums = -ln(0.5) - 2 * ln(0.25), -ln(0.125) - ln(0.375) - ln(0.5)
+    smooth = 0.7 * 2 * -ln(0.5) + 0.1 * sum(sums)
+    np.testing.assert_allclose(terms(label_smoothing=0.3), [smooth, 2.0], rtol=1e-6)
+    both = terms(class_weights=(1.0, 0.0, 0.0), label_smoothing=0.3)
+    np.testing.assert_allclose(both, [-0.7 * ln(0.5) - 0.1 * (ln(0.5) + ln(0.125)), 1.0], rtol=1e-6)
+
+
+def test_weights_of_one_and_no_smoothing_change_nothing():
+    plain = loss_of_classes(LOGITS, LABELS).value()
+    ones = loss_of_classes(LOGITS, LABELS, class_weights=(1.0, 1.0, 1.0)).value()
+    np.testing.assert_allclose(ones, plain, rtol=1e-6)
+
+
+def test_the_parts_of_a_weighted_batch_are_the_batch():
+    options = {"class_weights": (4.0, 1.0, 0.5), "label_smoothing": 0.1}
+    whole = loss_of_classes(LOGITS, LABELS, **options)
+    first, second = (
+        loss_of_classes(LOGITS[here], LABELS[here], **options) for here in (slice(1), slice(1, 3))
+    )
+    np.testing.assert_allclose(first.plus(second).value(), whole.value(), rtol=1e-6)
+
+
+def test_the_objective_gives_its_weights_to_the_loss():
+    fields = {"class_weights": (4.0, 1.0, 0.5), "label_smoothing": 0.1}
+    made = learner(Classify(num_classes=3, **fields))
+    logits = jnp.asarray(reference(made, CLASSES))
+    want = loss_of_classes(logits, CLASSES["labels"][:, 0], **fields)
+    np.testing.assert_allclose(loss_of(made[0], made[1], CLASSES).value(), want.value(), rtol=1e-4)
+    open_weights = learner(Classify(num_classes=3, class_weights="balanced"))
+    with pytest.raises(InputError, match="are computed by `t5x-lite train`"):
+        loss_of(open_weights[0], open_weights[1], CLASSES)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_parameter_gets_a_gradient_and_a_key_is_dropout():
@@ -120,6 +168,12 @@ def test_dropout_before_the_first_layer(kind, dropout_rate, before):
     [
         ({"num_classes": -1}, r"objective\.num_classes must be at least 0: got -1"),
         ({"dropout_rate": 1.0}, r"objective\.dropout_rate must be in \[0, 1\): got 1\.0"),
+        ({"label_smoothing": 1.0}, r"objective\.label_smoothing must be in \[0, 1\): got 1\.0"),
+        ({"class_weights": (1.0,)}, "must have one weight for each of 2 classes: got 1"),
+        ({"class_weights": (1.0, -1.0)}, r"objective\.class_weights must be at least 0: got"),
+        ({"class_weights": (0.0, 0.0)}, "must have a weight above 0"),
+        ({"num_classes": 1, "label_smoothing": 0.1}, r"need classes: objective\.num_classes 1"),
+        ({"num_classes": 1, "class_weights": "balanced"}, "num_classes 1 is a score"),
     ],
 )
 def test_refuses_nonsense(fields, message):
@@ -139,6 +193,8 @@ def test_refuses_parts_that_do_not_go_together():
 def test_configs_are_saved():
     objective = Classify(num_classes=3, head="electra", dropout_rate=0.2)
     assert from_json(to_json(objective), source="here") == objective
+    weighted = dataclasses.replace(objective, class_weights=(1.0, 2.0, 0.5), label_smoothing=0.1)
+    assert from_json(to_json(weighted), source="here") == weighted
 
 
 # Through `t5x-lite train` and `t5x-lite evaluate`.

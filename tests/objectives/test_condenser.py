@@ -215,5 +215,5 @@ def test_flops_count_the_heads_layers_and_two_reads_of_the_table():
 
 
 def test_a_fresh_head_on_a_trained_condenser_is_warned_of():
-    assert "a fresh head damages it" in objective().anew(objective(head_layers=1))
+    assert "a new head damages it" in objective().anew(objective(head_layers=1))
     assert objective().anew(MaskedLM(mask_id=MASK)) == ""

@@ -21,7 +21,7 @@ from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.base import Objective
-from t5x_lite.objectives.contrastive import Contrastive, bge, dpr, retromae
+from t5x_lite.objectives.contrastive import Contrastive, Matryoshka, bge, dpr, retromae
 from t5x_lite.objectives.learner import Bound, Learner
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.partial import Update
@@ -53,11 +53,35 @@ def test_two_queries_by_hand():
     total, weight, scale = loss.terms["contrastive"]
     expected = math.log(2) + math.log(1 + math.exp(-1))
     assert (float(total), float(weight), scale) == (pytest.approx(expected, abs=1e-6), 2.0, 1.0)
-    # 1 against 1 counts as right, as it does for tokens.
-    assert tuple(map(float, loss.metrics["accuracy"])) == (2.0, 2.0)
+    # A tie of two is half right, as it is for tokens.
+    assert tuple(map(float, loss.metrics["accuracy"])) == (1.5, 2.0)
     other = loss_of_vectors(queries, passages, batch, temperature=0.5)
     expected = math.log(2) + math.log(1 + math.exp(-2))
     assert float(other.terms["contrastive"].total) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_matryoshka_also_has_the_loss_of_its_first_numbers():
+    """Whole: scores 0 and 1 and 1 and 1; the first number alone: 1, 1 and 0, 0, or at length 1."""
+    queries = [[1.0, 0.0], [0.0, 1.0]]
+    passages = [[[1.0, 0.0]], [[3.0, 1.0]]]
+    batch = groups([[CLS, 10], [CLS, 11]], [[[CLS, 20]], [[CLS, 21]]])
+    rows = {"queries": jnp.asarray(queries), "passages": jnp.asarray(passages)}
+    log = math.log
+
+    def terms(normalize):
+        objective = Matryoshka(dimensions=(1,), temperature=1.0, normalize=normalize)
+        loss = objective.joint(rows, batch, step=None)
+        assert {"accuracy", "accuracy_1"} < set(loss.metrics)
+        return {name: float(term.total) for name, term in loss.terms.items()}
+
+    whole = log(1 + math.exp(2)) + log(1 + math.exp(-1))  # 1 against 3, 1 against 0
+    assert terms(False) == {
+        "contrastive": pytest.approx(whole, abs=1e-6),
+        "contrastive_1": pytest.approx(log(1 + math.exp(2)) + log(2), abs=1e-6),
+    }
+    assert terms(True)["contrastive_1"] == pytest.approx(log(2) + log(2), abs=1e-6)
+    with pytest.raises(InputError, match="dimensions must be below 2, the size of a vector: got 2"):
+        Matryoshka(dimensions=(2,)).joint(rows, batch, step=None)
 
 
 @pytest.mark.parametrize(("pooling", "normalize"), [("cls", True), ("mean", False)])
@@ -267,7 +291,7 @@ def test_rows_need_a_second_stage():
     made = Learner.of(MODEL, Contrastive())
     update = Update(made.loss, KEPT, lambda _: 1.0)
     loss = jax.eval_shape(made.loss, made.shapes, FOUR)
-    with pytest.raises(ValueError, match=r"has rows, \['passages', 'queries'\], and nothing joins"):
+    with pytest.raises(ValueError, match=r"has rows, \['passages', 'queries'\], but no"):
         update.complete(loss, FOUR, 0)
     with pytest.raises(TypeError, match="Objective gives rows and does not define joint"):
         Objective().joint({}, {}, step=None)

@@ -203,3 +203,34 @@ def test_an_offset_shifts_nothing_but_the_schedule(kind):
 def test_refuses_nonsense(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize("optimizer", [OPTIMIZERS[0], OPTIMIZERS[2]], ids=["adafactor", "adamw"])
+def test_parameters_have_rates_of_their_own(optimizer):
+    """LoRA+ and faster heads: the first expression that matches a path counts."""
+    params, grads = make_params(), make_params(seed=1)
+    scaled = dataclasses.replace(optimizer, rates=("model/w.=16", "model/(wi|norm)=0"))
+    plain, _ = optimizer.build(AXES).update(grads, optimizer.build(AXES).init(params), params)
+    found, state = scaled.build(AXES).update(grads, scaled.build(AXES).init(params), params)
+    factors = {"model/wi": 16.0, "model/norm": 0.0}
+    for path, update in trees.flatten(found).items():
+        expected = trees.flatten(plain)[path] * factors.get(path, 1.0)
+        np.testing.assert_allclose(update, expected, rtol=1e-6, err_msg=path)
+    assert jax.tree.structure(state) == jax.tree.structure(optimizer.build(AXES).init(params))
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        (("heads/.*=2",), "'heads/.*' matches no path that is left"),
+        (("model/.*=2", "model/wi=3"), "'model/wi' matches no path that is left"),
+        (("model/wi",), "are PATTERN=FACTOR with a factor of at least 0"),
+        (("model/wi=fast",), "are PATTERN=FACTOR"),
+        (("model/wi=-1",), "are PATTERN=FACTOR"),
+        (("model/wi=nan",), "are PATTERN=FACTOR"),
+        (("model/(=2",), "optimizer.rates"),
+    ],
+)
+def test_rates_that_are_wrong(rates, message):
+    with pytest.raises(InputError, match=message):
+        AdamW(schedule=Constant(value=0.1), rates=rates).build(AXES)

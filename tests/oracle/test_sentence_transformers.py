@@ -6,6 +6,7 @@ import importlib
 import json
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,7 +22,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.objectives.base import NoLoss
-from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.objectives.contrastive import Contrastive, Matryoshka
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.train.measuring import evaluate
@@ -116,7 +117,7 @@ def test_a_directory_keeps_its_vectors_on_every_path(tmp_path, default, caplog):
             vectors(checkpoint, tmp_path, prompt="q")
 
     check(tmp_path / "ours")
-    assert "is a guess" not in caplog.text
+    assert "assuming the mean of its states" not in caplog.text
 
     # Training goes on from it, without a word on its pooling.
     (tmp_path / "pairs").mkdir()
@@ -210,12 +211,12 @@ def test_a_projection_comes_in_and_goes_out(tmp_path, activation, bias):
     ("break_", "message"),
     [
         (lambda d: add_module(d, "Dropout"), "module Dropout is not supported, only Transformer"),
-        (lambda d: add_module(d, "Dense"), "2_Dense/config.json: there is no such file"),
+        (lambda d: add_module(d, "Dense"), "2_Dense/config.json: no such file"),
         (
             lambda d: change(d / "1_Pooling/config.json", pooling_mode="max"),
             "pooling max.* not supp",
         ),
-        (lambda d: (d / "1_Pooling/config.json").unlink(), "says how states are pooled"),
+        (lambda d: (d / "1_Pooling/config.json").unlink(), "must describe the pooling"),
         (lambda d: (d / "modules.json").write_text("{}"), "must be a list of"),
     ],
 )
@@ -290,3 +291,43 @@ def test_the_encoder_of_a_t5_keeps_its_vectors(tmp_path, tiny_vocabulary, form, 
     model, info = transformers.T5EncoderModel.from_pretrained(plain, output_loading_info=True)
     assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert type(model).__name__ == "T5EncoderModel"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_loss_of_a_matryoshka():
+    """MatryoshkaLoss of MultipleNegativesRankingLoss: cosines, scale 20, the sum over sizes."""
+    torch = importlib.import_module("torch")
+    losses = importlib.import_module("sentence_transformers.losses")
+    random = np.random.default_rng(0)
+    queries, passages = random.normal(size=(2, 5, 16)).astype(np.float32)
+
+    class Given(torch.nn.Module):
+        """Two columns of vectors that were made before."""
+
+        def forward(self, features):
+            return {"sentence_embedding": features["vectors"]}
+
+        def get_embedding_dimension(self):
+            return 16
+
+        def __getitem__(self, index):
+            return self
+
+    model = Given()
+    inner = losses.MultipleNegativesRankingLoss(model, scale=20.0)
+    theirs = losses.MatryoshkaLoss(model, inner, [16, 8, 4])
+    columns = [{"vectors": torch.tensor(x)} for x in (queries, passages)]
+    expected = float(theirs(columns, labels=None))
+
+    def unit(x):
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    ours = Matryoshka(dimensions=(8, 4), temperature=0.05, normalize=True, pooling="cls")
+    tokens = np.arange(1, 11, dtype=np.int32)[:, None]
+    batch = {"query_tokens": tokens[:5], "passage_tokens": tokens[5:, None]}
+    batch |= {k.replace("tokens", "segment_ids"): np.ones_like(x) for k, x in [*batch.items()]}
+    batch = {name: jnp.asarray(x) for name, x in batch.items()}
+    rows = {"queries": jnp.asarray(unit(queries)), "passages": jnp.asarray(unit(passages)[:, None])}
+    loss = ours.joint(rows, batch, step=None)
+    found = sum(float(term.total) / float(term.weight) for term in loss.terms.values())
+    assert found == pytest.approx(expected, rel=1e-5)

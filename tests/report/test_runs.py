@@ -328,3 +328,34 @@ def test_output_through_a_link_and_into_a_pipe(tmp_path):
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert write_report(run, os.devnull) == Path(os.devnull)
     assert not Path(os.devnull).is_file()
+
+
+CLASSES = {
+    "step": 50,
+    "task": "glue_<sst2>",
+    "classes": {"negative": {"precision": 1, "recall": 0.5, "f1": 0.25, "support": 1200}},
+    "averages": {"macro average": {"precision": 1, "recall": 0.5, "f1": 0.25, "support": 1200}},
+    "confusion": [[1000, 200]],
+}
+
+
+def test_the_newest_scores_of_classes_are_shown(tmp_path):
+    run = write_run(tmp_path / "run", metrics=lines({"step": 100, "validation/accuracy": 0.5}))
+    older = {**CLASSES, "step": 10, "confusion": [[77, 1]]}
+    (run / "classes.jsonl").write_text(lines(older, CLASSES) + '{"step": 100, "ta')
+    page, outline = report(run)
+    assert "glue_<sst2> at step 50" in outline.text
+    at = outline.words.index("negative")
+    assert outline.words[at : at + 5] == ["negative", "1.0000", "0.5000", "0.2500", "1,200"]
+    assert "target, predicted: negative other negative 1,000 200" in outline.text
+    assert ">77<" not in page
+
+
+@pytest.mark.parametrize(
+    "changes", [{"classes": 3}, {"confusion": [3]}, {"averages": {"a": {}}}, {"step": "a"}]
+)
+def test_damaged_scores_of_classes_are_named(tmp_path, changes):
+    run = write_run(tmp_path / "run", metrics=lines({"step": 1, "loss": 1.0}))
+    (run / "classes.jsonl").write_text(lines({**CLASSES, **changes}))
+    with pytest.raises(InputError, match=r"classes\.jsonl:1: .*repair or remove the line"):
+        write_report(run)

@@ -70,8 +70,30 @@ def test_as_the_formula_says(tmp_path, k1, b):
             )
         if score:
             expected[name] = score
-    found = dict(bm25.search(query, depth=1000))
-    assert found == pytest.approx(expected, abs=1e-5)
+    ranking = bm25.search(query, depth=1000)
+    assert dict(ranking) == pytest.approx(expected, abs=1e-5)
+    assert len(ranking) == len(expected)
+    assert ranking == sorted(ranking, key=lambda pair: (-pair[1], pair[0]))
+    assert bm25.search(query, depth=7) == ranking[:7]
+    assert bm25.search(query, depth=1000) == ranking
+
+
+@pytest.mark.parametrize("depth", [1, 3, 20, 100])
+@pytest.mark.parametrize("k1", [0.9, 0.0])
+def test_postings_that_change_nothing_are_not_read(tmp_path, monkeypatch, depth, k1):
+    """The best documents are those of the whole ranking, bit for bit."""
+    bm25 = made(tmp_path, corpus(num=800), k1=k1)
+    read, check = [], InvertedIndex.check
+    monkeypatch.setattr(InvertedIndex, "check", lambda *args: (read.append(1), check(*args)))
+    rng, pruned = random.Random(1), 0
+    for _ in range(60):
+        terms = rng.sample([f"w{i}" for i in range(30)], k=rng.randint(1, 6))
+        query = " ".join(terms * rng.randint(1, 2))
+        read.clear()
+        found = bm25.search(query, depth=depth)
+        pruned += len(read) < len(terms)
+        assert found == bm25.search(query, depth=10_000)[:depth]
+    assert pruned > 10
 
 
 def test_lengths_in_one_byte(tmp_path):

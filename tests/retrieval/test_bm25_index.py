@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.retrieval import bm25
-from t5x_lite.retrieval.bm25 import InvertedIndex, build
+from t5x_lite.retrieval.bm25 import BM25, InvertedIndex, build
 
 TEXTS = [("d0", "a b a"), ("d1", "b c"), ("d2", ""), ("d3", "a c c d"), ("d4", "é b")]
 
@@ -101,6 +101,36 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "whole" / "ends.npy").unlink()
     with pytest.raises(InputError, match=r"ends.npy: No such file"):
         InvertedIndex.open(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        ("index.json", None, "no BM25 index"),
+        ("index.json", b"{", "not JSON"),
+        ("index.json", b"[]", "must be a JSON object"),
+        ("index.json", b"{}", "damaged"),
+        ("index.json", b'"version": 0', r"an index of another version \(version 0, not 1\)"),
+        ("ids.ends.npy", None, "No such file"),
+        ("lengths.npy", b"cut", "not an array of NumPy"),
+        ("terms.bytes.npy", np.full(5, 0xFF, np.uint8), "damaged"),
+        ("documents.npy", np.full(9, 9, np.int32), "damaged"),
+    ],
+)
+def test_an_error_names_the_command_that_builds_an_index(tmp_path, name, content, error):
+    made(tmp_path)
+    path = tmp_path / "index" / name
+    if content is None:
+        path.unlink()
+    elif isinstance(content, np.ndarray):
+        np.save(path, content)
+    elif content.startswith(b'"version"'):
+        path.write_bytes(path.read_bytes().replace(b'"version": 1', content))
+    else:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=f"{error}.*t5x-lite bm25 build") as caught:
+        BM25(InvertedIndex.open(tmp_path / "index")).search("a b", depth=5)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -73,20 +73,20 @@ def test_a_part_of_the_shards_is_taken_and_told_once(c4, shards, caplog):
     assert sorted(texts(source, "train")) == sorted(PAGES["train"][0::3] + PAGES["train"][2::3])
     assert [r.getMessage() for r in caplog.records if r.name.startswith("t5x_lite")] == [
         f"data.directory {shards}: 1 of 3 shards c4-train.*.json.gz are missing: "
-        "the 2 there are the data"
+        "only the other 2 are read"
     ]
 
 
 def test_shards_of_two_releases_are_refused(c4, shards):
     write_shards(shards, "train", PAGES["train"], count=2)
-    with pytest.raises(InputError, match=r"5 shards c4-train\.\*\.json\.gz are not those of one"):
+    with pytest.raises(InputError, match=r"5 shards c4-train\.\*\.json\.gz are not from one"):
         c4.source(str(shards))
 
 
 def test_a_shard_in_two_forms_is_refused(c4, shards):
     packed = shards / "c4-train.00000-of-00003.json.gz"
     packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
-    with pytest.raises(InputError, match=r"4 shards c4-train\.\*\.json are not those of one"):
+    with pytest.raises(InputError, match=r"4 shards c4-train\.\*\.json are not from one"):
         c4.source(str(shards))
 
 

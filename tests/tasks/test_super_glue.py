@@ -215,7 +215,7 @@ def test_two_texts_for_an_encoder(
 
 def test_dpr_has_no_such_form(super_glue, arguments, wordpiece):
     shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout=layouts.Labelled())
-    with pytest.raises(InputError, match="text to text alone: it has no form"):
+    with pytest.raises(InputError, match="is only text to text: it has no form"):
         super_glue.dpr(shown)
 
 

@@ -1,8 +1,10 @@
 """What a config leaves to its data: the steps of its epochs, and the classes of its head."""
 
 import dataclasses
+import types
 from typing import Any
 
+import numpy as np
 import pytest
 
 from t5x_lite import layouts
@@ -20,7 +22,9 @@ from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.task_heads import Classify
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Linear
+from t5x_lite.train import completion
 from t5x_lite.train.completion import with_classes, with_epochs
+from tests import tokenizer_files
 
 SIZES: Any = {"vocab_size": 384, "d_model": 16, "d_ff": 32, "num_heads": 2}
 
@@ -137,10 +141,46 @@ def test_the_head_is_that_of_the_family_and_has_the_classes_of_the_task(experime
     assert other.objective.head == "deberta"
     earlier = dataclasses.replace(bert, objective=Classify(num_classes=5, head="electra"))
     assert with_classes(bert, earlier=earlier).objective == earlier.objective
-    with pytest.raises(InputError, match=r"Classify needs an encoder, and the model is a T5Config"):
+    with pytest.raises(InputError, match=r"Classify needs an encoder, but the model is a T5Config"):
         with_classes(dataclasses.replace(bert, model=experiment.model))
     given = dataclasses.replace(bert, objective=Classify(num_classes=3))
     assert with_classes(given) is given
+
+
+def test_balanced_weights_are_those_of_the_training_data(experiment, tmp_path, caplog):
+    """As sklearn.utils.class_weight.compute_class_weight("balanced"): n / (k n_c)."""
+    caplog.set_level("INFO", logger="t5x_lite")
+    (tmp_path / "train.csv").write_text("a,b\n" + "x,no\n" * 6 + "x,yes\n" * 2)
+    (tmp_path / "validation.csv").write_text("a,b\nx,no\nx,perhaps\n")
+    data = dataclasses.replace(
+        experiment.data,
+        task="tasks.files:classify",
+        directory=str(tmp_path),
+        columns=Columns(inputs="{a}", targets="{b}", labels=("no", "perhaps", "yes")),
+        layout=layouts.Labelled(),
+        vocabulary=str(tokenizer_files.write_wordpiece(tmp_path)),
+    )
+    encoder = BertConfig(**SIZES, num_layers=1, max_positions=16)
+    balanced = dataclasses.replace(
+        experiment,
+        model=encoder,
+        data=data,
+        objective=Classify(num_classes=0, class_weights="balanced"),
+    )
+    found: Any = with_classes(balanced)
+    assert (found.objective.num_classes, found.objective.class_weights) == (3, (8 / 12, 1.0, 2.0))
+    assert "objective.class_weights balanced: 0.6667, 1, 2" in caplog.messages
+    planned: Any = with_classes(balanced, reads_task=False)
+    assert (planned.objective.num_classes, planned.objective.class_weights) == (2, ())
+    # A run that resumes has the weights that it began with.
+    objective = Classify(num_classes=3, class_weights=(1.0, 2.0, 3.0))
+    earlier = dataclasses.replace(balanced, objective=objective)
+    assert with_classes(balanced, earlier=earlier).objective == objective
+    three = dataclasses.replace(
+        balanced, objective=Classify(num_classes=0, class_weights=(1.0, 2.0))
+    )
+    with pytest.raises(InputError, match="one weight for each of 3 classes: got 2"):
+        with_classes(three)
 
 
 CONFIG = """
@@ -181,3 +221,20 @@ def test_train_by_epochs_and_resume(experiment, tmp_path, capsys):
     assert "is at step 6 of 6: done" in capsys.readouterr().err
     assert main([*command, "--epochs", "2", "--workdir", experiment.workdir]) == 2
     assert "optimizer.schedule.total_steps is 6 there and 11 here" in capsys.readouterr().err
+
+
+def test_balanced_weights_of_words_count_tokens(experiment, monkeypatch):
+    """Labels are the class + 1, and 0 is a token without a label."""
+
+    class Split:
+        def read(self, numbers):
+            return [{"token_labels": np.array([0, 1, 2, 1, 0, 1])}] * len(numbers)
+
+    sources = [types.SimpleNamespace(size=2, split=Split())]
+    monkeypatch.setattr(completion.data_batches, "training_sources", lambda *_, **__: sources)
+    monkeypatch.setattr(completion, "load_vocabulary", lambda *_, **__: None)
+    data = dataclasses.replace(experiment.data, layout=layouts.Tokens())
+    assert completion.balanced_weights(data, 3) == (8 / 12, 2.0, 1.0)
+    sources[0].size = None
+    with pytest.raises(InputError, match="the task is streamed; write a cache"):
+        completion.balanced_weights(data, 3)

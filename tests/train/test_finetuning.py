@@ -58,7 +58,7 @@ def test_a_t5_and_a_table_of_few_labels(t5, table, caplog):
     assert 4 * 160 / 32 <= experiment.steps <= 4 * 200 / 32
     assert type(experiment.optimizer).__name__ == "Adafactor"
     assert "tokens of inputs: median" in caplog.text
-    assert "2 different targets: classify (0, 1)" in caplog.text
+    assert "2 distinct targets: classify (0, 1)" in caplog.text
 
 
 def test_options_win_and_adapters_have_their_optimizer(t5, table):
@@ -91,7 +91,7 @@ def test_an_encoder_gets_its_labels_from_the_data(bert, table):
     score = made(bert, table(stars=lambda i: i / 10))
     assert score.data.task == "tasks.files:regress"
     assert score.objective.num_classes == 1
-    with pytest.raises(InputError, match=r"--task translate: an encoder writes no text"):
+    with pytest.raises(InputError, match=r"--task translate: an encoder cannot generate text"):
         made(bert, table(), task="translate")
     with pytest.raises(InputError, match=r"too many for labels of an encoder"):
         made(bert, table(stars=lambda i: f"about {i}"))
@@ -106,7 +106,7 @@ def test_lengths_stay_within_the_positions_of_an_encoder(bert, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("text,stars\n", r"there is no training row in .*train\.csv"),
+        ("text,stars\n", r"no training rows in .*train\.csv"),
         ("", r"train\.csv: the file is empty; its first line must name the columns"),
         ("text,stars\na,1\nb,\nc,1\n", r"train\.csv:3: the label '\{stars\}' is empty; fill it"),
         ("text,stars\na,1\nb,' '\n".replace("'", '"'), r"train\.csv:3: the label .* is empty"),

@@ -234,7 +234,9 @@ def test_on_google_cloud_nobody_is_alone_by_silence(pretended_tpu, monkeypatch):
     monkeypatch.setattr(hosts, "on_google_cloud", lambda: True)
     monkeypatch.setattr(hosts, "is_reachable", lambda *, seconds: False)
     monkeypatch.setattr(hosts, "_METADATA_PATIENCE", 0.0)
-    with pytest.raises(RuntimeError, match="does not say whether this TPU is one host of several"):
+    with pytest.raises(
+        RuntimeError, match="does not answer whether this TPU is one host of several"
+    ):
         hosts.join(Hosts())
 
 
@@ -259,7 +261,7 @@ def test_variables_that_name_one_host_make_one_process(environment, alone, monke
 def test_a_host_of_a_slice_does_not_run_alone(pretended_tpu, monkeypatch):
     monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "local")
     monkeypatch.setattr(hosts.jax, "process_count", lambda: 4)
-    with pytest.raises(InputError, match=r"one of 4 hosts' of a slice, .*set --hosts\.coord"):
+    with pytest.raises(InputError, match=r"belongs to a slice of 4 hosts, .*set --hosts\.coord"):
         hosts.join(Hosts())
 
 

@@ -114,6 +114,22 @@ def receive(signum):
     return lambda: os.kill(os.getpid(), signum)
 
 
+@pytest.mark.parametrize(("log", "evaluation"), [(4, 100), (100, 4)])
+def test_a_callback_ends_the_run_with_a_checkpoint(log, evaluation):
+    """It is asked after records only, and on the first step of a run that it has ended."""
+    run = Run()
+    run.tracker.has_callbacks = True
+    run.tracker.stop = lambda: "mine: low" if any(e[1] >= 4 for e in run.events) else ""
+    run.fit(log=log, evaluation=evaluation)
+    assert run.steps("save") == [4]
+    assert run.tracker.messages == ["stopped early at step 4: mine: low"]
+    again = Run(start=4)
+    again.tracker.stop = lambda: "mine: low"
+    again.fit()
+    assert again.events == []
+    assert again.tracker.messages == ["stopped early at step 4: mine: low"]
+
+
 def test_periods():
     run = Run()
     state = run.fit(total=10, log=3, evaluation=4, checkpoint=5)

@@ -77,10 +77,20 @@ def test_names_are_those_of_the_metrics(tiny_run, labelled, evaluated):
 def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
     few = dataclasses.replace(
         labelled,
-        evaluation=Evaluation(loss=False, max_examples=4, max_decode_length=4, num_samples=3),
+        evaluation=Evaluation(
+            loss=False,
+            max_examples=4,
+            max_decode_length=4,
+            num_samples=3,
+            class_metrics=("macro_f1", "weighted_f1"),
+        ),
     )
     made, loaded = measurement(tiny_run, few, workdir=tmp_path)
-    assert list(made(5, loaded.params)) == ["validation/accuracy", "validation/score"]
+    names = ["accuracy", "macro_f1", "weighted_f1", "score"]
+    assert made.names(loaded.params) == [f"validation/{name}" for name in names]
+    metrics = made(5, loaded.params)
+    assert list(metrics) == [f"validation/{name}" for name in names]
+    assert metrics["validation/score"] == metrics["validation/accuracy"]
     made(10, loaded.params)
     lines = (tmp_path / "samples.jsonl").read_text().splitlines()
     samples = [json.loads(line) for line in lines]
@@ -88,6 +98,12 @@ def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
     assert [list(sample) for sample in samples] == [["step", "inputs", "targets", "prediction"]] * 6
     assert samples[0]["inputs"].startswith("sst2 sentence: ")
     assert [sample["targets"] for sample in samples[:3]] == ["negative", "positive", "negative"]
+    lines = (tmp_path / "classes.jsonl").read_text().splitlines()
+    first, second = (json.loads(line) for line in lines)
+    assert (first["step"], second["step"], first["task"]) == (5, 10, "glue_sst2")
+    assert list(first["classes"]) == ["negative", "positive"]
+    assert [sum(row) for row in first["confusion"]] == [2, 2]
+    assert first["averages"]["macro average"]["f1"] == metrics["validation/macro_f1"]
 
 
 @pytest.mark.slow
@@ -122,7 +138,11 @@ def test_a_task_without_metrics_has_its_loss(tiny_run, tiny_experiment):
 
 def test_evaluate_writes_metrics_and_predictions(evaluated, tiny_glue):
     metrics, output = evaluated
-    assert sorted(path.name for path in output.iterdir()) == ["metrics.json", "predictions.jsonl"]
+    assert sorted(path.name for path in output.iterdir()) == [
+        "classes.jsonl",
+        "metrics.json",
+        "predictions.jsonl",
+    ]
     content = json.loads((output / "metrics.json").read_text())
     assert 0 <= content.pop("invalid_predictions") <= 8
     assert content == {"step": 10, **metrics}
@@ -158,12 +178,12 @@ def test_an_ensemble_has_the_task_s_metrics_alone(tiny_run, labelled, capsys, ca
     assert json.loads(capsys.readouterr().out) == {"step": [10, 5], **metrics}
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["step"] == [10, 5]
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 4
-    told = "an ensemble has no held-out loss: the task's metrics alone are measured"
+    told = "an ensemble has no held-out loss: computing only the task's metrics"
     assert caplog.messages[0] == told
 
 
 def test_an_ensemble_on_a_task_without_metrics_is_refused(tiny_run, tiny_experiment):
-    with pytest.raises(InputError, match="no metrics of its own, and an ensemble has no held-out"):
+    with pytest.raises(InputError, match="has no metrics, and an ensemble has no held-out"):
         evaluate(tiny_experiment, [str(tiny_run), str(tiny_run)])
 
 
@@ -210,8 +230,8 @@ def test_a_vocabulary_that_is_gone_is_that_of_the_checkpoint(tiny_run, tiny_expe
     )
     assert evaluate(elsewhere, [str(tiny_run)])["validation/loss"] > 4
     assert caplog.messages == [
-        "data.vocabulary work/vocabulary does not exist from here; using that of the checkpoint "
-        f"{tiny_run}/checkpoints/10"
+        "data.vocabulary work/vocabulary cannot be found from here; using the vocabulary of the "
+        f"checkpoint {tiny_run}/checkpoints/10"
     ]
 
 
@@ -225,7 +245,7 @@ def test_other_words_than_in_training_are_told(tiny_run, labelled, caplog):
     assert caplog.messages == []
     measuring._tell_other_words(trained, worded)
     ends, words = caplog.messages
-    assert ends.endswith("with PrefixLM(separator=' target:'): its inputs end otherwise")
+    assert ends.endswith("with PrefixLM(separator=' target:'): its inputs have another ending")
     assert words.endswith("data.template '' and data.prefix None, and is measured with '' and ''")
     measuring._tell_other_words(member, dataclasses.replace(labelled.data, prefix="x"))
     assert len(caplog.messages) == 2
@@ -233,7 +253,9 @@ def test_other_words_than_in_training_are_told(tiny_run, labelled, caplog):
 
 def test_another_vocabulary_is_refused(tiny_run, labelled, tmp_path):
     data = dataclasses.replace(labelled.data, extra_ids=90)
-    with pytest.raises(InputError, match=r"not that of the checkpoint .*; use --data\.v"):
+    with pytest.raises(
+        InputError, match=r"differs from the vocabulary of the checkpoint .*; use --data\.v"
+    ):
         evaluate(dataclasses.replace(labelled, data=data), [str(tiny_run)])
 
 
@@ -281,7 +303,7 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
     )
     assert made.names(loaded.learner.shapes) == list(metrics)
     nothing = config.load("configs/retrieve/beir.py")
-    with pytest.raises(InputError, match=r"nothing to measure: give .*retrieval\.directory DIR"):
+    with pytest.raises(InputError, match=r"nothing to evaluate: pass .*retrieval\.directory DIR"):
         evaluate(nothing, [str(checkpoint)])
 
 

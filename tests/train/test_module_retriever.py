@@ -151,7 +151,7 @@ def test_a_directory_of_peft_for_each_tower(two, tmp_path, caplog):
         assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["passage", "query"]
         import_adapter(tmp_path / name, tmp_path / f"{name}_ours", base=base)
         same_vectors(tmp_path / f"{name}_ours", run)
-    assert "does not say how it makes a vector of a text" in caplog.text
+    assert "does not define how a text's vector is computed" in caplog.text
     import_adapter(tmp_path / "peft" / "passage", tmp_path / "one", base=base)
     found = vectors(tmp_path / "one", "query")
     np.testing.assert_allclose(found, vectors(run, "passage"), rtol=1e-5, atol=1e-5)
@@ -202,12 +202,12 @@ def test_what_two_towers_refuse(two, tmp_path):
     with pytest.raises(InputError, match="has parameters for two towers"):
         with_loaded(single, earlier=None)
     merge(str(run), str(tmp_path / "merged"))
-    with pytest.raises(InputError, match="holds the adapter of one encoder, and checkpoint"):
+    with pytest.raises(InputError, match="holds the adapter of one encoder, but checkpoint"):
         import_adapter(tmp_path / "peft" / "query", tmp_path / "none", base=tmp_path / "merged")
     with pytest.raises(InputError, match="changes one encoder"):
         export_sft(run, tmp_path / "none")
     sparse = config(base, two, towers="two", lines=("m = sparse(select='random')",))
-    with pytest.raises(InputError, match="'m' trains in phases, which choose entries of one"):
+    with pytest.raises(InputError, match="'m' trains in phases, which select entries of one"):
         phases.prepared(sparse, lambda *_: None)
     shutil.copytree(tmp_path / "peft", tmp_path / "other")
     shutil.rmtree(tmp_path / "other" / "passage")

@@ -15,6 +15,7 @@ import pytest
 from t5x_lite import config, layouts
 from t5x_lite.config.batches import step_flops
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.run_history import recorded
 from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data.config import Bucketed
 from t5x_lite.models.encoder import BertConfig
@@ -22,6 +23,7 @@ from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.plan.program import OutOfMemory
 from t5x_lite.train import planning
 from t5x_lite.train.planning import DoesNotFit, plan
+from t5x_lite.train.training import train
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -138,8 +140,8 @@ def test_what_does_not_fit_is_printed_and_raised(tiny_experiment, one_device, mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "for which devices"),
-        ({"topology": "v5e:2x2", "devices": "cpu:8"}, "for which devices"),
+        ({}, "pass one of --topology"),
+        ({"topology": "v5e:2x2", "devices": "cpu:8"}, "pass one of --topology"),
         ({"devices": "gpu:8"}, "--devices must be cpu:N, got 'gpu:8'"),
         ({"devices": "cpu:0"}, "--devices must be cpu:N, got 'cpu:0'"),
         ({"topology": "v9:2x2"}, "unknown topology 'v9:2x2'; known are"),
@@ -196,7 +198,7 @@ def test_an_attached_slice_is_held_against_the_topology(monkeypatch, caplog):
 def test_what_is_not_attached_is_refused(tiny_experiment):
     with pytest.raises(InputError, match="--attached: JAX finds no accelerator here"):
         plan(tiny_experiment, attached=True)
-    with pytest.raises(InputError, match="leave --devices away"):
+    with pytest.raises(InputError, match="remove --devices"):
         plan(tiny_experiment, attached=True, devices="cpu:1")
 
 
@@ -276,3 +278,69 @@ def test_auto_is_chosen_by_the_longest_rows(tiny_experiment, one_device, monkeyp
         plan(experiment, devices="cpu:1")
     assert taken == ["blocked", "blocked"]
     assert "does not fit" in capsys.readouterr().out
+
+
+def test_microbatches_are_doubled_until_the_step_fits(tiny_experiment, monkeypatch, caplog):
+    caplog.set_level("INFO", logger="t5x_lite")
+    tried = []
+
+    def make_sheets(experiment, devices, *, asked, hbm):
+        tried.append((experiment.microbatches, hbm))
+        fits = experiment.microbatches >= least
+        return types.SimpleNamespace(
+            largest=types.SimpleNamespace(fits=fits), verdict=lambda: "does not fit by 1.00 GiB"
+        )
+
+    monkeypatch.setattr(planning, "make_sheets", make_sheets)
+    monkeypatch.setattr(planning, "of_device", lambda device: 2**30 * len(jax.local_devices()))
+    open_one = dataclasses.replace(tiny_experiment, find_batch_size=True)
+    least = 2
+    found = planning.with_microbatches(open_one, earlier=None)
+    assert found == dataclasses.replace(open_one, microbatches=2)
+    assert tried == [(1, 1.0), (2, 1.0)]
+    assert "find_batch_size: microbatches 2" in caplog.messages
+    # A run that resumes keeps its number.
+    earlier = dataclasses.replace(open_one, microbatches=4)
+    assert planning.with_microbatches(open_one, earlier=earlier).microbatches == 4
+    assert len(tried) == 2
+    least = 8
+    with pytest.raises(InputError, match=r"find_batch_size: does not fit by 1\.00 GiB"):
+        planning.with_microbatches(open_one, earlier=None)
+    with pytest.raises(InputError, match="unset tokens_per_part"):
+        planning.with_microbatches(dataclasses.replace(open_one, tokens_per_part=99), earlier=None)
+
+
+@pytest.mark.slow
+def test_a_run_finds_its_microbatches_and_has_the_same_losses(
+    tiny_experiment, tmp_path, monkeypatch, compile_once
+):
+    """The memory of two microbatches and not of one, by the compiler's own numbers."""
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        model=dataclasses.replace(tiny_experiment.model, dropout_rate=0.0),
+        steps=2,
+        log_period=1,
+        evaluation=dataclasses.replace(tiny_experiment.evaluation, max_batches=1),
+        workdir=str(tmp_path / "one"),
+    )
+    one_device = jax.devices()[:1]
+    needs = [
+        planning.make_sheets(
+            dataclasses.replace(experiment, microbatches=number), one_device, asked="cpu"
+        ).largest.needed
+        for number in (1, 2)
+    ]
+    assert needs[1] < needs[0]
+    train(experiment)
+    monkeypatch.setattr(planning, "of_device", lambda device: needs[1])
+    monkeypatch.setattr(jax, "devices", lambda *_: one_device)
+    monkeypatch.setattr(jax, "local_devices", lambda *_: one_device)
+    train(dataclasses.replace(experiment, find_batch_size=True, workdir=str(tmp_path / "two")))
+    saved = json.loads((tmp_path / "two" / "config.json").read_text())
+    assert (saved["find_batch_size"], saved["microbatches"]) == (True, 2)
+    losses = [
+        [line["loss"] for line in recorded(tmp_path / name) if "loss" in line]
+        for name in ("one", "two")
+    ]
+    assert len(losses[0]) == 2
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)

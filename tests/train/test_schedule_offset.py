@@ -72,7 +72,7 @@ def test_the_run_that_goes_on_says_its_number(going_on, tiny_experiment):
 
 
 def test_a_checkpoint_is_needed_that_says_its_steps(going_on, tiny_run, tmp_path):
-    with pytest.raises(InputError, match=r"is of the checkpoint that --init names, which is not"):
+    with pytest.raises(InputError, match=r"needs a checkpoint, but init.checkpoint is not set"):
         with_schedule_offset(dataclasses.replace(going_on, init=Init()), earlier=None)
     # As an import writes it: without a step.
     step = shutil.copytree(tiny_run / "checkpoints" / "10", tmp_path / "imported")
@@ -82,8 +82,8 @@ def test_a_checkpoint_is_needed_that_says_its_steps(going_on, tiny_run, tmp_path
     with pytest.raises(InputError) as error:
         with_schedule_offset(wanted, earlier=None)
     assert str(error.value).endswith(
-        "imported does not say for how many steps it was trained: give "
-        "--optimizer.schedule-offset a number in place of auto"
+        "imported does not record its number of training steps: set "
+        "--optimizer.schedule-offset to a number instead of auto"
     )
 
 

@@ -166,7 +166,7 @@ def test_init_takes_the_step_that_is_asked_for(train, told, finished, caplog):
     why = f"checkpoint {finished}: step 5 has the lowest validation/loss (1.0000)"
     assert [message for message in caplog.messages if "step 5 has" in message] == [why]
     with pytest.raises(
-        InputError, match=r"init\.step 5 is of the checkpoint that --init names, which is not set"
+        InputError, match=r"init\.step 5 needs a checkpoint, but init\.checkpoint is not set"
     ):
         train(init=Init(step=5))
 
@@ -256,7 +256,7 @@ def test_where_all_checkpoints_are_damaged_nothing_changes(train, told, finished
     assert vars(told) == {}
     assert "\n" not in str(raised.value)
     assert str(raised.value).startswith(
-        f"no checkpoint in {finished}/checkpoints is whole: 10 (files/config.json has 2 bytes and"
+        f"no checkpoint in {finished}/checkpoints is complete: 10 (files/config.json has 2 bytes"
     )
     assert files_below(finished) == before
 
@@ -301,7 +301,7 @@ def test_a_finished_run_is_left_as_it_is(train, told, finished):
 
 
 def test_a_work_directory_is_needed(train, told):
-    with pytest.raises(InputError, match="give --workdir DIR"):
+    with pytest.raises(InputError, match="pass --workdir DIR"):
         train(workdir="")
 
 
@@ -309,7 +309,9 @@ def test_another_vocabulary_in_the_same_place_is_refused(train, told, finished, 
     saved = finished / "vocabulary" / "sentencepiece.model"
     saved.write_bytes(saved.read_bytes()[:-1])
     before = files_below(finished)
-    with pytest.raises(InputError, match=r"was made with another vocabulary than .*; put the old"):
+    with pytest.raises(
+        InputError, match=r"was created with a vocabulary that differs from .*; restore the old"
+    ):
         train(workdir=str(finished), steps=20)
     assert files_below(finished) == before
     assert vars(told) == {}
@@ -328,7 +330,7 @@ def test_a_best_metric_that_does_not_exist_is_refused_before_training(train, tol
     with pytest.raises(InputError) as raised:
         train(checkpoints=Checkpoints(best="validation/acuracy"))
     assert str(raised.value) == (
-        "checkpoints.best 'validation/acuracy' is not a metric of the evaluation: it gives "
+        "checkpoints.best 'validation/acuracy' is not a metric of the evaluation, which has "
         "validation/loss, validation/cross_entropy, validation/token_accuracy, validation/z_loss"
     )
     assert not (tmp_path / "run").exists()

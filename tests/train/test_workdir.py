@@ -37,7 +37,7 @@ def test_a_directory_of_this_machine(tmp_path, tiny_experiment, vocabulary):
     assert saved.read_bytes() == vocabulary.files()["sentencepiece.model"]
     assert not holds_another(saved.parent, vocabulary)
     saved.write_bytes(b"other")
-    with pytest.raises(InputError, match="was made with another vocabulary than"):
+    with pytest.raises(InputError, match="was created with a vocabulary that differs from"):
         workdir.check_vocabulary(vocabulary)
 
 
@@ -54,7 +54,7 @@ def test_a_run_goes_on_with_the_spm_model_as_it_was_read(tmp_path, tiny_experime
     write_spm(tmp_path, english_lines, size=290)
     with (
         WorkDirectory.open(str(tmp_path / earlier.digest)) as workdir,
-        pytest.raises(InputError, match="was made with another vocabulary than"),
+        pytest.raises(InputError, match="was created with a vocabulary that differs from"),
     ):
         workdir.check_vocabulary(read_spm(spm))
 
@@ -94,7 +94,7 @@ def test_a_config_that_is_not_utf8(tmp_path, tiny_experiment):
 def test_what_is_no_work_directory(tmp_path, tiny_experiment, vocabulary):
     (tmp_path / "file").write_text("")
     for path, message in (
-        ("", "where should the run go"),
+        ("", "no work directory is set"),
         (str(tmp_path / "file"), "file is not a directory"),
         (str(tmp_path), r"holds other files and no config\.json"),
     ):

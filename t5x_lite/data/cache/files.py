@@ -1,43 +1,44 @@
-"""The files of an offline cache, on disk or in an object store.
+"""The files of an offline cache of tokens, on disk or in an object store.
 
-The files of an offline cache of tokens.
+    CACHE/cache.json           the index: the task, the recipe, and size and SHA-256 of each file
+    CACHE/vocabulary/...       the vocabulary, as `load_vocabulary` reads it
+    CACHE/train-00000.tokens   a shard: the tokens of example after example, in the index's dtype
+    CACHE/train.ends           uint32 [n, F], where each feature of each example ends in its shard
+    CACHE/train.checksums      uint32 [n], CRC-32 of the tokens of each example
+    CACHE/train.longest        uint32 [n], the longest text of each example; only of some layouts
 
-    CACHE/cache.json               the index: what the rest is, with sizes and SHA-256 of all of it
-    CACHE/vocabulary/...           the vocabulary, as `load_vocabulary` reads it
-    CACHE/train-00000.array_record, ...     one record an example: the tokens of its features, one
-                                   after another, in the index's dtype
-    CACHE/train.lengths            the tokens of each feature of each example, uint32 [n, F]
+All numbers are little-endian. Two examples of two features, [5 6] [7] and [8] [], as uint16:
 
-All numbers are little-endian. The index is written last, and a directory without a whole index is
-no cache. A record that was damaged on the disk is found when it is read, by ArrayRecord's own
-hashes; `Cache.verify` compares all files with the index.
+    tokens       05 00 06 00 07 00 08 00
+    ends         [[2, 3], [4, 4]]
+    checksums    [crc32(05 00 06 00 07 00), crc32(08 00)]
 
-The records of a split whose cache is in a bucket, by the ranges of bytes that hold them.
+An example is found by arithmetic and read by one request for its bytes, from a file or a bucket.
+Examples are read in random order, so each has its own checksum: a checksum of a large block would
+need the whole block for one example. The index is written last, and a directory without a complete
+index is no cache. Damage to an example is found when it is read, damage to the ends when a split is
+opened; `Cache.verify` compares all files with the index.
 
-    records = BucketRecords(directory, shards, sizes)
-    records.__getitems__([5, 0, 1234])      # as of grain's ArrayRecordDataSource
-
-Where a shard's records begin is read from its end when one of them is asked for first, and then
-stands in a temporary file, as do the lengths: 8 bytes an example, and 4 for each feature. Of the
-shards nothing else is held, but where all of them are small: splits whose shards have no more than
-`HELD_BYTES` together are read by blocks, each of which is read once and held in memory.
+A cache of version 0.1 (format 1) has ArrayRecord shards, `train-00000.array_record`, and the tokens
+of each feature of each example in `train.lengths`. This version reads it; version 0.2.0 will not.
 """
 
 import dataclasses
-import functools
 import hashlib
 import json
+import logging
 import math
 import os
 import tempfile
 import weakref
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, UInt32
 
-from t5x_lite.core.errors import InputError
+from t5x_lite.core.errors import InputError, shown
 from t5x_lite.core.files import reason
 from t5x_lite.core.object_store import (
     BucketPath,
@@ -49,91 +50,92 @@ from t5x_lite.core.object_store import (
     size_of,
 )
 from t5x_lite.data.cache.recipe import Recipe
-from t5x_lite.data.formats import array_records
+from t5x_lite.data.formats.array_records import ArrayRecords
 
+NUMBERS_DTYPE = np.dtype("<u4")
+"""The dtype of ends and checksums."""
+MOST_TOKENS = np.iinfo(NUMBERS_DTYPE).max
+"""Tokens of a shard."""
 HELD_BYTES = 1 << 28
-"""Of shards, held in memory by a process, of all splits that it reads together."""
+"""Bytes of shards in buckets that a process holds in memory, of all splits together."""
 BLOCK_BYTES = 1 << 18
-"""Of a shard that is held: what is read at a time."""
-_SHARDS_AT_A_TIME = 16
+"""Bytes that are read at a time of a shard that is held."""
+_OPEN_FILES = 128
 _COPIED_AT_A_TIME = 1 << 20
 _held = [0]
 
 
-class BucketRecords:
-    """Random access to the records of shards."""
+class Shards:
+    """Bytes of the files of a split, by ranges; nothing is opened before it is needed.
 
-    def __init__(
-        self,
-        directory: BucketPath,
-        shards: Sequence[tuple[str, int, int]],
-        sizes: Callable[[Int[np.ndarray, " n"]], Int[np.ndarray, " n"]],
-    ):
-        """Reads nothing."""
-        self._urls = [str(directory / name) for name, _, _ in shards]
-        self._bytes = [size for _, size, _ in shards]
-        self._counts = [count for _, _, count in shards]
-        self._sizes = sizes
-        self._before = np.append(0, np.cumsum(self._counts)).astype(np.int64)
-        self._opened = np.zeros(len(shards), bool)
-        self._starts = _on_disk(np.dtype(np.int64), (int(self._before[-1]) + len(shards),))
+    The shards of a split in a bucket are held in memory if all of them are small: each block is
+    then read once. A process holds at most `HELD_BYTES`.
+
+    Args:
+      paths: the files.
+      sizes: their bytes.
+    """
+
+    def __init__(self, paths: Sequence[DataPath], sizes: Sequence[int]):
+        self.paths, self.sizes = list(paths), list(sizes)
+        self._files: dict[int, _File] = {}
+        self._in_bucket = any(isinstance(path, BucketPath) for path in paths)
         self._blocks: dict[tuple[int, int], bytes] | None = None
-        total = sum(self._bytes)
-        if _held[0] + total <= HELD_BYTES:
+        if self._in_bucket and _held[0] + sum(sizes) <= HELD_BYTES:
             self._blocks = {}
-            _held[0] += total
-            weakref.finalize(self, _let_go, total)
+            _held[0] += sum(sizes)
+            weakref.finalize(self, _release, sum(sizes))
 
-    def __getitems__(self, wanted: Sequence[int]) -> list[bytes]:
-        """Some records, by their numbers."""
-        numbers = np.asarray(wanted, np.int64)
-        shards = np.searchsorted(self._before, numbers, side="right") - 1
-        self._open(np.unique(shards))
-        places = numbers + shards  # each shard has one start more than it has records
-        starts, ends = self._starts[places].tolist(), self._starts[places + 1].tolist()
-        contents = self._read([*zip(shards.tolist(), starts, ends, strict=True)])
-        chunks = [
-            array_records.plain_chunk(content, start)
-            for content, start in zip(contents, starts, strict=True)
-        ]
-        return array_records.records(chunks, self._sizes(numbers).tolist())
-
-    def _open(self, shards: Int[np.ndarray, " n"]) -> None:
-        """Reads where the records of shards begin, of those that were not read yet."""
-        new = shards[~self._opened[shards]].tolist()
-        for first in range(0, len(new), _SHARDS_AT_A_TIME):
-            some = new[first : first + _SHARDS_AT_A_TIME]
-            sizes = [self._bytes[shard] for shard in some]
-            begins = [max(0, size - array_records.LAST_BYTES) for size in sizes]
-            lasts = self._ranges(some, begins, sizes)
-            places = [array_records.footer_range(*pair) for pair in zip(sizes, lasts, strict=True)]
-            footers = self._ranges(some, *zip(*places, strict=True))
-            for shard, footer, (start, _) in zip(some, footers, places, strict=True):
-                count = self._counts[shard]
-                found = array_records.record_starts(footer, start, examples=count)
-                place = int(self._before[shard]) + shard
-                self._starts[place : place + count + 1] = found
-                self._opened[shard] = True
-
-    def _ranges(
+    def read(
         self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
     ) -> list[bytes]:
-        places = zip(shards, starts, ends, strict=True)
-        return read_ranges([Range(self._urls[shard], start, end) for shard, start, end in places])
+        """Return the bytes [start, end) of shards.
 
-    def _read(self, ranges: Sequence[tuple[int, int, int]]) -> list[bytes]:
-        """Bytes [start, end) of shards, each (shard, start, end)."""
-        if self._blocks is None:
-            return self._ranges(*zip(*ranges, strict=True))
-        held = self._blocks
+        Raises:
+          ValueError: a shard ends before.
+          OSError: a shard cannot be read.
+        """
+        if self._blocks is not None:
+            return self._from_blocks(self._blocks, shards, starts, ends)
+        if self._in_bucket:
+            places = zip(shards, starts, ends, strict=True)
+            return read_ranges([Range(str(self.paths[k]), start, end) for k, start, end in places])
+        return [self._local(*place) for place in zip(shards, starts, ends, strict=True)]
+
+    def _local(self, shard: int, start: int, end: int) -> bytes:
+        file = self._files.get(shard)
+        if file is None:
+            if len(self._files) >= _OPEN_FILES:
+                self._files = {}  # other threads may still read from them
+            file = self._files[shard] = _File(self.paths[shard])
+        content = os.pread(file.descriptor, end - start, start)
+        while len(content) < end - start:
+            more = os.pread(file.descriptor, end - start - len(content), start + len(content))
+            if not more:
+                raise ValueError(f"{self.paths[shard].name} is cut off")
+            content += more
+        return content
+
+    def _from_blocks(
+        self,
+        held: dict[tuple[int, int], bytes],
+        shards: Sequence[int],
+        starts: Sequence[int],
+        ends: Sequence[int],
+    ) -> list[bytes]:
+        ranges = list(zip(shards, starts, ends, strict=True))
         wanted = {block for one in ranges for block in _blocks_of(*one)}
         new = sorted(wanted - held.keys())
-        starts = [number * BLOCK_BYTES for _, number in new]
-        ends = [
-            min(start + BLOCK_BYTES, self._bytes[shard])
-            for (shard, _), start in zip(new, starts, strict=True)
-        ]
-        found = self._ranges([shard for shard, _ in new], starts, ends)
+        found = read_ranges(
+            [
+                Range(
+                    str(self.paths[shard]),
+                    number * BLOCK_BYTES,
+                    min((number + 1) * BLOCK_BYTES, self.sizes[shard]),
+                )
+                for shard, number in new
+            ]
+        )
         held.update(zip(new, found, strict=True))
         contents = []
         for shard, start, end in ranges:
@@ -143,16 +145,19 @@ class BucketRecords:
         return contents
 
 
-def _blocks_of(shard: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    return ((shard, number) for number in range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES)))
+class _File:
+    """A file that is open for reading as long as somebody uses it."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.descriptor = os.open(path, os.O_RDONLY)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if hasattr(self, "descriptor"):
+            close(self.descriptor)  # bound: at the end of the program the module may be empty
 
 
-def _let_go(total: int) -> None:
-    _held[0] -= total
-
-
-def _on_disk(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """An array of zeros in a temporary file, which goes with it."""
+def array_on_disk(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array of zeros in a temporary file, which is removed with the array."""
     if not all(shape):
         return np.zeros(shape, dtype)
     with tempfile.TemporaryFile(prefix="t5x_lite_") as file:
@@ -162,8 +167,8 @@ def _on_disk(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 def copied_array(
     path: BucketPath, dtype: np.dtype, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, str]:
-    """An array that is an object of a bucket, from a copy in a temporary file."""
-    array, digest, place = _on_disk(dtype, shape), hashlib.sha256(), 0
+    """Copy an object of a bucket to an array on disk; return it, and SHA-256 of its bytes."""
+    array, digest, place = array_on_disk(dtype, shape), hashlib.sha256(), 0
     flat = array.reshape(-1).view(np.uint8)
     with path.open() as file:
         while place < len(flat) and (content := file.read(_COPIED_AT_A_TIME)):
@@ -174,15 +179,102 @@ def copied_array(
     return array, digest.hexdigest()
 
 
-FORMAT = 1
+def _blocks_of(shard: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    return ((shard, number) for number in range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES)))
+
+
+def _release(total: int) -> None:
+    _held[0] -= total
+
+
+class FlatExamples:
+    """Random access to the examples of a split.
+
+    Args:
+      shards: the files of tokens.
+      counts: examples of each shard.
+      ends: uint32 [n, F].
+      checksums: uint32 [n].
+      dtype: dtype of the tokens.
+
+    Raises:
+      ValueError: if the sizes of the shards are other than `ends` has them.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        counts: Sequence[int],
+        *,
+        ends: UInt32[np.ndarray, "n F"],
+        checksums: UInt32[np.ndarray, " n"],
+        dtype: np.dtype,
+    ):
+        self._shards, self._ends, self._checksums, self._dtype = shards, ends, checksums, dtype
+        self._before = np.append(0, np.cumsum(counts)).astype(np.int64)
+        self._sizes = np.array(shards.sizes, np.int64)
+        for name, size, first, behind in zip(
+            shards.paths, shards.sizes, self._before[:-1], self._before[1:], strict=True
+        ):
+            tokens = int(ends[behind - 1, -1]) if behind > first else 0
+            if size != tokens * dtype.itemsize:
+                raise ValueError(f"{name.name} does not fit the ends of its examples")
+
+    def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
+        """Return tokens of each feature of some examples, int64.
+
+        Raises:
+          ValueError: an example ends before it starts.
+        """
+        return self._find(indices)[2]
+
+    def _find(
+        self, indices: Int[np.ndarray, " n"]
+    ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, "n F"]]:
+        """Shards of examples, their first tokens in these, and the tokens of their features."""
+        shards = np.searchsorted(self._before, indices, side="right") - 1
+        ends = self._ends[indices].astype(np.int64)
+        starts = self._ends[indices - 1, -1].astype(np.int64)
+        starts[self._before[shards] == indices] = 0
+        counts = ends.copy()
+        counts[:, 0] -= starts
+        counts[:, 1:] -= ends[:, :-1]
+        if counts.size and counts.min() < 0:
+            raise ValueError("an example ends before it starts")
+        return shards, starts, counts
+
+    def read(self, indices: Int[np.ndarray, " n"]) -> tuple[list[bytes], Int[np.ndarray, "n F"]]:
+        """Return the bytes of the tokens of some examples, and the tokens of each feature.
+
+        Raises:
+          ValueError: an example is damaged; the message names it and its shard.
+          OSError: a shard cannot be read.
+        """
+        shards, starts, counts = self._find(indices)
+        size = self._dtype.itemsize
+        first, last = starts * size, (starts + counts.sum(axis=1)) * size
+        if (last > self._sizes[shards]).any():
+            raise ValueError("an example ends behind its shard")
+        contents = self._shards.read(shards.tolist(), first.tolist(), last.tolist())
+        known = self._checksums[indices].tolist()
+        if [*map(zlib.crc32, contents)] != known:
+            wrong = next(i for i, c in enumerate(contents) if zlib.crc32(c) != known[i])
+            name, number = self._shards.paths[shards[wrong]].name, int(indices[wrong])
+            raise ValueError(f"example {number} in {name} does not fit its checksum")
+        return contents, counts
+
+
+FORMAT = 2
+OLD_FORMAT = 1
+"""The format of version 0.1, which is read until version 0.2.0."""
 INDEX_NAME = "cache.json"
 VOCABULARY_DIRECTORY = "vocabulary"
 DTYPES = ("uint16", "int32")
-LENGTHS_DTYPE = np.dtype("<u4")
-_FEW = 32
-"""Below so many records it costs more to start threads than to read one after another."""
 _COUNTED_AT_A_TIME = 1 << 20
 _AGAIN = "copy it again, or write it again with `t5x-lite cache`"
+_logger = logging.getLogger(__name__)
+_noted: set[str] = set()
+"""Caches of version 0.1 that the log names already."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -217,36 +309,45 @@ class SplitIndex:
     Attributes:
       examples: in all shards.
       tokens: of all features.
-      shards: the records, in order.
-      lengths: the file of lengths.
+      shards: the files of tokens, in order.
+      ends: uint32 [n, F], where each feature ends in its shard.
+      checksums: uint32 [n], CRC-32 of the tokens of each example.
       longest: uint32 [n], the longest text in the features of each example that are joined
         (`layouts.base.longest_joined`); None where it was not written.
+      lengths: uint32 [n, F], instead of ends and checksums in version 0.1.
     """
 
     examples: int
     tokens: int
     shards: tuple[File, ...]
-    lengths: File
+    ends: File | None = None
+    checksums: File | None = None
     longest: File | None = None
+    lengths: File | None = None
 
     @property
     def files(self) -> tuple[File, ...]:
         """All of them."""
-        return (*self.shards, self.lengths, *([] if self.longest is None else [self.longest]))
+        others = (self.ends, self.checksums, self.lengths, self.longest)
+        return (*self.shards, *(file for file in others if file is not None))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts and lists, without the files that it lacks; `from_json` reads them."""
+        node = dataclasses.asdict(self)
+        return {name: value for name, value in node.items() if value is not None}
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "SplitIndex":
-        """What `dataclasses.asdict` gave."""
-        shards = tuple(File(**shard) for shard in node["shards"])
-        longest = node.get("longest")
-        others = {
-            "lengths": File(**node["lengths"]),
-            "longest": None if longest is None else File(**longest),
-        }
-        return cls(**{**node, "shards": shards, **others})
+        """Read the result of `to_json`."""
+        names = ("ends", "checksums", "longest", "lengths")
+        files = {name: File(**node[name]) for name in names if node.get(name) is not None}
+        return cls(**{**node, "shards": tuple(File(**shard) for shard in node["shards"]), **files})
 
     def __post_init__(self) -> None:
         _check_counts(examples=self.examples, tokens=self.tokens)
+        there = (self.ends is None, self.checksums is None, self.lengths is None)
+        if there not in ((False, False, True), (True, True, False)):
+            raise ValueError("a split needs ends and checksums")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -264,6 +365,8 @@ class Index:
       documents: the cache was made of so many documents, the first of the task; None is all.
       wording: the words of the inputs, where they are not the task's own
         (`config.words_of_inputs`).
+      converted: digest of the cache of version 0.1 that it was converted from; "" if it was not.
+      format: version of the format.
     """
 
     task: str
@@ -275,12 +378,14 @@ class Index:
     baked: int | None = None
     documents: int | None = None
     wording: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    converted: str = ""
+    format: int = FORMAT
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {DTYPES}, got {self.dtype!r}")
         _check_counts(**{name: self.vocabulary[name] for name in ("extra_ids", "size")})
-        texts = (self.task, self.vocabulary["digest"])
+        texts = (self.task, self.vocabulary["digest"], self.converted)
         if not all(type(text) is str for text in texts) or type(self.has_metrics) is not bool:
             raise ValueError("the task, has_metrics or the vocabulary is another thing")
         if self.baked is not None and type(self.baked) is not int:
@@ -289,24 +394,26 @@ class Index:
             _check_counts(documents=self.documents)
         if not all(type(text) is str for text in self.wording.values()):
             raise ValueError("wording is not a text")
+        is_old = self.format == OLD_FORMAT
+        if any((split.lengths is None) is is_old for split in self.splits.values()):
+            raise ValueError(f"a split has the files of another format than {self.format}")
 
     def to_json(self) -> bytes:
         """The content of cache.json."""
-        node = dataclasses.asdict(self) | {"recipe": self.recipe.to_json(), "format": FORMAT}
-        if self.documents is None:  # as in an index of earlier versions, which read this one
+        splits = {name: split.to_json() for name, split in self.splits.items()}
+        node = dataclasses.asdict(self) | {"recipe": self.recipe.to_json(), "splits": splits}
+        if self.documents is None:
             del node["documents"]
-        if not self.wording:
-            del node["wording"]  # an index of earlier versions has none
-        for split in node["splits"].values():
-            if split["longest"] is None:
-                del split["longest"]
+        for name in ("wording", "converted"):
+            if not node[name]:
+                del node[name]
         return json.dumps({**node, "sha256": _digest(node)}, indent=1).encode() + b"\n"
 
     @classmethod
     def from_json(cls, content: bytes) -> "Index":
-        """What `to_json` gave."""
+        """Read the result of `to_json`."""
         node = json.loads(content)
-        if node.pop("sha256") != _digest(node) or node.pop("format") != FORMAT:
+        if node.pop("sha256") != _digest(node):
             raise ValueError("the content does not fit its checksum")
         splits = {name: SplitIndex.from_json(split) for name, split in node.pop("splits").items()}
         return cls(**node | {"recipe": Recipe.from_json(node["recipe"]), "splits": splits})
@@ -334,7 +441,8 @@ class Cache:
     Attributes:
       directory: where it is.
       index: what it is.
-      digest: of the index, and so of all files: equal digests give equal examples.
+      digest: of the index, and so of all files: equal digests give equal examples. A converted
+        cache has the digest of the cache that it was converted from.
     """
 
     def __init__(self, directory: str | os.PathLike[str]):
@@ -345,22 +453,31 @@ class Cache:
             number = json.loads(content)["format"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._damaged(INDEX_NAME, "is not an index") from error
-        if number != FORMAT:
+        if number not in (OLD_FORMAT, FORMAT) or type(number) is not int:
             raise InputError(
-                f"cache {directory} has format {number}, and this version reads format {FORMAT}: "
-                "write it again with `t5x-lite cache`, or use the version that wrote it"
+                f"cache {directory} has format {shown(number)}, and this version reads formats "
+                f"{OLD_FORMAT} and {FORMAT}: write it again with `t5x-lite cache`, or use the "
+                "version that wrote it"
             )
         try:
             self.index = Index.from_json(content)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = " ".join(str(error).split())[:200]
             raise self._damaged(INDEX_NAME, f"is damaged ({why})") from error
-        self.digest = hashlib.sha256(content).hexdigest()
+        self.digest = self.index.converted or hashlib.sha256(content).hexdigest()
         if isinstance(self.directory, BucketPath):
             files_in(self.directory)  # the sizes of all, by one listing
         for split in self.index.splits.values():
             for file in split.files:
                 self._check_size(file)
+        if number == OLD_FORMAT and str(directory) not in _noted:
+            _noted.add(str(directory))
+            _logger.warning(
+                "cache %s has the format of version 0.1, which version 0.2.0 will not read: "
+                "`t5x-lite cache --convert %s --output NEW` converts it",
+                directory,
+                directory,
+            )
 
     def _index_content(self) -> bytes:
         try:
@@ -405,7 +522,7 @@ class Cache:
                 "examples": split.examples,
                 "tokens": split.tokens,
                 "shards": len(split.shards),
-                "bytes": sum(shard.size for shard in split.shards) + split.lengths.size,
+                "bytes": sum(file.size for file in split.files if file != split.longest),
             }
             for name, split in self.index.splits.items()
         }
@@ -437,43 +554,57 @@ class Split:
         self._features = cache.index.recipe.stored
         self._dtype = np.dtype(cache.index.dtype).newbyteorder("<")
         self.size = index.examples
-        shape = (index.examples, len(self._features))
         if sum(shard.examples for shard in index.shards) != index.examples:
             raise cache._damaged(INDEX_NAME, "has shards of another number of examples")
-        if index.lengths.size != math.prod(shape) * LENGTHS_DTYPE.itemsize:
-            raise cache._damaged(index.lengths.name, "does not fit the number of examples")
-        path = cache.directory / index.lengths.name
-        self._few = _FEW
-        if isinstance(path, BucketPath):
-            self._few = 0
-            self._lengths, self._records = self._in_bucket(index, path, shape)
+        paths = [cache.directory / shard.name for shard in index.shards]
+        shards = Shards(paths, [shard.size for shard in index.shards])
+        counts = [shard.examples for shard in index.shards]
+        self._examples: ArrayRecords | FlatExamples
+        if index.ends is None or index.checksums is None:
+            lengths = self._array(index.lengths, len(self._features))
+            starts = array_on_disk(np.dtype(np.int64), (self.size + len(counts),))
+            self._examples = ArrayRecords(
+                shards, counts, lengths=lengths, starts=starts, dtype=self._dtype
+            )
             return
-        cache._check_content(index.lengths)
-        import grain  # now, because it takes a second
-
-        self._lengths = np.memmap(path, LENGTHS_DTYPE, mode="r", shape=shape)
-        # With the numbers of their records, the shards need not be opened to count them.
-        paths = [f"{cache.directory / s.name}[0:{s.examples}]" for s in index.shards]
-        self._records: Any = grain.sources.ArrayRecordDataSource(paths)
-
-    def _in_bucket(
-        self, index: SplitIndex, path: BucketPath, shape: tuple[int, int]
-    ) -> tuple[np.ndarray, BucketRecords]:
-        """The lengths, copied, and the records of a cache in a bucket."""
         try:
-            lengths, digest = copied_array(path, LENGTHS_DTYPE, shape)
-        except OSError as error:
-            why = f"cannot be read ({reason(error)})"
-            raise self._cache._damaged(index.lengths.name, why) from error
-        if digest != index.lengths.sha256:
-            raise self._cache._damaged(index.lengths.name, "does not fit its checksum")
-        shards = [(shard.name, shard.size, shard.examples) for shard in index.shards]
-        sizes = functools.partial(_record_bytes, lengths, self._dtype.itemsize)
-        return lengths, BucketRecords(path.parent, shards, sizes)
+            self._examples = FlatExamples(
+                shards,
+                counts,
+                ends=self._array(index.ends, len(self._features)),
+                checksums=self._array(index.checksums, verified=False),
+                dtype=self._dtype,
+            )
+        except ValueError as error:
+            raise cache.unreadable(error) from error
+
+    def _array(self, file: File | None, *columns: int, verified: bool = True) -> np.ndarray:
+        """An array with a number or a row for each example, mapped."""
+        assert file is not None
+        shape, path = (self.size, *columns), self._cache.directory / file.name
+        if file.size != math.prod(shape) * NUMBERS_DTYPE.itemsize:
+            raise self._cache._damaged(file.name, "does not fit the number of examples")
+        if isinstance(path, BucketPath):
+            try:
+                array, digest = copied_array(path, NUMBERS_DTYPE, shape)
+            except OSError as error:
+                why = f"cannot be read ({reason(error)})"
+                raise self._cache._damaged(file.name, why) from error
+            if digest != file.sha256:
+                raise self._cache._damaged(file.name, "does not fit its checksum")
+            return np.asarray(array)
+        if verified:  # a wrong checksum of an example is found when that is read
+            self._cache._check_content(file)
+        if not file.size:
+            return np.zeros(shape, NUMBERS_DTYPE)
+        return np.asarray(np.memmap(path, NUMBERS_DTYPE, mode="r", shape=shape))
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
         """Tokens of each stored feature of some examples, int64."""
-        return self._lengths[indices].astype(np.int64)
+        try:
+            return self._examples.counts(indices)
+        except ValueError as error:
+            raise self._cache.unreadable(error) from error
 
     def longest(self) -> Int[np.ndarray, " n"] | None:
         """Tokens of the longest text of each example, int64; None where the cache does not say."""
@@ -487,14 +618,14 @@ class Split:
             raise self._cache._damaged(file.name, f"cannot be read ({reason(error)})") from error
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise self._cache._damaged(file.name, "does not fit its checksum")
-        return np.frombuffer(content, LENGTHS_DTYPE).astype(np.int64)
+        return np.frombuffer(content, NUMBERS_DTYPE).astype(np.int64)
 
     def first_with(self, tokens: int, *, floats: Collection[str] = ()) -> int:
         """How many of the first examples together have so many tokens at most."""
         columns = [k for k, name in enumerate(self._features) if name not in floats]
         for start in range(0, self.size, _COUNTED_AT_A_TIME):
-            counts = self._lengths[start : start + _COUNTED_AT_A_TIME, columns]
-            totals = counts.astype(np.int64).sum(1).cumsum()
+            some = np.arange(start, min(start + _COUNTED_AT_A_TIME, self.size))
+            totals = self.counts(some)[:, columns].sum(1).cumsum()
             within = int(np.searchsorted(totals, tokens, side="right"))
             if within < len(totals):
                 return start + within
@@ -505,31 +636,21 @@ class Split:
         """The stored features of some examples, int32 token ids."""
         if not len(indices):
             return []
-        wanted = indices.tolist()
         try:
-            if len(wanted) < self._few:
-                records = [self._records[index] for index in wanted]
-            else:
-                records = self._records.__getitems__(wanted)
+            contents, counts = self._examples.read(indices)
         except InputError:
             raise
-        except (RuntimeError, ValueError, IndexError, OSError) as error:
+        except (ValueError, IndexError, OSError) as error:
             raise self._cache.unreadable(error) from error
-        found = []
-        for record, counts in zip(records, self._lengths[indices].tolist(), strict=True):
-            if len(record) != sum(counts) * self._dtype.itemsize:
-                raise self._cache.unreadable(ValueError("a record has another length"))
-            tokens = np.frombuffer(record, self._dtype).astype(np.int32)
-            ends = np.cumsum(counts)[:-1]
-            found.append(dict(zip(self._features, np.split(tokens, ends), strict=True)))
-        return found
-
-
-def _record_bytes(
-    lengths: np.ndarray, itemsize: int, indices: Int[np.ndarray, " n"]
-) -> Int[np.ndarray, " n"]:
-    """Bytes of some records, of split lengths [n, F]."""
-    return lengths[indices].astype(np.int64).sum(axis=1) * itemsize
+        # One conversion of all tokens; one for each example would take longer than reading.
+        tokens = np.frombuffer(b"".join(contents), self._dtype).astype(np.int32)
+        ends = counts.ravel().cumsum().tolist()
+        parts = [tokens[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        step = len(self._features)
+        return [
+            dict(zip(self._features, parts[first : first + step], strict=True))
+            for first in range(0, len(parts), step)
+        ]
 
 
 def check_local(directory: str | os.PathLike[str], *, what: str) -> None:

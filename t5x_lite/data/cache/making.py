@@ -18,7 +18,7 @@ dataset = job.task.preprocess_precache(raw, seed=job.seed)
 for features in stored_examples(job, dataset): ...
 index = index_of(job, {"train": written})
 
-Writing the files of a cache: records, lengths, and the index that makes them one.
+Writing the files of a cache: tokens, ends, checksums, and the index that makes them one.
 
     with new_cache("caches/prose") as directory:
         writer = SplitWriter(directory, "train", num_features=1, dtype="uint16")
@@ -35,32 +35,39 @@ import array
 import collections
 import concurrent.futures
 import contextlib
-import errno
+import dataclasses
 import itertools
+import json
 import logging
 import os
 import shutil
+import struct
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from t5x_lite.core import project
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import reason, sync_to_disk, unfinished, write_atomically
+from t5x_lite.core.jobs import IDENTITY, resumable_directory
 from t5x_lite.core.object_store import BucketPath, data_path, files_in, remove, upload
 from t5x_lite.core.progress import counting
 from t5x_lite.core.workers import WorkerContext, end_with_parent
 from t5x_lite.data.cache.files import (
     DTYPES,
+    FORMAT,
     INDEX_NAME,
-    LENGTHS_DTYPE,
+    MOST_TOKENS,
+    NUMBERS_DTYPE,
     VOCABULARY_DIRECTORY,
+    Cache,
     File,
     Index,
     SplitIndex,
@@ -285,19 +292,35 @@ class SplitWriter:
         dtype: str,
         shard_bytes: int = SHARD_BYTES,
         longest: Callable[[Sequence[np.ndarray]], int] | None = None,
+        resumable: bool = False,
     ):
-        """Begins a split."""
+        """Begin a split.
+
+        Args:
+          directory: an existing directory.
+          split: name of the split.
+          num_features: stored features of an example.
+          dtype: dtype of the tokens.
+          shard_bytes: bytes of tokens after which a shard ends.
+          longest: the longest text of an example; not with `resumable`.
+          resumable: continue after the last complete shard that is in the directory.
+        """
         self._directory, self._split = directory, split
         self._num_features, self._dtype = num_features, np.dtype(dtype).newbyteorder("<")
         self._largest = np.iinfo(self._dtype).max
         self._shard_bytes = shard_bytes
+        self._shard: BinaryIO | None = None
+        self._progress = progress_path(directory, split) if resumable else None
         self._shards: list[File] = []
-        self._lengths_name = lengths_name(split)
-        self._lengths = (directory / self._lengths_name).open("wb")
+        if self._progress is not None and self._progress.is_file():
+            self._shards = [File(**shard) for shard in json.loads(self._progress.read_bytes())]
+        self.examples = sum(shard.examples for shard in self._shards)
+        self.tokens = sum(shard.size for shard in self._shards) // self._dtype.itemsize
+        self._row = struct.Struct(f"<{num_features}I")
+        self._ends = _opened(ends_path(directory, split), self.examples * self._row.size)
+        self._checksums = _opened(checksums_path(directory, split), self.examples * _CHECKSUM.size)
         self._longest, self._longest_of = array.array("I"), longest
-        self._records = None
-        self._in_shard = self._bytes = 0
-        self.examples = self.tokens = 0
+        self._in_shard = self._tokens = 0
 
     def add(self, features: Sequence[np.ndarray]) -> None:
         """Writes one example: int token ids [_] of each feature."""
@@ -309,53 +332,56 @@ class SplitWriter:
                 f"the task gives token ids from {tokens.min()} to {tokens.max()}, and its "
                 f"vocabulary has ids from 0 to {self._largest} at most"
             )
-        record = tokens.astype(self._dtype).tobytes()
-        try:
-            self._writer().write(record)
-        except RuntimeError as error:
-            raise _os_error(error, self._path()) from error
-        self._lengths.write(np.array([len(f) for f in features], LENGTHS_DTYPE).tobytes())
+        if self._tokens + len(tokens) > MOST_TOKENS:
+            self._end_shard()
+        content = tokens.astype(self._dtype).tobytes()
+        ends = list(itertools.accumulate(map(len, features), initial=self._tokens))[1:]
+        self._ends.write(self._row.pack(*ends))
+        self._checksums.write(_CHECKSUM.pack(zlib.crc32(content)))
+        if self._shard is None:
+            self._shard = self._path().open("wb", buffering=_WRITTEN_AT_A_TIME)
+        self._shard.write(content)
         if self._longest_of is not None:
             self._longest.append(self._longest_of(features))
         self._in_shard += 1
-        self._bytes += len(record)
+        self._tokens += len(tokens)
         self.examples += 1
         self.tokens += len(tokens)
-        if self._bytes >= self._shard_bytes:
+        if self._tokens * self._dtype.itemsize >= self._shard_bytes:
             self._end_shard()
 
     def _path(self) -> Path:
         return self._directory / shard_name(self._split, len(self._shards))
 
-    def _writer(self):
-        if self._records is None:
-            from array_record.python.array_record_module import ArrayRecordWriter
-
-            # One record a group: examples are read one by one, in any order.
-            self._records = ArrayRecordWriter(str(self._path()), "group_size:1")
-        return self._records
-
     def _end_shard(self) -> None:
-        if self._records is not None:
-            try:
-                self._records.close()
-            except RuntimeError as error:
-                raise _os_error(error, self._path()) from error
+        if self._shard is not None:
+            self._shard.close()
             self._shards.append(described(self._path(), examples=self._in_shard))
-        self._records, self._in_shard, self._bytes = None, 0, 0
+            if self._progress is not None:
+                self._ends.flush()
+                self._checksums.flush()
+                for file in (self._shard, self._ends, self._checksums):
+                    sync_to_disk(file.name)
+                shards = [dataclasses.asdict(shard) for shard in self._shards]
+                write_atomically(self._progress, json.dumps(shards).encode())
+        self._shard, self._in_shard, self._tokens = None, 0, 0
 
     def finish(self) -> SplitIndex:
         """Closes the files, and gives what the index says of them."""
         self._end_shard()
-        self._lengths.close()
+        self._ends.close()
+        self._checksums.close()
         longest = self._directory / f"{self._split}.longest"
         if self._longest_of is not None:
-            longest.write_bytes(np.asarray(self._longest, LENGTHS_DTYPE).tobytes())
+            longest.write_bytes(np.asarray(self._longest, NUMBERS_DTYPE).tobytes())
         return SplitIndex(
             examples=self.examples,
             tokens=self.tokens,
             shards=tuple(self._shards),
-            lengths=described(self._directory / self._lengths_name, examples=self.examples),
+            ends=described(ends_path(self._directory, self._split), examples=self.examples),
+            checksums=described(
+                checksums_path(self._directory, self._split), examples=self.examples
+            ),
             longest=(
                 None if self._longest_of is None else described(longest, examples=self.examples)
             ),
@@ -363,25 +389,41 @@ class SplitWriter:
 
     def close(self) -> None:
         """Closes the files of a split that is given up; does nothing after `finish`."""
-        if self._records is not None:
-            self._records.close()
-            self._records = None
-        self._lengths.close()
+        for file in (self._shard, self._ends, self._checksums):
+            if file is not None:
+                file.close()
+        self._shard = None
 
 
-def _os_error(error: RuntimeError, path: Path) -> OSError:
-    """The error of a file that ArrayRecord could not write, with the system's words."""
-    return OSError(errno.EIO, str(error).partition(";")[0], str(path))
+_CHECKSUM = struct.Struct("<I")
+_WRITTEN_AT_A_TIME = 1 << 20
 
 
 def shard_name(split: str, number: int) -> str:
-    """The name of a file of records."""
-    return f"{split}-{number:05d}.array_record"
+    """The name of a file of tokens."""
+    return f"{split}-{number:05d}.tokens"
 
 
-def lengths_name(split: str) -> str:
-    """The name of a file of lengths."""
-    return f"{split}.lengths"
+def ends_path(directory: Path, split: str) -> Path:
+    """The file with the ends of the features of each example."""
+    return directory / f"{split}.ends"
+
+
+def checksums_path(directory: Path, split: str) -> Path:
+    """The file with the checksum of each example."""
+    return directory / f"{split}.checksums"
+
+
+def progress_path(directory: Path, split: str) -> Path:
+    """The file with the complete shards of a split that a killed command continues."""
+    return directory / f"{split}.progress.json"
+
+
+def _opened(path: Path, size: int) -> BinaryIO:
+    """A file that is written behind its first bytes."""
+    path.touch()
+    os.truncate(path, size)
+    return path.open("ab")
 
 
 def described(path: Path, *, examples: int) -> File:
@@ -389,6 +431,81 @@ def described(path: Path, *, examples: int) -> File:
     return File(
         name=path.name, size=path.stat().st_size, sha256=file_digest(path), examples=examples
     )
+
+
+_CONVERTED_AT_A_TIME = 1024
+
+
+def convert_cache(cache: str | os.PathLike[str], output: str | os.PathLike[str]) -> Index:
+    """Write a cache of version 0.1 in the format of this version; until version 0.2.0.
+
+    Its examples have the same numbers, so runs continue with it. A killed conversion resumes after
+    its last complete shard, except in a bucket.
+
+    Args:
+      cache: directory of the old cache, here or in a bucket.
+      output: the directory to write.
+
+    Raises:
+      InputError: if the cache is damaged or has this format already, or the output cannot be
+        written.
+    """
+    old = Cache(cache)
+    if old.index.format == FORMAT:
+        raise InputError(
+            f"cache {cache} has the format of this version already: give it to --data.cache"
+        )
+    if isinstance(data_path(output), BucketPath):
+        with new_cache(output) as directory:
+            return _convert(old, directory, resumable=False)
+    identity = {"convert": old.digest}
+    with resumable_directory(output, identity=identity, content="a cache") as directory:
+        if (directory / INDEX_NAME).is_file():
+            index = Cache(directory).index
+        else:
+            index = _convert(old, directory, resumable=True)
+        kept = {INDEX_NAME, VOCABULARY_DIRECTORY, IDENTITY}
+        kept |= {file.name for split in index.splits.values() for file in split.files}
+        for path in (*directory.iterdir(), *(directory / VOCABULARY_DIRECTORY).glob(".*")):
+            if path.name not in kept:
+                path.unlink()
+    (Path(output) / IDENTITY).unlink(missing_ok=True)
+    return index
+
+
+def _convert(old: Cache, directory: Path, *, resumable: bool) -> Index:
+    """Write the splits, the vocabulary and the index of a converted cache."""
+    converted = {}
+    for name in old.index.splits:
+        split = old.split(name)
+        writer = SplitWriter(
+            directory,
+            name,
+            num_features=len(old.index.recipe.stored),
+            dtype=old.index.dtype,
+            resumable=resumable,
+        )
+        with contextlib.closing(writer), counting(name, unit="examples") as advance:
+            advance(writer.examples)
+            for start in range(writer.examples, split.size, _CONVERTED_AT_A_TIME):
+                numbers = np.arange(start, min(start + _CONVERTED_AT_A_TIME, split.size))
+                for example in split.read(numbers):
+                    writer.add([*example.values()])
+                advance(len(numbers))
+            written = writer.finish()
+        if (texts := split.longest()) is not None:
+            longest = directory / f"{name}.longest"
+            longest.write_bytes(texts.astype(NUMBERS_DTYPE).tobytes())
+            written = dataclasses.replace(written, longest=described(longest, examples=split.size))
+        for file in written.files:
+            sync_to_disk(directory / file.name)
+        converted[name] = written
+    vocabulary = load_vocabulary(
+        old.directory / VOCABULARY_DIRECTORY, extra_ids=old.index.vocabulary["extra_ids"]
+    )
+    index = dataclasses.replace(old.index, splits=converted, converted=old.digest, format=FORMAT)
+    write_index(directory, index, vocabulary)
+    return index
 
 
 BLOCK = 4096

@@ -42,10 +42,11 @@ from t5x_lite.data.cache.making import (
     SHARD_BYTES,
     Job,
     SplitWriter,
+    checksums_path,
     described,
+    ends_path,
     features_of,
     is_about,
-    lengths_name,
     load_job,
     shard_name,
     stored_examples,
@@ -194,7 +195,8 @@ class Part:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts and lists; `from_json` reads them."""
-        return dataclasses.asdict(self)
+        written = None if self.written is None else self.written.to_json()
+        return dataclasses.asdict(self) | {"written": written}
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "Part":
@@ -289,7 +291,7 @@ class PartWriter:
                 written = writer.finish()
             finally:
                 writer.close()
-            for file in (*written.shards, written.lengths):
+            for file in written.files:
                 sync_to_disk(attempt / file.name)
                 os.replace(attempt / file.name, self._parts / file.name)
         except OSError as error:
@@ -313,21 +315,24 @@ def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> 
     if not any(found.examples for found in written):
         return None
     shards: list[File] = []
-    lengths = directory / lengths_name(split)
-    with lengths.open("wb") as joined:
+    ends, checksums = ends_path(directory, split), checksums_path(directory, split)
+    with ends.open("wb") as joined_ends, checksums.open("wb") as joined_checksums:
         for found in written:
             for shard in found.shards:
                 name = shard_name(split, len(shards))
                 _there(where, shard).replace(directory / name)
                 shards.append(dataclasses.replace(shard, name=name))
-            with _there(where, found.lengths).open("rb") as file:
-                shutil.copyfileobj(file, joined, _COPY_BYTES)
+            for part, joined in ((found.ends, joined_ends), (found.checksums, joined_checksums)):
+                assert part is not None
+                with _there(where, part).open("rb") as file:
+                    shutil.copyfileobj(file, joined, _COPY_BYTES)
     examples = sum(found.examples for found in written)
     return SplitIndex(
         examples=examples,
         tokens=sum(found.tokens for found in written),
         shards=tuple(shards),
-        lengths=described(lengths, examples=examples),
+        ends=described(ends, examples=examples),
+        checksums=described(checksums, examples=examples),
     )
 
 

@@ -1,5 +1,5 @@
-"""Files that hold one thing a line, or one vector a row: reading, checking, writing them.
+"""Readers and writers of files with one record per line or one vector per row.
 
 Lines and JSON Lines, plain or compressed; tables; passages; pairs; BEIR directories; GLUE's files;
-rankings; arrays of vectors; outputs that go on where they stopped.
+rankings; arrays of vectors; outputs that resume where they stopped.
 """

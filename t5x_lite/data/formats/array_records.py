@@ -1,16 +1,17 @@
-"""Records of ArrayRecord files by ranges of bytes, and their checksum.
+"""Records of ArrayRecord files by ranges of bytes: caches of version 0.1, until version 0.2.0.
 
-Records of an ArrayRecord file that lies elsewhere: which bytes hold one, and what is in them.
+    examples = ArrayRecords(shards, counts, lengths=lengths, dtype=dtype)
+    examples.read(np.array([5, 0]))
 
     start, end = footer_range(size, last)                   # last: the last 64 KiB of the file
     starts = record_starts(footer, start, examples=n)       # int64 [n + 1]; footer: [start, end)
     chunks = [plain_chunk(content, at) ...]     # content: [starts[i], starts[i + 1]), at: starts[i]
     records(chunks, sizes)                      # the records, decompressed, their hashes compared
 
-ArrayRecord's own reader takes files of this machine alone. A file of one record a group is a
-sequence of Riegeli's chunks, each of one record; the last but one says where the others are, and
-the last one, at 64 KiB before the end, where that is (array_record/cpp/layout.proto,
-riegeli/records/riegeli_records_file_format.md). At every 64 KiB of the file 24 bytes stand between.
+A file of one record a group is a sequence of Riegeli's chunks, each of one record; the last but one
+says where the others are, and the last one, at 64 KiB before the end, where that is
+(array_record/cpp/layout.proto, riegeli/records/riegeli_records_file_format.md). At every 64 KiB of
+the file 24 bytes stand between.
 
 HighwayHash-64 of many byte strings at a time, in NumPy: the checksum of Riegeli's files.
 
@@ -21,10 +22,10 @@ Source: Alakuijala, Cox and Wassenberg 2016 (arXiv:1612.06257), and its highwayh
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int, UInt64
+from jaxtyping import Int, UInt32, UInt64
 
 from t5x_lite.core.errors import InputError, install_command
 
@@ -127,6 +128,89 @@ def _last_packet(rest: bytes) -> bytes:
     return bytes(packet)
 
 
+@runtime_checkable
+class Shards(Protocol):
+    """Files that are read by ranges of their bytes (`data.cache.files.Shards`)."""
+
+    sizes: list[int]
+
+    def read(
+        self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+    ) -> list[bytes]:
+        """Return the bytes [start, end) of shards."""
+        ...
+
+
+class ArrayRecords:
+    """Random access to the records of shards; the twin of `data.cache.files.FlatExamples`.
+
+    The starts of the records of a shard are read from its end when one of them is needed first.
+
+    Args:
+      shards: the files.
+      counts: records of each.
+      lengths: uint32 [n, F], tokens of the features of each record.
+      starts: int64 [n + len(counts)], room for the starts of the records.
+      dtype: dtype of the tokens.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        counts: Sequence[int],
+        *,
+        lengths: UInt32[np.ndarray, "n F"],
+        starts: Int[np.ndarray, " _"],
+        dtype: np.dtype,
+    ):
+        self._shards, self._counts, self._lengths, self._dtype = shards, counts, lengths, dtype
+        self._before = np.append(0, np.cumsum(counts)).astype(np.int64)
+        self._opened = np.zeros(len(counts), bool)
+        self._starts = starts
+
+    def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
+        """Return tokens of each feature of some records, int64."""
+        return self._lengths[indices].astype(np.int64)
+
+    def read(self, indices: Int[np.ndarray, " n"]) -> tuple[list[bytes], Int[np.ndarray, "n F"]]:
+        """Return some records, and the tokens of each feature.
+
+        Raises:
+          ValueError: a record is damaged.
+          OSError: a shard cannot be read.
+        """
+        shards = np.searchsorted(self._before, indices, side="right") - 1
+        self._open(np.unique(shards))
+        places = indices + shards  # each shard has one start more than it has records
+        starts, ends = self._starts[places].tolist(), self._starts[places + 1].tolist()
+        contents = self._shards.read(shards.tolist(), starts, ends)
+        chunks = [
+            plain_chunk(content, start) for content, start in zip(contents, starts, strict=True)
+        ]
+        counts = self.counts(indices)
+        return records(chunks, (counts.sum(axis=1) * self._dtype.itemsize).tolist()), counts
+
+    def _open(self, shards: Int[np.ndarray, " n"]) -> None:
+        """Read the starts of the records of shards that were not read yet."""
+        new = shards[~self._opened[shards]].tolist()
+        for first in range(0, len(new), _SHARDS_AT_A_TIME):
+            some = new[first : first + _SHARDS_AT_A_TIME]
+            sizes = [self._shards.sizes[shard] for shard in some]
+            begins = [max(0, size - LAST_BYTES) for size in sizes]
+            lasts = self._shards.read(some, begins, sizes)
+            places = [footer_range(*pair) for pair in zip(sizes, lasts, strict=True)]
+            footers = self._shards.read(some, *zip(*places, strict=True))
+            for shard, footer, (start, _) in zip(some, footers, places, strict=True):
+                count = self._counts[shard]
+                place = int(self._before[shard]) + shard
+                self._starts[place : place + count + 1] = record_starts(
+                    footer, start, examples=count
+                )
+                self._opened[shard] = True
+
+
+_SHARDS_AT_A_TIME = 16
+
 LAST_BYTES = 1 << 16
 """Of a file: they say where its footer is."""
 _BLOCK, _BLOCK_HEADER = 1 << 16, 24
@@ -225,7 +309,7 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
         import zstandard
     except ImportError as error:
         raise InputError(
-            f"a cache in a bucket needs zstandard, which is missing: {install_command('zst')}"
+            f"a cache of version 0.1 needs zstandard, which is missing: {install_command('zst')}"
         ) from error
     made: Any = zstandard.ZstdDecompressor()
 

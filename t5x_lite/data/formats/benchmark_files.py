@@ -1,26 +1,26 @@
-"""Files as benchmarks publish them: rows with their place, and tagged sentences.
+"""Readers of benchmark files: rows with their location, and tagged sentences.
 
-Files as benchmarks publish them, and as people write them: rows with the place where they stand.
+Rows of the files of benchmarks and users, with their location in the file:
 
     for row in read_tsv(Path("GLUE/RTE/dev.tsv"), columns=("sentence1", "label")):
         row.where, row.fields            # "GLUE/RTE/dev.tsv:2", {"sentence1": ..., "label": ...}
 
-`read_tsv` reads GLUE's TSV, in which a quotation mark is a character like any other. `read_csv`
-reads CSV and TSV as spreadsheets write them (RFC 4180): an entry in quotation marks may hold
-separators, line ends and doubled quotation marks. `read_jsonl` reads SuperGLUE's JSON lines,
-`read_squad` the JSON file of SQuAD. Whatever is wrong raises InputError with file and line.
+`read_tsv` reads GLUE's TSV, where a quotation mark is an ordinary character. `read_csv` reads CSV
+and TSV written by spreadsheets (RFC 4180): an entry in quotation marks may hold separators, line
+ends and doubled quotation marks. `read_jsonl` reads SuperGLUE's JSON lines, and `read_squad` reads
+SQuAD's JSON file. Any error raises InputError with file and line.
 
-Files of sentences with a tag for each word: CoNLL's columns, and JSON lines.
+Sentences with a tag for each word, in CoNLL's columns or JSON lines:
 
     EU NNP I-NP I-ORG               {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]}
     rejects VBZ I-VP O
 
     read_conll(Path("eng.train"))   read_tagged_jsonl(Path("train.jsonl"))
 
-In columns, which spaces or tabs divide, the word is the first and its tag the last one. A blank
-line ends a sentence, and so does a line that begins with -DOCSTART-, which is no word. An object
-may call its tags "ner_tags", as `datasets` does, and have numbers there. Whatever is wrong raises
-InputError with file and line.
+Columns are separated by spaces or tabs; the word is the first column, and its tag is the last. A
+blank line ends a sentence, and so does a line that begins with -DOCSTART-. An object may call its
+tags "ner_tags", as in `datasets`, and may have numbers there. Any error raises InputError with file
+and line.
 """
 
 import codecs
@@ -41,12 +41,12 @@ _logger = logging.getLogger(__name__)
 
 _NAMED_LINES = 5
 _CSV_BYTES = 1 << 16
-"""Of a CSV file that are taken apart at a time, at least."""
+"""Minimum bytes of a CSV file that are parsed at a time."""
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Row(NamedTuple):
-    """The entries of one row by column, and where it stands, as "file:line"."""
+    """Entries of one row by column, and its location, "file:line"."""
 
     where: str
     fields: dict[str, Any]
@@ -59,7 +59,7 @@ def read_tsv(
     header: Sequence[str] = (),
     skip_incomplete: bool = False,
 ) -> list[Row]:
-    """The rows of a TSV file that has no quoting, such as GLUE's; blank lines are skipped."""
+    """Read the rows of a TSV file without quoting, such as GLUE's; blank lines are skipped."""
     names, rows, skipped = list(header), [], []
     for number, line in enumerate(_bytes(file).split(b"\n"), start=1):
         try:
@@ -79,7 +79,7 @@ def read_tsv(
         lines = ", ".join(map(str, skipped[:_NAMED_LINES]))
         more = ", ..." if len(skipped) > _NAMED_LINES else ""
         _logger.warning(
-            "%s: %d rows with too few columns are left out (lines %s%s)",
+            "%s: %d rows with too few columns are skipped (lines %s%s)",
             file,
             len(skipped),
             lines,
@@ -89,7 +89,7 @@ def read_tsv(
 
 
 def _bytes(file: DataPath) -> bytes:
-    """A file's content without a byte-order mark."""
+    """Read a file without its byte-order mark."""
     try:
         return read_whole(file).removeprefix(codecs.BOM_UTF8)
     except OSError as error:
@@ -117,7 +117,7 @@ def _check_width(entries: Sequence[str], names: Sequence[str], *, where: str) ->
 def read_csv(
     file: DataPath, *, columns: Sequence[str], separator: str = ",", quoting: bool = True
 ) -> Iterator[Row]:
-    """The rows of a file with a header and RFC 4180's quoting; blank lines are skipped."""
+    """Read the rows of a file with a header and RFC 4180's quoting; blank lines are skipped."""
     names: list[str] = []
     for number, entries in _all_records(file, separator=separator, quoting=quoting):
         where = f"{file}:{number}"
@@ -136,7 +136,7 @@ def read_csv(
 def _all_records(
     file: DataPath, *, separator: str, quoting: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Line number and entries of each record of a file, of which a part is in memory at a time."""
+    """Yield line number and entries of each record; only a part of the file is in memory."""
     try:
         with open_text(file) as stream:
             lines = without_bom(json_lines.lines_of(stream, name=str(file), longest=LONGEST_LINE))
@@ -158,9 +158,9 @@ def _all_records(
 def _whole_records(
     lines: Iterable[bytes], *, file: DataPath, quoting: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Lines that together are whole records, and the number of the first of them.
+    """Yield blocks of lines with complete records, and the number of their first line.
 
-    A record ends where a line does behind an even number of quotation marks.
+    A record ends at a line end after an even number of quotation marks.
     """
     block, size, marks, first = [], 0, 0, 1
     for number, line in enumerate(lines, start=1):
@@ -182,16 +182,16 @@ def _whole_records(
 def _records(
     text: str, *, file: DataPath, separator: str, quoting: bool, first: int = 1
 ) -> Iterator[tuple[int, list[str]]]:
-    """Line number and entries of each record of a text, whose first line has the number `first`.
+    """Yield line number and entries of each record of a text; its first line has number `first`.
 
-    The csv module takes a quotation mark inside an entry for text, and cannot say where it stood.
+    The csv module accepts a quotation mark inside an entry as text, and cannot report its location.
     """
     plain = re.escape(separator) + r"\r\n" + ('"' if quoting else "")
     quoted = r'"([^"]*(?:""[^"]*)*)"|' if quoting else "()(?!)|"
     entry = re.compile(rf"(?:{quoted}([^{plain}]*))({re.escape(separator)}|\r\n|\n|\r|\Z)")
     place, line, start, entries = 0, first, first, []
     while place < len(text) or entries:
-        if not entries:  # a line without quotation marks is a record, and needs no more care
+        if not entries:  # a line without quotation marks is a record
             end_of_line = _LINE_END.search(text, place)
             stop = end_of_line.start() if end_of_line else len(text)
             if not quoting or text.find('"', place, stop) < 0:
@@ -217,7 +217,7 @@ def _records(
 def read_jsonl(
     file: DataPath, *, fields: Sequence[str], numbers: Sequence[str] = ()
 ) -> Iterator[Row]:
-    """The objects of a JSONL file; blank lines are skipped."""
+    """Read the objects of a JSONL file; blank lines are skipped."""
     for line in json_lines.read_examples(str(file), fields=fields):
         for name in numbers:
             if name in line.record:
@@ -227,22 +227,22 @@ def read_jsonl(
 
 
 def whole_number(entry: Any) -> Any:
-    """The number of a text of digits, as 0 of "0"; anything else as it is."""
+    """Convert a string of digits to a number, as "0" to 0; return anything else unchanged."""
     is_digits = isinstance(entry, str) and entry.isascii() and entry.isdigit() and len(entry) <= 10
     return int(entry) if is_digits else entry
 
 
 def read_squad(file: DataPath, *, unanswerable: bool = False) -> Iterator[dict[str, Any]]:
-    """The questions of a file in SQuAD's JSON form.
+    """Read the questions of a file in SQuAD's JSON form.
 
     Each has "id", "title", "context", "question" and "answers" with the lists "text" and
-    "answer_start", which are empty where the file has no answers.
+    "answer_start", which are empty if the file has no answers.
     """
     content = json_lines.parse_json(_bytes(file), where=str(file))
     seen: dict[str, str] = {}
     for where, fields in _questions(file, content):
         if fields["id"] in seen:
-            raise InputError(f"{where}: the id {fields['id']!r} is that of {seen[fields['id']]}")
+            raise InputError(f"{where}: the id {fields['id']!r} is also in {seen[fields['id']]}")
         seen[fields["id"]] = where.removeprefix(f"{file}: ")
         if unanswerable:
             _check_impossible(fields, where=where)
@@ -252,7 +252,7 @@ def read_squad(file: DataPath, *, unanswerable: bool = False) -> Iterator[dict[s
 
 
 def _check_impossible(fields: Mapping[str, Any], *, where: str) -> None:
-    """Refuses a question that does not say, or says wrongly, whether it has an answer."""
+    """Raise InputError if "is_impossible" is missing, or contradicts the answers."""
     if not isinstance(fields["is_impossible"], bool):
         raise InputError(
             f'{where} must have "is_impossible", true or false: is this a file of SQuAD 2.0?'
@@ -266,7 +266,7 @@ def _check_impossible(fields: Mapping[str, Any], *, where: str) -> None:
 
 
 def _questions(file: DataPath, content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each question with its place, as "file: data[0].paragraphs[0].qas[0]"."""
+    """Yield each question with its location, such as "file: data[0].paragraphs[0].qas[0]"."""
     for article_place, article in _items(content, "data", where=f"{file}: "):
         title = article.get("title", "")
         for place, paragraph in _items(article, "paragraphs", where=f"{article_place}."):
@@ -298,7 +298,7 @@ def _questions(file: DataPath, content: Any) -> Iterator[tuple[str, dict[str, An
 
 
 def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a list, each with its place."""
+    """Yield the objects of a list, each with its location."""
     items = node.get(name) if isinstance(node, dict) else None
     if not isinstance(items, list):
         raise InputError(f"{where}{name} must be a list: is this a file of SQuAD's form?")
@@ -309,7 +309,7 @@ def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str,
 
 
 def _start(answer: Mapping[str, Any], *, where: str) -> int:
-    """The first character of an answer in its context; -1 where it does not say."""
+    """Return the first character of an answer in its context, or -1 if it is not given."""
     start = answer.get("answer_start", -1)
     if type(start) is not int:
         raise InputError(f'{where}: "answer_start" must be a whole number, got {start!r}')
@@ -323,10 +323,10 @@ def _string(node: Mapping[str, Any], name: str, *, where: str) -> str:
 
 
 def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """The records of a file of definite pronoun resolution: four lines each, and a blank one.
+    """Read the records of a file of definite pronoun resolution: four lines each, and a blank one.
 
     The lines are the sentence, the pronoun, the two candidates with a comma between them, and the
-    right candidate.
+    correct candidate.
     """
     del split  # all have answers
     try:
@@ -352,7 +352,7 @@ def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
-    """Rows with their numbers: those of a column, or, where the rows lack it, 0, 1, 2 ..."""
+    """Yield rows with their numbers: the values of a column, or 0, 1, 2 ... without that column."""
     seen: dict[int, str] = {}
     for count, row in enumerate(rows):
         number = count
@@ -362,13 +362,13 @@ def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
                 raise InputError(f"{row.where}: {column} {entry[:40]!r} is not a whole number")
             number = int(entry)
         if number in seen:
-            raise InputError(f"{row.where}: {column} {number} is that of {seen[number]}, too")
+            raise InputError(f"{row.where}: {column} {number} is also in {seen[number]}")
         seen[number] = row.where
         yield row, number
 
 
 def label_index(row: Row, column: str, labels: Sequence[str]) -> int:
-    """The index of a row's label."""
+    """Return the index of a row's label."""
     if column not in row.fields:
         raise InputError(f"{row.where}: there is no {column}; only a test split may lack it")
     label = str(row.fields[column])
@@ -384,14 +384,14 @@ _TAGS = ("tags", "ner_tags")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """Words and their tags, where they are known.
+    """Words with their tags, if known.
 
     Attributes:
-      words: as the file has them.
-      tags: as many; None in a file without tags.
-      file: where it stands.
-      line: of the first word, from 1.
-      is_column: whether each word has a line of its own.
+      words: words, exactly as in the file.
+      tags: one tag per word; None in a file without tags.
+      file: path of the file.
+      line: line number of the first word, from 1.
+      is_column: if True, each word has a separate line.
     """
 
     words: tuple[str, ...]
@@ -401,12 +401,12 @@ class Sentence:
     is_column: bool = True
 
     def where(self, place: int = 0) -> str:
-        """Where the word at a place stands, as "file:line"."""
+        """Return the location of the word with this index, "file:line"."""
         return f"{self.file}:{self.line + place * self.is_column}"
 
 
 def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
-    """The sentences of a file with columns."""
+    """Read the sentences of a file with columns."""
     rows: list[list[str]] = []
     number = 0
     for number, line in enumerate(read_lines([str(file)], longest=LONGEST_COLUMNS), start=1):
@@ -422,7 +422,7 @@ def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sente
 def _sentence(
     rows: Sequence[Sequence[str]], file: str, end: int, *, may_lack_tags: bool
 ) -> Iterator[Sentence]:
-    """The sentence that ends before a line, unless it is empty."""
+    """Yield the sentence that ends before a line, unless it is empty."""
     if not rows:
         return
     first = end - len(rows)
@@ -442,7 +442,7 @@ def _sentence(
 
 
 def read_tagged_jsonl(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
-    """The sentences of JSON lines; white space inside a word becomes one space."""
+    """Read the sentences of JSON lines; white space inside a word becomes one space."""
     for row in read_jsonl(file, fields=()):
         words = row.fields.get("tokens")
         if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
@@ -461,7 +461,7 @@ def read_tagged_jsonl(file: DataPath, *, may_lack_tags: bool = False) -> Iterato
 
 
 def _checked(row: Row, tags: Any, number: int) -> tuple[str, ...]:
-    """The tags of an object as text."""
+    """Return the tags of an object as text."""
     if not isinstance(tags, list):
         raise InputError(f"{row.where}: the tags must be a list, got {json.dumps(tags)[:40]}")
     if len(tags) != number:

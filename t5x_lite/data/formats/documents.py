@@ -1,39 +1,36 @@
-"""Documents: files of them, and lines of several files in given shares.
+"""Readers of documents, and weighted sampling of lines from several files.
 
-Unlabelled documents: text files, JSON lines, Parquet, Arrow and data sets of the hub.
+Unlabelled documents in text files, JSON lines, Parquet, Arrow and data sets of the hub:
 
     for document in read_documents(data_path("c4-train.00000-of-01024.json.gz")):
         document.where, document.text
 
-    *.txt, and any other name            a document a line; or what blank lines divide
-    *.jsonl, *.json, *.ndjson            an object a line; its "text", as C4's release has it
+    *.txt, and any other name            a document per line, or per block between blank lines
+    *.jsonl, *.json, *.ndjson            an object per line, with "text", as in C4's release
     *.parquet, *.arrow, *.feather        the column "text" (extra `tables`)
     hf://NAME[:CONFIG][:SPLIT]           a split of a data set that the package `datasets` loads
     tfds://NAME[:VERSION]                data that TensorFlow Datasets prepared, read in data/
 
-The first two kinds may be compressed, and end in .gz, .zst or .xz then. A template names other
-columns: "{title} {content}", or "content" alone. `Groups` reads a table by parts, in any order, as
-a shuffle needs it, and of its columns only those that the template names.
+The first two kinds may be compressed, with names that end in .gz, .zst or .xz. A template names
+other columns: "{title} {content}", or just "content". `Groups` reads a table by parts, in any
+order, for shuffling, and reads only the columns that the template names.
 
-English words that end in a period within a sentence.
+`ABBREVIATIONS` are English words that end in a period within a sentence. Documents are divided into
+sentences with them. C4's sentence counter uses them if NLTK's parameters are missing.
 
-C4's sentence counter takes them where NLTK's own parameters are missing, and documents are divided
-into sentences by them.
-
-Lines of several files in given shares: "10 parts English, 1 part German".
+Lines of several files with given weights, such as "10 parts English, 1 part German":
 
     sources = weighted_files(["en.txt=10", "de/*.txt=1"])
-    sources                              # two, or None where no weight is given
+    sources                              # two sources, or None without weights
     weighted_lines(sources, seed=0)      # an iterator of lines
 
-A weight is a share of the text in bytes: of UTF-8, blank lines and white space at the ends of lines
-left out. No line is repeated, so the scarcest source says how much text there is: all of its lines
-are kept, and of every other source each line is kept with one and the same probability, drawn by
-the seed. With 50 MB of English and 2 MB of German, 10 to 1, all of the German is read and 40 % of
-the English. The shares are exact on average; of a few hundred lines they may be off by some
-percent.
+A weight is a fraction of the text in bytes of UTF-8, without blank lines and white space at the
+ends of lines. No line is repeated, so the scarcest source limits the amount of text: all of its
+lines are kept. Each line of another source is kept with a fixed probability, sampled by the seed.
+With 50 MB of English and 2 MB of German, 10 to 1, all of the German and 40 % of the English are
+read. The fractions are exact on average; with a few hundred lines they may be off by some percent.
 
-The files are read twice, line by line: once to count, once to draw.
+The files are read twice, line by line: once to count and once to sample.
 """
 
 import dataclasses
@@ -64,7 +61,7 @@ _logger = logging.getLogger(__name__)
 
 TFDS = "tfds://"
 TEXT = "{text}"
-"""The template that applies if none is given."""
+"""Default template."""
 TEXTS = (".txt",)
 JSON = (".jsonl", ".json", ".ndjson")
 TABLES = (".parquet", ".arrow", ".feather")
@@ -73,18 +70,18 @@ Kind = Literal["text", "json", "table"]
 
 
 Shard: TypeAlias = DataPath | HubSplit
-"""What documents are read from, here or in a bucket or at the hub."""
+"""Location of documents: a local file, a file in a bucket, or a data set of the hub."""
 
 
 class Document(NamedTuple):
-    """A text and its place, "file:line" or "file: row 3"."""
+    """Text and its location, "file:line" or "file: row 3"."""
 
     where: str
     text: str
 
 
 def kind_of(shard: Any) -> Kind:
-    """How documents are read from a shard, by its name."""
+    """Return the kind of a shard, by its name."""
     if isinstance(shard, HubSplit):
         return "table"
     name = plain_name(shard)
@@ -94,19 +91,19 @@ def kind_of(shard: Any) -> Kind:
 
 
 def is_named(place: str) -> bool:
-    """Whether a place is the name of a data set, and no path."""
+    """Return whether a place is the name of a data set instead of a path."""
     return place.startswith((HUB, TFDS))
 
 
 def read_documents(
     shard: Shard, *, template: str = TEXT, blocks: bool = False, longest: int = LONGEST_LINE
 ) -> Iterator[Document]:
-    """The documents of a shard, in order; it is read as they are asked for."""
+    """Read the documents of a shard lazily, in order."""
     if kind_of(shard) == "text":
         yield from _plain(str(shard), blocks=blocks, longest=longest)
         return
     template = as_template(template)
-    # A missing field of an object is named below, with the option that names another.
+    # `text_of` raises for a missing field of an object, and names the option for another field.
     columns = None if kind_of(shard) == "json" else places(template)
     for row in read_fields(shard, columns=columns, longest=longest):
         yield Document(row.where, text_of(row, template))
@@ -115,7 +112,7 @@ def read_documents(
 def read_fields(
     shard: Shard, *, columns: Sequence[str] | None = None, longest: int = LONGEST_LINE
 ) -> Iterator[Row]:
-    """The objects or rows of a shard."""
+    """Read the objects or rows of a shard."""
     if kind_of(shard) == "json":
         for line in read_examples(str(shard), fields=columns or (), longest=longest):
             yield Row(line.where, line.record)
@@ -138,7 +135,7 @@ def _plain(path: str, *, blocks: bool, longest: int) -> Iterator[Document]:
 
 
 def text_of(row: Row, template: str) -> str:
-    """The text of a row of a table or of an object."""
+    """Return the text of a row of a table or of an object."""
     for name in places(template):
         value = row.fields.get(name)
         if isinstance(value, str):
@@ -162,11 +159,11 @@ _NAME_IT = (
 
 
 class Groups:
-    """A table by parts: the row groups of Parquet, the batches of Arrow, 1,024 rows of the hub.
+    """Table by parts: the row groups of Parquet, the batches of Arrow, 1,024 rows of the hub.
 
     Args:
-      shard: of the kind "table".
-      template: the text, with columns in braces.
+      shard: shard of the kind "table".
+      template: template of the text, with columns in braces.
     """
 
     def __init__(self, shard: Shard, template: str = TEXT):
@@ -174,11 +171,11 @@ class Groups:
 
     @functools.cached_property
     def num(self) -> int:
-        """How many there are, at least one."""
+        """Number of parts, at least one."""
         return max(1, num_groups(self._shard))
 
     def texts(self, group: int | None) -> Iterator[bytes]:
-        """The texts of a part, or of all parts if it is None, in UTF-8."""
+        """Yield the texts of a part, or of all parts for None, in UTF-8."""
         columns = places(self._template)
         for row in read_columns(self._shard, columns=columns, group=group):
             yield text_of(row, self._template).encode("utf-8", "replace")
@@ -190,7 +187,7 @@ _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def as_template(text: str) -> str:
-    """The template that an option gives: "content" stands for "{content}"."""
+    """Return the template that an option sets: "content" becomes "{content}"."""
     if text and not _PLACE.search(text):
         return f"{{{text}}}"
     if not places(text):
@@ -199,12 +196,12 @@ def as_template(text: str) -> str:
 
 
 def fill(template: str, fields: Mapping[str, object]) -> str:
-    """The template with the fields in their places."""
+    """Fill the template with the fields."""
     return _PLACE.sub(functools.partial(_value, template=template, fields=fields), template)
 
 
 def _value(match: re.Match[str], *, template: str, fields: Mapping[str, object]) -> str:
-    """The text of one place: the field that it names, or a brace."""
+    """Return the text for one match: the named field, or a brace."""
     place = match.group()
     if place in ("{{", "}}"):
         return place[0]
@@ -219,7 +216,7 @@ def _value(match: re.Match[str], *, template: str, fields: Mapping[str, object])
 
 
 def places(template: str) -> tuple[str, ...]:
-    """The names of the fields in a template, in its order, each once."""
+    """Return the names of the fields in a template, in its order, each once."""
     found = (match.group(1) for match in _PLACE.finditer(template))
     return tuple(dict.fromkeys(name for name in found if name is not None))
 
@@ -235,30 +232,27 @@ conn fla ga kan ky md mich minn mo mont neb nev okla pa tenn tex va vt wis wyo o
 """
 ABBREVIATIONS = frozenset(_ENGLISH.split())
 """Words that end in a period within a sentence, lower case, without that period. Words that often
-end sentences are left out even where they are abbreviations too ("no", "sat", "mass")."""
+end sentences are excluded even if they are also abbreviations ("no", "sat", "mass")."""
 
 
-# From the front.
-
-
-# From anywhere.
+# Weighted lines.
 
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|nan|inf")
 
 
 Read = Callable[[Sequence[str]], Iterator[str]]
-"""From the names of files to their lines."""
+"""Function from the names of files to their lines."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Files that share a weight.
+    """Files with a common weight.
 
     Attributes:
-      name: as it was given, without the weight.
-      files: their paths, sorted where the name is a pattern.
-      weight: above 0; only the ratios of weights count.
+      name: name as given, without the weight.
+      files: paths, sorted if the name is a pattern.
+      weight: weight above 0; only the ratios of weights count.
     """
 
     name: str
@@ -269,7 +263,7 @@ class Source:
 def weighted_files(
     inputs: Sequence[str], *, is_place: Callable[[str], bool] = lambda name: False
 ) -> list[Source] | None:
-    """Reads "FILE=WEIGHT", where FILE may be a pattern such as de/*.txt."""
+    """Parse "FILE=WEIGHT", where FILE may be a pattern such as de/*.txt."""
     pairs = [_split(text) for text in inputs]
     if all(weight is None for _, weight in pairs):
         return None
@@ -297,9 +291,10 @@ def tempered_files(
     is_place: Callable[[str], bool] = lambda name: False,
     read: Read = read_lines,
 ) -> list[Source]:
-    """Files or patterns, each a source, whose weights are their bytes to the power of alpha.
+    """Return a source for each file or pattern, with its bytes to the power of alpha as weight.
 
-    q_l ~ p_l^alpha of languages: with 0.3, XLM-R's, 900 MB and 10 MB are drawn as 3.9 to 1.
+    q_l ~ p_l^alpha for languages: with 0.3, XLM-R's value, 900 MB and 10 MB are sampled as 3.9 to
+    1.
     """
     sources = [
         Source(name=name, files=(name,) if is_place(name) else _files(name), weight=1.0)
@@ -315,7 +310,7 @@ def tempered_files(
 def weighted_lines(
     sources: Sequence[Source], *, seed: int, read: Read = read_lines
 ) -> Iterator[str]:
-    """The lines that are drawn, source by source, each in the order of its files."""
+    """Yield the sampled lines, source by source, each in the order of its files."""
     sizes = [_bytes_of(source, read) for source in sources]
     total = math.fsum(source.weight for source in sources)
     most = min(size * total / one.weight for one, size in zip(sources, sizes, strict=True))
@@ -334,7 +329,7 @@ def _drawn(
     sources: Sequence[Source], kept: Sequence[float], *, seed: int, read: Read
 ) -> Iterator[str]:
     for place, (source, share) in enumerate(zip(sources, kept, strict=True)):
-        # The numbers of `random` are the same in every version of Python.
+        # `random` yields the same numbers in every version of Python.
         draw = random.Random(f"{seed} {place}").random
         for line in read(source.files):
             if line.strip() and draw() < share:
@@ -344,12 +339,12 @@ def _drawn(
 def _bytes_of(source: Source, read: Read) -> int:
     size = sum(len(line.strip().encode()) for line in read(source.files))
     if not size:
-        raise InputError(f"--input {source.name} holds no text: leave it out, or add some")
+        raise InputError(f"--input {source.name} holds no text: remove it, or add some")
     return size
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """("FILE", "WEIGHT") of "FILE=WEIGHT"; None where there is no weight."""
+    """Return ("FILE", "WEIGHT") of "FILE=WEIGHT", with None as WEIGHT if it is missing."""
     name, _, weight = text.rpartition("=")
     if name and not Path(text).exists() and _NUMBER.fullmatch(weight):
         return name, weight
@@ -357,7 +352,7 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _files(name: str) -> tuple[str, ...]:
-    """The files that a name stands for; they must bear being read twice."""
+    """Return the files that match a name; they must be readable twice."""
     if name == "-":
         raise InputError("--input - can be read only once, and a weighted input is read twice")
     found = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True))

@@ -1,18 +1,18 @@
-"""Text by blocks of lines, documents or rows: from the front, or at any place of a file.
+"""Readers of text in blocks of lines, documents or rows, from the start or any part of a file.
 
     files = Files(["a.txt", "b.jsonl.gz"])
-    files.read(0, 5)         # lines 640 to 767 of a.txt, a Block; None behind the last
-    files.num_parts          # how many parts the files have together
+    files.read(0, 5)         # lines 640 to 767 of a.txt, a Block; None after the last block
+    files.num_parts          # total number of parts of the files
     files.read_part(7, 0)    # the lines that begin in the eighth part
 
-A part is 64 KiB of a plain file, and of one in a bucket a range of its bytes. A compressed file is
-read from the front, and is one part; a table has those of `documents.Groups`. What is read depends
-on the arguments alone, so that a saved position can be gone back to; blocks that are asked for one
-after the other come from a file that stays open.
+A part is 64 KiB of a plain file, local or in a bucket. A compressed file is read from the start and
+is one part; the parts of a table are given by `documents.Groups`. A block depends only on the
+arguments, so that reading can resume from a saved position. Consecutive blocks are read from a file
+that stays open.
 
-Lines are stripped, and blank ones are passed over. Documents are what blank lines divide; their
-lines are stripped. A byte-order mark in front is no part of the text. A line of more than
-`files.LONGEST_LINE` bytes is refused.
+Lines are stripped, and blank lines are skipped. Documents are separated by blank lines, and their
+lines are stripped. A byte-order mark at the start is removed. A line of more than
+`files.LONGEST_LINE` bytes raises InputError.
 """
 
 import codecs
@@ -37,20 +37,20 @@ from t5x_lite.data.formats.lines import (
 )
 
 LINES = 128
-"""Of a block."""
+"""Maximum lines of a block."""
 
 
 PART_BYTES = 1 << 16
-"""Of a plain file: one of its parts."""
+"""Bytes of one part of a plain file."""
 
 
 class Block(NamedTuple):
     """Texts of one file.
 
     Attributes:
-      file: its path.
-      places: where each text begins: its line, from 0, or in a part -1 - its offset in bytes.
-      texts: UTF-8.
+      file: path of the file.
+      places: start of each text: its line, from 0, or in a part -1 - its offset in bytes.
+      texts: texts in UTF-8.
     """
 
     file: str
@@ -59,7 +59,7 @@ class Block(NamedTuple):
 
 
 class Files:
-    """Text files, each of lines or of documents, and tables."""
+    """Text files, each with lines or documents, and tables."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Files:
         documents: Sequence[bool] | None = None,
         template: str = TEXT,
     ):
-        """Opens nothing."""
+        """Set up the readers without opening files."""
         self.paths = [str(path) for path in paths]
         self._documents = list(documents or [False] * len(self.paths))
         self._tables = {
@@ -80,11 +80,11 @@ class Files:
         self._ends: np.ndarray | None = None
 
     def read(self, file: int, number: int) -> Block | None:
-        """A block of a file, counted from the front; None behind the last."""
+        """Read a block of a file, counted from the start; None after the last block."""
         return self._read(file, None, number)
 
     def _read(self, file: int, group: int | None, number: int) -> Block | None:
-        """A block of a file or, of a table, of one of its groups."""
+        """Read a block of a file, or of one group of a table."""
         stream = self._streams.pop((file, group, number), None)
         path = self.paths[file]
         with _naming_errors(path):
@@ -104,7 +104,7 @@ class Files:
 
     @property
     def num_parts(self) -> int:
-        """The parts of all files; their sizes are looked at once."""
+        """Number of parts of all files; their sizes are read once."""
         return int(self._part_ends()[-1])
 
     def _part_ends(self) -> np.ndarray:
@@ -118,7 +118,7 @@ class Files:
         return self._ends
 
     def read_part(self, part: int, number: int) -> Block | None:
-        """A block of a part; None behind its last."""
+        """Read a block of a part; None after its last block."""
         ends = self._part_ends()
         file = int(np.searchsorted(ends, part, side="right"))
         first = int(ends[file - 1]) if file else 0
@@ -138,7 +138,7 @@ class Files:
 
 
 def line_of(file: str, place: int) -> int:
-    """The line, from 1, at the place of a text."""
+    """Return the line number, from 1, for the place of a text in a `Block`."""
     if place >= 0:
         return place + 1
     line, rest = 1, -1 - place
@@ -149,7 +149,7 @@ def line_of(file: str, place: int) -> int:
 
 
 def _opened(path: str) -> BinaryIO:
-    """A plain file; of one in a bucket about a part is read at a time."""
+    """Open a plain file; a file in a bucket is read in ranges of about one part."""
     if not is_remote(path):
         return open(path, "rb")
     return open_stream(path, first=PART_BYTES + PART_BYTES // 4)
@@ -172,7 +172,7 @@ def _num_parts(path: str) -> int:
 
 
 def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
-    """The texts that are not blank."""
+    """Return the block of the texts that are not blank."""
     pairs = [(place, text.strip()) for place, text in numbered]
     pairs = [(place, text) for place, text in pairs if text]
     places, texts = [place for place, _ in pairs], [text for _, text in pairs]
@@ -187,7 +187,7 @@ def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
 
 
 def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
-    """The place of a text that is not UTF-8, and which of its lines is not."""
+    """Return the place of a text that is not UTF-8 and the index of the invalid line, or None."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -196,7 +196,7 @@ def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
 
 
 def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Documents: lines that stand together."""
+    """Join consecutive lines that are not blank to documents."""
     stripped = ((place, line.strip()) for place, line in numbered)
     for blank, lines in itertools.groupby(stripped, key=lambda pair: not pair[1]):
         if not blank:
@@ -205,20 +205,20 @@ def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]
 
 
 class _Stream:
-    """A file that is read from the front."""
+    """File that is read from the start."""
 
     def __init__(self, path: str, *, documents: bool):
         self._path, self._documents = path, documents
         self._file = decompressed(path)
         self._numbered = enumerate(lines_of(self._file, name=path, longest=LONGEST_LINE))
-        self._begun: list[tuple[int, bytes]] = []  # lines of a document that may go on
+        self._begun: list[tuple[int, bytes]] = []  # lines of a document that may continue
 
     def __del__(self):
         if hasattr(self, "_file"):
             self._file.close()
 
     def block(self) -> Block | None:
-        """What the next lines hold; of documents, those that end there."""
+        """Return the block of the next lines, or of the documents that end in them."""
         lines = list(itertools.islice(self._numbered, LINES))
         if lines and lines[0][0] == 0:
             lines[0] = (0, lines[0][1].removeprefix(codecs.BOM_UTF8))
@@ -237,13 +237,13 @@ class _Stream:
 
 
 class _Rows:
-    """A table, or a part of one, that is read from its front."""
+    """Table, or a part of one, that is read from the start."""
 
     def __init__(self, path: str, texts: Iterator[bytes]):
         self._path, self._numbered = path, enumerate(texts)
 
     def block(self) -> Block | None:
-        """The texts of the next rows."""
+        """Return the texts of the next rows."""
         rows = list(itertools.islice(self._numbered, LINES))
         pairs = [(place, text) for place, text in rows if text.strip()]
         texts = [text for _, text in pairs]
@@ -251,13 +251,13 @@ class _Rows:
 
 
 def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
-    """The lines that begin at an offset or behind it."""
+    """Yield the lines that begin at an offset or after it."""
     offset = start
     if start:
         stream.seek(start - 1)
         end = stream.readline(PART_BYTES + 1)
         if not end.endswith(b"\n"):
-            return  # none begins in this part
+            return  # no line begins in this part
         offset += len(end) - 1
     for line in iter(lambda: stream.readline(LONGEST_LINE + 1), b""):
         if len(line) > LONGEST_LINE:
@@ -267,14 +267,14 @@ def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _lines_of_part(lines: Iterator[tuple[int, bytes]], end: int) -> Iterator[tuple[int, bytes]]:
-    """The lines that begin before an offset."""
+    """Yield the lines that begin before an offset."""
     return itertools.takewhile(lambda pair: -1 - pair[0] < end, lines)
 
 
 def _documents_of_part(
     lines: Iterator[tuple[int, bytes]], end: int, *, begins: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """The documents behind the blank lines that begin before an offset."""
+    """Yield the documents after the blank lines that begin before an offset."""
     document: list[tuple[int, bytes]] = []
     for place, line in lines:
         is_blank, is_behind = not line.strip(), -1 - place >= end

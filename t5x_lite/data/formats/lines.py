@@ -1,23 +1,21 @@
-"""Lines: plain or compressed text, and JSON lines.
+"""Lines of plain or compressed text, and JSON lines.
 
-Text files that may be compressed: plain, gzip's .gz, Zstandard's .zst, and .xz.
+Text files may be plain, gzip's .gz, Zstandard's .zst, or .xz:
 
     with open_text("prose.txt.gz") as file:     # bytes, as of open(path, "rb")
         for line in file: ...
     plain_name("c4-train.00000-of-01024.json.gz")     # "c4-train.00000-of-01024.json"
 
-A file may hold several members or frames one after another. One that was cut off, or is damaged,
-is an error that names it, and never a shorter text. Paths may be of buckets.
+A file may hold several members or frames in sequence. A truncated or damaged file raises an error
+that names it. Paths may be in buckets.
 
-JSON lines in and out: what `predict` and `score` read and write.
+JSON lines, the inputs and outputs of `predict` and `score`:
 
     for example in read_examples("inputs.jsonl", fields=("inputs",)):
         example.record["inputs"]
 
-Reading streams. Writing, too, but the file takes its name when it is whole; `resumable` writes one
-that a killed command goes on with.
-
-Lines of UTF-8 text files, compressed ones and standard input among them.
+Files are read and written as streams. A written file gets its name when it is complete. The writers
+in `core.jobs` write files that a killed command resumes.
 """
 
 import contextlib
@@ -44,34 +42,34 @@ from t5x_lite.core.remote import is_remote
 
 COMPRESSED = (".gz", ".zst", ".xz")
 _INPUT_BYTES = 1 << 12
-"""Of a .zst file at a time: a few bytes of it may stand for 128 KiB."""
+"""Compressed bytes that are read at a time: a few bytes of a .zst file may expand to 128 KiB."""
 
 
 def is_compressed(path: str | os.PathLike[str]) -> bool:
-    """Whether a file's name says that it is compressed."""
+    """Return whether a file's name has the suffix of a compressed file."""
     return os.fspath(path).endswith(COMPRESSED)
 
 
 def plain_name(path: str | os.PathLike[str]) -> str:
-    """The path without the ending of a compressed file."""
+    """Return the path without the suffix of a compressed file."""
     text = os.fspath(path)
     ending = next((each for each in COMPRESSED if text.endswith(each)), "")
     return text.removesuffix(ending)
 
 
 def open_text(path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[BinaryIO]:
-    """Opens a file whose bytes are those of the text."""
+    """Open a file, plain or compressed, as a stream of the text's bytes."""
     return _named(path, decompressed(path))
 
 
 LARGEST_WHOLE = 512 << 20
-"""Maximum bytes of a file that is taken apart in memory at once."""
+"""Maximum bytes of a file that is parsed in memory at once."""
 _EXPANSION = 200
-"""Times its own size that a compressed file of more than 64 MiB of text may come to."""
+"""Maximum expansion factor of a compressed file with more than 64 MiB of text."""
 
 
 def read_whole(path: str | os.PathLike[str], *, most: int = LARGEST_WHOLE) -> bytes:
-    """Read the text of a file that is taken apart in memory at once."""
+    """Read the text of a file that is parsed in memory at once."""
     allowed = most
     if is_compressed(path) and not is_remote(path):
         allowed = min(most, max(LONGEST_LINE, _EXPANSION * os.stat(path).st_size))
@@ -92,7 +90,7 @@ def _named(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[BinaryIO]:
 
 
 def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
-    """The same file without the naming of errors; read it within `naming_damage`."""
+    """Open a file without naming it in errors; read it within `naming_damage`."""
     file = _opened(path)
     if os.fspath(path).endswith(".gz"):
         return io.BufferedReader(_Gzip(fileobj=file))
@@ -105,7 +103,7 @@ def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
 
 @contextlib.contextmanager
 def naming_damage(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raises InputError, with the file, where compressed bytes cannot be read."""
+    """Raise InputError, with the file, if compressed bytes cannot be read."""
     try:
         yield
     except EOFError as error:
@@ -124,7 +122,7 @@ def _opened(path: str | os.PathLike[str]) -> Any:
 
 
 class _Gzip(gzip.GzipFile):
-    """The bytes of a .gz file, which is closed with it: GzipFile leaves open what it was given."""
+    """Bytes of a .gz file. Closing it also closes the given file, unlike GzipFile."""
 
     def close(self) -> None:
         file: Any = self.fileobj
@@ -134,9 +132,9 @@ class _Gzip(gzip.GzipFile):
 
 
 class _Xz(io.RawIOBase):
-    """The bytes of an .xz file, which is closed with it.
+    """Bytes of an .xz file, which is closed with it.
 
-    A header may ask for a dictionary of 4 GiB; LZMAFile would give it that memory.
+    A header may request a dictionary of 4 GiB, and LZMAFile would allocate that memory.
     """
 
     def __init__(self, file: BinaryIO):
@@ -179,11 +177,11 @@ def _xz_stream() -> lzma.LZMADecompressor:
 
 
 class _ZstandardError(Exception):
-    """What the package zstandard raises; it may not be installed."""
+    """Error of the package zstandard, which may not be installed."""
 
 
 class _Zstandard(io.RawIOBase):
-    """The bytes of a .zst file, whose end is seen to be the end of a frame."""
+    """Bytes of a .zst file. The end of the file must be the end of a frame."""
 
     def __init__(self, file: BinaryIO):
         try:
@@ -227,11 +225,11 @@ class _Zstandard(io.RawIOBase):
 
 
 NUMBER_LIMIT = 2**32
-"""Of the fields that `read_examples` takes for numbers: they fit 32 bits."""
+"""Exclusive limit of the number fields of `read_examples`: they fit 32 bits."""
 
 
 class Line(NamedTuple):
-    """One object and where it stands, as "file:line"."""
+    """JSON object and its location, "file:line"."""
 
     where: str
     record: dict[str, Any]
@@ -246,7 +244,7 @@ def read_examples(
     skip: int = 0,
     longest: int = LONGEST_LINE,
 ) -> Iterator[Line]:
-    """Reads objects that have the given fields, each a string; blank lines are passed over."""
+    """Read objects that have the given fields, each a string; blank lines are skipped."""
     name = "standard input" if path == "-" else path
     with _open(path) as lines:
         numbered = enumerate(without_bom(lines_of(lines, name=name, longest=longest)), start=1)
@@ -259,7 +257,7 @@ def read_examples(
 
 
 def lines_of(file: Any, *, name: str, longest: int) -> Iterator[bytes]:
-    """The lines of a file, of which no more than a line is ever in memory."""
+    """Yield the lines of a file; at most one line is in memory."""
     lines = iter(functools.partial(file.readline, longest + 1), b"")
     for number, line in enumerate(lines, start=1):
         if len(line) > longest:
@@ -268,7 +266,7 @@ def lines_of(file: Any, *, name: str, longest: int) -> Iterator[bytes]:
 
 
 def too_long(name: str, number: int, longest: int) -> str:
-    """The message about a line, from 1, of more than so many bytes."""
+    """Return the error message for a line, counted from 1, that exceeds the maximum bytes."""
     return (
         f"{name}:{number}: the line has more than {longest} bytes: divide it, or raise "
         "--longest-line where the command has it (predict, score, embed)"
@@ -287,7 +285,7 @@ def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
 def parse_object(
     line: bytes, *, where: str, fields: Sequence[str], optional: Sequence[str]
 ) -> Line:
-    """The object of a line; see `read_examples`."""
+    """Parse the object of a line; see `read_examples`."""
     try:
         record = _DECODER.decode(line.decode("utf-8").rstrip())
     except UnicodeDecodeError as error:
@@ -295,7 +293,7 @@ def parse_object(
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")  # "Unterminated string starting at"
         raise InputError(f"{where}: not JSON ({what} at column {error.colno})") from error
-    except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits
+    except (RecursionError, ValueError) as error:  # deep nesting, or a number of 5000 digits
         raise InputError(f"{where}: not JSON that can be read ({error})") from error
     check_surrogates(record, line, where=where)
     if not isinstance(record, dict):
@@ -314,7 +312,7 @@ def parse_object(
 
 
 def parse_json(content: bytes, *, where: str) -> Any:
-    """Parse the JSON of a file that people give."""
+    """Parse the JSON of a file from a user."""
     try:
         found = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -350,7 +348,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def check_number(line: Line, field: str) -> None:
-    """Refuses a field that is no whole number in [0, 2**32); a line may lack it."""
+    """Raise InputError unless a field, if present, is a whole number in [0, 2**32)."""
     value = line.record.get(field, 0)
     if type(value) is not int or not 0 <= value < NUMBER_LIMIT:
         raise InputError(
@@ -369,7 +367,7 @@ def _is_text(record: Any) -> bool:
 
 @contextlib.contextmanager
 def writer(path: str) -> Iterator["Writer"]:
-    """Opens an output that appears whole, or not at all; "-" is standard output."""
+    """Open an output that is written atomically; "-" is standard output."""
     if path == "-":
         yield Writer(sys.stdout.buffer)
         return
@@ -382,10 +380,10 @@ def writer(path: str) -> Iterator["Writer"]:
 
 
 class Writer:
-    """Writes objects, one a line, non-ASCII characters as they are.
+    """Writer of one object per line, with non-ASCII characters unescaped.
 
     Attributes:
-      done: objects that were there at the start, which is none.
+      done: number of objects that existed at the start, always 0.
     """
 
     done = 0
@@ -395,14 +393,14 @@ class Writer:
         self._path = path
 
     def write(self, *records: Mapping[str, Any]) -> None:
-        """Writes objects, and hands them on at once."""
+        """Write objects and flush them."""
         content = encode(records)
         with writing(self._path):
             self._file.write(content)
             self._file.flush()
 
     def write_text(self, text: str) -> None:
-        """Writes text as it is; what was written may be seen later only."""
+        """Write text unchanged, without flushing."""
         with writing(self._path):
             self._file.write(text.encode())
 
@@ -412,7 +410,7 @@ LONGEST_COLUMNS = 1 << 20
 
 
 def read_lines(paths: Sequence[str], *, longest: int = LONGEST_LINE) -> Iterator[str]:
-    """Lines of UTF-8 files one after another, without their line ends; "-" is standard input.
+    """Read the lines of UTF-8 files in sequence, without line ends; "-" is standard input.
 
     Files that end in .gz, .zst or .xz are compressed.
     """
@@ -425,7 +423,7 @@ def read_lines(paths: Sequence[str], *, longest: int = LONGEST_LINE) -> Iterator
             if not data_path(path).is_file():
                 raise InputError(f"{path}: {os.strerror(errno.ENOENT)}")
             continue
-        # No trial opening: a pipe such as <(command) can be opened once only.
+        # Files are not opened as a test: a pipe such as <(command) can only be opened once.
         if not os.path.exists(path):
             raise InputError(f"{path}: {os.strerror(errno.ENOENT)}")
         if os.path.isdir(path):
@@ -460,11 +458,11 @@ def _decode_line(line: bytes, *, where: str) -> str:
 
 
 _COUNTED = 1 << 28
-"""Bytes of a file whose lines are counted in advance."""
+"""Maximum bytes of a file that `count_lines` reads."""
 
 
 def count_lines(path: str) -> int | None:
-    """The lines of a plain file of moderate size, for progress; None of other inputs."""
+    """Count the lines of a plain file of moderate size, for progress; None for other inputs."""
     file = Path(path)
     if is_compressed(file) or not file.is_file() or file.stat().st_size > _COUNTED:
         return None

@@ -1,33 +1,34 @@
-"""Pairs of a query and a passage: JSON objects, triplets, and those of natural language inference.
+"""Pairs of a query and passages: JSON objects, triplets, and natural language inference.
 
-Queries with passages that answer them and passages that do not, as JSON objects.
+Queries with positive and negative passages, as JSON objects:
 
 {"query": "who wrote Emma", "pos": ["Jane Austen ...", "Emma is ..."], "neg": ["Emma S. ..."]}
 
-A teacher's scores of the passages may stand beside them: "pos_scores": [9.5, 7.0], "neg_scores":
-[0.25]. null is none. So may ids, "pos_ids": ["p7", "p9"] and "neg_ids", by which a passage that
-answers is known where it stands among the negatives of another row. A "prompt" begins the query, as
-instructions do; and each passage, too, where "type" says that both are texts of one kind, by a name
-of FlagEmbedding: "symmetric_sts" or "symmetric_clustering". Its other types, such as "normal",
-"symmetric_class" and "only_1neg", change nothing: data.layout.negatives says how many there are.
+Optional fields are a teacher's scores of the passages, "pos_scores": [9.5, 7.0] and "neg_scores":
+[0.25], where null is a missing score, and ids, "pos_ids": ["p7", "p9"] and "neg_ids". Ids identify
+a positive among the negatives of another row. A "prompt" is prepended to the query, like an
+instruction. It is also prepended to each passage if "type" is one of FlagEmbedding's symmetric
+types, "symmetric_sts" or "symmetric_clustering". Other types, such as "normal", "symmetric_class"
+and "only_1neg", have no effect: data.layout.negatives sets the number of negatives.
 
-Triplets of a query, a passage that answers it and one that does not, a line with tabs each.
+Triplets of a query, a positive and a negative passage, one per line, separated by tabs:
 
     who wrote Emma TAB Jane Austen wrote Emma. TAB Emma Stone is an actress.
 
-That is the form of MS MARCO's triples.train.small.tsv. Lines of one query are rows of their own. A
-line of column names, such as query TAB positive TAB negative, is a header and makes no row.
+This is the form of MS MARCO's triples.train.small.tsv. Each line is a separate row, even for the
+same query. A line of column names, such as query TAB positive TAB negative, is a header and makes
+no row.
 
 Source: the README of microsoft/MSMARCO-Passage-Ranking.
 
-Natural language inference as pairs: what a premise entails answers it, what contradicts it not.
+Natural language inference, with entailed sentences as positives and contradictions as negatives:
 
     {"gold_label": "entailment", "sentence1": "A man plays.", "sentence2": "Someone plays."}
     {"gold_label": "contradiction", "sentence1": "A man plays.", "sentence2": "Nobody plays."}
 
-become {"query": "A man plays.", "pos": ["Someone plays."], "neg": ["Nobody plays."]}. That is the
-JSON of SNLI 1.0 and MultiNLI 1.0. Neutral sentences and those without a majority ("-") are left
-out, and so is a premise that entails nothing; the order is that of the first sentence of each.
+become {"query": "A man plays.", "pos": ["Someone plays."], "neg": ["Nobody plays."]}. The input is
+the JSON of SNLI 1.0 and MultiNLI 1.0. Neutral sentences, sentences without a majority ("-") and
+premises that entail nothing are skipped. Premises are in the order of their first sentence.
 
 Source: Gao et al. 2021, "SimCSE", section 4; Bowman et al. 2015 and Williams et al. 2018 for files.
 """
@@ -49,27 +50,27 @@ from t5x_lite.data.formats.passages import Passage
 _logger = logging.getLogger(__name__)
 
 SCORES = ("pos_scores", "neg_scores")
-"""Fields of a teacher's scores."""
+"""Fields with a teacher's scores."""
 IDS = ("pos_ids", "neg_ids")
-"""Fields of the passages' ids."""
+"""Fields with the passages' ids."""
 
 _PROMPTED = ("symmetric_sts", "symmetric_clustering")
-"""Types whose passages begin with the prompt, too."""
+"""Types that prepend the prompt to passages too."""
 
-_LARGEST = 3e38  # of float32
+_LARGEST = 3e38  # about the largest float32
 
 
 class Pairs(NamedTuple):
-    """A query, the passages that answer it, and others that do not.
+    """Query with its positive and negative passages.
 
     Attributes:
-      query: the text, with its prompt.
-      positives: passages that answer it.
-      negatives: passages that do not.
-      positive_scores: a teacher's scores of the positives; NaN where it has none.
-      negative_scores: those of the negatives.
-      positive_ids: names of the positives; None is not known.
-      negative_ids: those of the negatives.
+      query: text of the query, with its prompt.
+      positives: passages that answer the query.
+      negatives: passages that do not answer the query.
+      positive_scores: a teacher's scores of the positives, NaN if missing; None without scores.
+      negative_scores: a teacher's scores of the negatives, NaN if missing; None without scores.
+      positive_ids: ids of the positives; None if unknown.
+      negative_ids: ids of the negatives; None if unknown.
     """
 
     query: str
@@ -82,7 +83,7 @@ class Pairs(NamedTuple):
 
 
 def from_json(text: str) -> Pairs:
-    """What `checked` gave."""
+    """Read the JSON that `to_json` writes."""
     record = json.loads(text)
     positive, negative = (_scores(record.get(name)) for name in SCORES)
     ids = [record.get(name) for name in IDS]
@@ -94,7 +95,7 @@ def _scores(found: Sequence[Any] | None) -> list[float] | None:
 
 
 def to_json(pairs: Pairs) -> str:
-    """What `from_json` reads."""
+    """Write a query with its passages as JSON for `from_json`."""
     record: dict[str, Any] = {
         "query": pairs.query,
         "pos": [*pairs.positives],
@@ -110,10 +111,10 @@ def to_json(pairs: Pairs) -> str:
 
 
 class Answers:
-    """The positives of each query, over all lines that have its text.
+    """Positives of each query, over all lines with the same query text.
 
-    A file may give the answers of a query on several lines, one on each. A negative of one line may
-    then be the positive of another line.
+    A file may have the positives of a query on several lines. A negative on one line may then be a
+    positive on another line.
     """
 
     def __init__(self, lines: Iterable[Pairs]):
@@ -125,7 +126,7 @@ class Answers:
             known.update(_digest(f"id {name}") for name in one.positive_ids or ())
 
     def of(self, pairs: Pairs) -> Callable[[str, str | None], bool]:
-        """Return the test of a passage, its text and its id or None, for the query of a line."""
+        """Return a test of whether a passage, given by text and id or None, answers a query."""
         known = self._known.get(_digest(_folded(pairs.query)), set())
 
         def is_answer(text: str, name: str | None) -> bool:
@@ -157,7 +158,7 @@ def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
 
 
 def without_any_answers(lines: Iterable[Pairs]) -> list[Pairs]:
-    """Lines without the negatives that any of them has as a positive of the same query."""
+    """Return lines without negatives that are positives of the same query on any line."""
     lines = [*lines]
     answers = Answers(lines)
     return [without_answers(one, answers) for one in lines]
@@ -172,19 +173,22 @@ def _folded(text: str) -> str:
 
 
 def titled(passage: Passage) -> str:
-    """A passage's title and what its text says besides, as JSON; "" without one of the two."""
+    """Return a passage's title as query and its text as positive, in JSON; "" without either.
+
+    The title is removed from the start of the text.
+    """
     title = passage.title.strip()
     text = passage.text.strip().removeprefix(title).strip()
     return to_json(Pairs(title, [text])) if title and text else ""
 
 
 def same_text(text: str) -> Pairs:
-    """A text that answers itself."""
+    """Return a text as its own positive."""
     return Pairs(text, [text])
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """An object of a file of pairs, as `to_json` writes it."""
+    """Check an object of a file of pairs, and return it in the form of `to_json`."""
     if not isinstance(record.get("query"), str):
         raise InputError(
             f'{where}: must have "query", a string; it has {sorted(record) or "nothing"}'
@@ -219,7 +223,7 @@ def checked(record: Mapping[str, Any], where: str) -> str:
 def _checked_ids(
     record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
 ) -> list[str] | None:
-    """Ids of texts, strings or whole numbers; None where there are none."""
+    """Check ids of texts, strings or whole numbers; None without ids."""
     found = record.get(name)
     if found is None:
         return None
@@ -236,7 +240,7 @@ def _checked_ids(
 def _checked_scores(
     record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
 ) -> list[float] | None:
-    """A teacher's scores of texts, a finite number or null of each; None where there are none."""
+    """Check a teacher's scores of texts, a finite number or null each; None without scores."""
     found = record.get(name)
     if found is None:
         return None
@@ -259,7 +263,7 @@ _HEADER = re.compile(
 
 
 def checked_triplet(line: str, where: str) -> str:
-    """A line as `pairs.from_json` reads it; "" for a header."""
+    """Convert a triplet line to JSON for `from_json`; "" for a header."""
     texts = [text.strip() for text in line.split("\t")]
     if _HEADER.fullmatch("\t".join(texts)):
         return ""
@@ -279,22 +283,22 @@ _EXPECTED = (
 
 
 def nli_splits(directory: str) -> tuple[str, ...]:
-    """The splits that have files; see `split_files`."""
+    """Return the splits that have files; see `split_files`."""
     return tuple(split_files(directory))
 
 
 def read_nli_pairs(directory: str, split: str) -> list[Pairs]:
-    """The premises of a split; see `pairs_of`."""
+    """Read the premises of a split; see `pairs_of`."""
     return pairs_of(split_files(directory)[split])
 
 
 def split_files(directory: str) -> dict[str, list[DataPath]]:
-    """The files of each split; see `named_splits`."""
+    """Return the files of each split; see `table_splits.split_files`."""
     return table_splits.split_files(directory, suffix=".jsonl", expected=_EXPECTED)
 
 
 def pairs_of(files: Sequence[DataPath]) -> list[Pairs]:
-    """The premises of files that entail something; all files are one list of sentences."""
+    """Read the premises of files that entail something; all files are one list of sentences."""
     answers: dict[str, tuple[list[str], list[str]]] = {}
     for file in files:
         for line in read_examples(str(file), fields=("gold_label", "sentence1", "sentence2")):
@@ -317,5 +321,5 @@ def pairs_of(files: Sequence[DataPath]) -> list[Pairs]:
     ]
     if not found:
         raise InputError(f"{', '.join(map(str, files))}: no premise entails anything")
-    _logger.info("%d premises, %d of which entail nothing", len(answers), len(answers) - len(found))
+    _logger.info("%d premises, %d without entailment", len(answers), len(answers) - len(found))
     return found

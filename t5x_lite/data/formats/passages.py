@@ -1,6 +1,6 @@
-r"""Passages with an id and perhaps a title, one a line, and shares of them.
+r"""Readers of passages with an id and an optional title, and shards of them.
 
-Passages with an id and perhaps a title, one a line, from the files in which collections come.
+Passages of the published files of collections, one per line:
 
     for passage in read_passages("collection.tsv.gz"):
         passage.where, passage.id, passage.title, passage.text
@@ -11,39 +11,39 @@ Passages with an id and perhaps a title, one a line, from the files in which col
     collection.tsv     id TAB text, with or without names                    MS MARCO's passages
     msmarco-docs.tsv   id TAB url TAB title TAB text, with or without names  MS MARCO's documents
     queries.tsv        id TAB text, with or without names, such as qid TAB query
-    other.txt          a passage a line; its number, from 0, is its id
-    corpus.parquet     a row each, with columns named as the fields of JSON; also Arrow
+    other.txt          a passage per line; its line number, from 0, is its id
+    corpus.parquet     a passage per row, with columns named as the fields of JSON; also Arrow
 
 A first line of column names is a header: one of its fields names the id (id, _id, qid, pid, docid,
 query-id, corpus-id, ...), one the text (text, passage, query, contents, body, ...), and others may
-be title, url, or columns that are not read. The columns may have any order then. If the text is
-called "text", a field that begins with a quotation mark is quoted, and "" in it is one mark, as DPR
-writes them; in other files a quotation mark is text. All may be compressed (.gz, .zst).
+be title, url, or columns that are not read. With a header, the columns may have any order. If the
+text is called "text", a field that begins with a quotation mark is quoted, and "" in it is one
+mark, as in DPR's files; in other files a quotation mark is text. All may be compressed (.gz, .zst).
 
 Source: facebookresearch/DPR dpr/data/retriever_data.py; the README files of MS MARCO's two tasks.
 
-Texts in files, one a line: plain, or passages with or without a title and an id.
+Texts in files, one per line: plain, or passages with or without a title and an id:
 
 for record in read_texts("corpus.jsonl"):
     record.where, record.id, record.text      # "corpus.jsonl:1", "4983", "Title The text ..."
 
 texts.txt       every line is a text, also an empty one; its number, from 0, is its id
-corpus.jsonl    objects with "text"; a "title" stands before it, as BEIR's documents have it; the
-                id is "_id" (BEIR), or else "id" or "docid", or else the object's number; blank
-                lines are passed over
-passages.tsv    fields with tabs between them, as MS MARCO and DPR have them (`passages`)
+corpus.jsonl    objects with "text"; a "title" is prepended to it, as in BEIR; the id is "_id"
+                (BEIR), or else "id" or "docid", or else the object's number; blank lines are
+                skipped
+passages.tsv    fields separated by tabs, as in MS MARCO and DPR (`passages`)
 
-corpus.parquet  rows with the columns "text", and "title" and an id if they have them; also Arrow
+corpus.parquet  rows with the column "text", and optional columns "title" and an id; also Arrow
 
-Each but the last may be compressed, and ends in .gz, .zst or .xz then.
+All but the last may be compressed, with names that end in .gz, .zst or .xz.
 
-The I-th of N parts of a file's records, for so many hosts that each do one.
+Shard I of N of a file's records, for N hosts:
 
     share = Share.of_text("2/3")
-    share.bounds(1000, whole=64, what="texts")      # (320, 640): whole blocks of 64
+    share.bounds(1000, whole=64, what="texts")      # (320, 640): complete blocks of 64
 
-A part is a run of whole blocks, so that each block is what it is where one host does all: results
-of the parts, one behind the other, are those of one host to the last bit.
+A shard is a range of complete blocks, so that each block is the same as on a single host. The
+concatenated results of the shards are bitwise equal to the results of a single host.
 """
 
 import functools
@@ -78,9 +78,9 @@ _SUFFIXES: Mapping[str, PassageFormat] = {
     ".tsv": "tsv",
 }
 _TEXTS = ("text", "contents", "title")
-"""Fields of an object that are strings."""
+"""String fields of an object."""
 _IDS = ("_id", "id", "docid", "pid")
-"""Names of the id, the first that a passage has."""
+"""Names of the id; the first one in a passage is used."""
 _ROLES: Mapping[str, str] = {
     **dict.fromkeys(("id", "docid", "pid", "did", "docno", "qid", "topicid", "queryid"), "id"),
     **dict.fromkeys(("passageid", "documentid", "corpusid", "questionid"), "id"),
@@ -90,20 +90,20 @@ _ROLES: Mapping[str, str] = {
     "title": "title",
     "url": "url",
 }
-"""What a column holds, by its name in lower case without "-", "_" and spaces."""
+"""Role of a column, by its name in lower case without "-", "_" and spaces."""
 _UNNAMED = {2: ("id", "text"), 4: ("id", "url", "title", "text")}
-"""The columns of files without names, by their number."""
+"""Columns of files without a header, by their number."""
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"(?:\t|$)|([^\t]*)(?:\t|$)')
 
 
 class Passage(NamedTuple):
-    """A passage.
+    """Passage of a collection.
 
     Attributes:
-      where: its place, "file:line".
-      id: of the passage in its collection; a line's number where the file has no ids.
-      title: "" where there is none.
-      text: without the title.
+      where: location, "file:line".
+      id: id of the passage in its collection; the line number if the file has no ids.
+      title: title; "" without one.
+      text: text without the title.
     """
 
     where: str
@@ -113,17 +113,17 @@ class Passage(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """Title and text with a space between them: what a model reads."""
+        """Title and text separated by a space, as a model reads them."""
         return f"{self.title} {self.text}".strip()
 
 
 class Columns(NamedTuple):
-    """Where the fields of a file of tabs are.
+    """Columns of a tab-separated file.
 
     Attributes:
-      names: of the columns: "id", "text", "title", "url"; "" is not read.
-      named: whether the first line has names.
-      quoted: whether fields may be quoted.
+      names: role of each column: "id", "text", "title", "url"; "" is not read.
+      named: if True, the first line is a header.
+      quoted: if True, fields may be quoted.
     """
 
     names: tuple[str, ...]
@@ -138,7 +138,7 @@ def read_passages(
     longest: int = LONGEST_LINE,
     template: str = TEXT,
 ) -> Iterator[Passage]:
-    """The passages of a file, in order; it is read as they are asked for."""
+    """Read the passages of a file lazily, in order."""
     if kind_of(path) == "table":
         shard = data_path(path) if isinstance(path, str) else path
         yield from _of_table(shard, as_template(template))
@@ -170,7 +170,7 @@ def read_passages(
 
 
 def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
-    """The passages of a table."""
+    """Read the passages of a table."""
     there = column_names(shard)
     needed = places(template)
     if template == TEXT:
@@ -179,13 +179,13 @@ def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
     columns = [*needed, *(name for name in there if name in also)]
     for number, row in enumerate(read_fields(shard, columns=[*dict.fromkeys(columns)])):
         if template == TEXT:
-            text_of(row, f"{{{needed[0]}}}")  # it must be a text
+            text_of(row, f"{{{needed[0]}}}")  # raises InputError if it is not a text
         fields = {name: value for name, value in row.fields.items() if value is not None}
         yield of_object(_with_text(Line(row.where, fields), template), number=number)
 
 
 def _with_text(line: Line, template: str) -> Line:
-    """The same object, whose text is that of a template, without a title then."""
+    """Return the object with its text from a template, and then without a title."""
     if template == TEXT:
         return line
     text = text_of(Row(line.where, line.record), template)
@@ -194,15 +194,15 @@ def _with_text(line: Line, template: str) -> Line:
 
 
 def format_of(path: str) -> PassageFormat:
-    """The format that a file's name says."""
+    """Return the format for a file's name."""
     return _SUFFIXES.get(Path(plain_name(path)).suffix.lower(), "text")
 
 
 def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
-    """Reads the lines of one file in any order: a function of a line and its place, "file:line".
+    """Return a reader of one file's lines in any order, given a line and its "file:line".
 
-    The function gives None for a line of names. Its passages have the id "" where lines have none.
-    The first line of a file of tabs is read for the columns, at the first call.
+    The reader returns None for a header. Its passages have the id "" if lines have no ids. The
+    first line of a tab-separated file is read for the columns, at the first call.
     """
     kind = format_of(path)
 
@@ -226,9 +226,9 @@ def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
 
 
 def of_object(line: Line, *, number: int | str = "") -> Passage:
-    """The passage of a JSON object with "text", or with "contents" as Pyserini writes them.
+    """Return the passage of a JSON object with "text", or with "contents" as in Pyserini.
 
-    A first line of "contents" that a blank line follows is the title.
+    If the first line of "contents" is followed by a blank line, it is the title.
     """
     record = line.record
     if "text" not in record and "contents" not in record:
@@ -250,7 +250,7 @@ def of_object(line: Line, *, number: int | str = "") -> Passage:
 
 
 def columns_of(first: str, *, where: str) -> Columns:
-    """The columns of a file of tabs, by its first line."""
+    """Return the columns of a tab-separated file, from its first line."""
     if (columns := named_columns(first)) is not None:
         return columns
     number = first.count("\t") + 1
@@ -264,7 +264,7 @@ def columns_of(first: str, *, where: str) -> Columns:
 
 
 def of_line(line: str, columns: Columns, *, where: str) -> Passage:
-    """The passage of a line of tabs."""
+    """Return the passage of a tab-separated line."""
     fields = _fields(line) if columns.quoted and '"' in line else line.split("\t")
     if len(fields) == len(columns.names) - 1 and columns.names[-1] == "title":
         fields = [*fields, ""]
@@ -279,14 +279,14 @@ def of_line(line: str, columns: Columns, *, where: str) -> Passage:
 
 
 def titled_text(record: Mapping[str, Any]) -> str:
-    """Title and text of a JSON object, with a space between them."""
+    """Return title and text of a JSON object, separated by a space."""
     return Passage("", "", record.get("title", ""), record["text"]).whole
 
 
 def named_columns(line: str) -> Columns | None:
     """Return the columns that a header names, or None if the line is data.
 
-    A header has one name of an id and one of a text, and no such name twice.
+    A header has one column for the id and one for the text, and no role twice.
     """
     names = [name.strip().strip('"').lower() for name in line.lstrip("\ufeff").split("\t")]
     roles = [_ROLES.get(re.sub(r"[-_ ]", "", name), "") for name in names]
@@ -297,9 +297,9 @@ def named_columns(line: str) -> Columns | None:
 
 
 def _fields(line: str) -> Sequence[str]:
-    """The fields of a line of which some may be quoted.
+    """Return the fields of a line in which some may be quoted.
 
-    There is none where a quotation does not end.
+    The result is empty if a quotation is not closed.
     """
     found, place = [], 0
     while True:
@@ -313,7 +313,7 @@ def _fields(line: str) -> Sequence[str]:
 
 
 class TextRecord(NamedTuple):
-    """A text, its id, and where it stands, as "file:line"."""
+    """Text, its id, and its location, "file:line"."""
 
     where: str
     id: str
@@ -327,7 +327,7 @@ def read_texts(
     longest: int = LONGEST_LINE,
     template: str = TEXT,
 ) -> Iterator[TextRecord]:
-    """The texts of a file, in order; it is read as they are asked for."""
+    """Read the texts of a file lazily, in order."""
     kind = format_of(str(path)) if format == "auto" else format
     if kind_of(path) == "table":
         kind = "jsonl"
@@ -337,11 +337,11 @@ def read_texts(
 
 
 class Share(NamedTuple):
-    """One part of several.
+    """Shard number and total number of shards.
 
     Attributes:
-      number: from 1.
-      of: how many parts there are.
+      number: shard number, from 1.
+      of: total number of shards.
     """
 
     number: int
@@ -349,7 +349,7 @@ class Share(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> "Share":
-        """Reads "I/N"."""
+        """Parse "I/N"."""
         found = re.fullmatch(r"(\d+)/(\d+)", text)
         share = cls(*map(int, found.groups())) if found else None
         if share is None or not 1 <= share.number <= share.of:
@@ -357,7 +357,7 @@ class Share(NamedTuple):
         return share
 
     def bounds(self, total: int, *, whole: int, what: str) -> tuple[int, int]:
-        """The first record of the part, and the one behind its last."""
+        """Return the first record of the shard and the end of its records, excluded."""
         blocks = -(-total // whole)
         if blocks < self.of:
             raise InputError(

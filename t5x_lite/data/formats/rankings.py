@@ -1,38 +1,36 @@
-"""Runs and qrels: rankings of documents, and what answers a query.
-
-Runs, which are rankings of documents for queries, and qrels, which say what answers a query.
+"""Runs (rankings of documents for queries), qrels (relevance judgments), and answers of questions.
 
     run.trec      301 Q0 d7 1 14.89 t5x_lite      query, Q0, document, rank, score, name of the run
     run.tsv       301 TAB d7 TAB 1                query, document, rank: MS MARCO's form
-    run.jsonl     {"query": "301", "documents": ["d7"], "scores": [14.89]}      a query a line
+    run.jsonl     {"query": "301", "documents": ["d7"], "scores": [14.89]}      a query per line
     qrels         301 0 d7 1                      query, 0, document, score: TREC's form
-                  301 TAB d7                      what is listed answers: MS MARCO's form
+                  301 TAB d7                      query, relevant document: MS MARCO's form
                   301 TAB d7 TAB 1                query, document, score: BEIR's form
 
 In a run and in qrels, a first line of column names, such as qid, pid, rank or BEIR's query-id,
 corpus-id, score, is a header.
 
-Fields are divided by white space, and ids are strings: "007" and "NA" are ids like others. Runs are
-read a query at a time if the lines of each query stand together, else as a whole. A document stands
-in a ranking once. Files may be compressed (.gz, .zst).
+Fields are separated by white space, and ids are strings: "007" and "NA" are ordinary ids. Runs are
+read a query at a time if the lines of each query are adjacent, and otherwise as a whole. A document
+occurs only once in a ranking. Files may be compressed (.gz, .zst).
 
 A ranking has the order of its rank column. trec_eval does not read that column, and some programs
-write 0 on every line or count from 0. Where ranks repeat or are below 1, the order is that of the
-scores, and of equal scores as in trec_eval: they are compared as float32, and the document with the
-greater id is first. A line of the log says so.
+write 0 on every line or count from 0. If ranks repeat or are below 1, the order is by score, with a
+warning. Ties are broken as in trec_eval: scores are compared as float32, and the document with the
+greater id is first.
 
 Source: trec_eval 9.0, form_res_rels.c and get_trec_results.c.
 
-A run that is written a chunk of queries at a time, and that a killed command goes on with.
+A run written in chunks of queries, which a killed command resumes:
 
     with run_writer("run.trec", identity={"index": "corpus.bm25"}, chunk=64) as file:
-        for rankings in found_after(file.done):     # 64 at a time, the last time perhaps fewer
+        for rankings in found_after(file.done):     # chunks of 64, the last one perhaps smaller
             file.write(rankings)
 
-The rankings are collected as JSON lines, one a query (`data.formats.resumable`), in run.trec.jsonl;
-of TREC's and MS MARCO's forms the file of the last name is made of them at the end.
+The rankings are collected as JSON lines, one per query (`core.jobs`), in run.trec.jsonl. For TREC's
+and MS MARCO's forms, they are converted to run.trec at the end.
 
-Answers of questions: what the recall of open question answering is measured by.
+Answers of questions, for the recall of open question answering:
 
     answers.jsonl       {"_id": "17", "answers": ["Paris", "City of Paris"]}
     nq-test.qa.csv      question TAB ['Paris', 'City of Paris']     DPR's form; ids are 0, 1, 2, ...
@@ -40,8 +38,8 @@ Answers of questions: what the recall of open question answering is measured by.
                         "text": ..., "aliases": [...]}]}}           MKQA's, of one language
 
 A first line of column names, question TAB answers, is a header and has no id. A question of MKQA
-counts where it has an answer in English that is neither long nor yes or no, and
-is answerable: 6,619 of 10,000 in BGE-M3's evaluation.
+is used if it is answerable and its English answer is neither long nor yes or no: 6,619 of 10,000 in
+BGE-M3's evaluation.
 """
 
 import ast
@@ -73,13 +71,13 @@ _logger = logging.getLogger(__name__)
 
 RunFormat = Literal["trec", "marco", "jsonl"]
 SameIds = Literal["keep", "drop"]
-"""Whether a document that has a query's id stays in that query's ranking."""
+"""Treatment of a document with the query's id in that query's ranking."""
 _QUERY_NAMES = {"query", "qid", "topic", "query-id", "queryid", "topic-id", "topicid"}
 _DOCUMENT_NAMES = {"document", "doc", "passage", "docid", "docno", "pid", "did"} | {
     f"{name}-id" for name in ("corpus", "document", "doc", "passage")
 }
 _SCORE_NAMES = {"score", "rel", "relevance", "relevancy", "label", "judgment", "judgement", "grade"}
-"""Names of the columns of judgments."""
+"""Names of the score column of judgments."""
 _RANK_NAMES = {"rank", "ranking", "position"}
 _RANK = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
@@ -89,12 +87,12 @@ Qrels = dict[str, dict[str, int]]
 
 
 class Ranked(NamedTuple):
-    """A document in a ranking.
+    """Document in a ranking.
 
     Attributes:
-      document: its id.
-      score: of the search; None in MS MARCO's form, which has none.
-      rank: from 1.
+      document: id of the document.
+      score: score of the search; None in MS MARCO's form, which has no scores.
+      rank: rank, from 1.
     """
 
     document: str
@@ -103,14 +101,14 @@ class Ranked(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The documents of a query, best first."""
+    """Documents of a query, best first."""
 
     query: str
     documents: list[Ranked]
 
 
 class _Row(NamedTuple):
-    """A line of a run."""
+    """Line of a run."""
 
     where: str
     query: str
@@ -118,7 +116,7 @@ class _Row(NamedTuple):
 
 
 def format_of(path: str, format: RunFormat | None = None) -> RunFormat:
-    """What is asked for, or else what the name of a run says: .jsonl, .tsv, and others TREC."""
+    """Return the given format, or the format for a run's name: .jsonl, .tsv, otherwise TREC."""
     if format is not None:
         return format
     suffix = Path(plain_name(path)).suffix
@@ -126,7 +124,7 @@ def format_of(path: str, format: RunFormat | None = None) -> RunFormat:
 
 
 def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]:
-    """The rankings of a file in its order; one is in memory at a time."""
+    """Read the rankings of a file in its order, with one in memory at a time."""
     if path != "-" and format_of(path, format) == "jsonl":
         yield from _once(_read_json(path))
         return
@@ -154,7 +152,7 @@ def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]
 
 
 def _stand_together(path: str) -> bool:
-    """Whether the lines of each query follow each other."""
+    """Return whether the lines of each query are adjacent."""
     seen: set[str] = set()
     last = ""
     for line in read_lines([path], longest=LONGEST_COLUMNS):
@@ -168,7 +166,7 @@ def _stand_together(path: str) -> bool:
 
 
 def _once(found: Iterable[tuple[str, Ranking]]) -> Iterator[Ranking]:
-    """The rankings, if no query has two."""
+    """Yield the rankings, and raise InputError if a query has two."""
     seen: set[str] = set()
     for where, ranking in found:
         if ranking.query in seen:
@@ -202,7 +200,7 @@ def _rows(path: str, format: RunFormat | None) -> Iterator[_Row]:
 
 
 def _is_run_header(fields: Sequence[str]) -> bool:
-    """Return whether fields of a run are names of columns: of the query, and of its rank."""
+    """Return whether the fields of a run are column names, for its query and rank."""
     names = _names_of(fields)
     if len(names) not in (3, 6) or names[0].lstrip("\ufeff") not in _QUERY_NAMES:
         return False
@@ -226,7 +224,7 @@ def _score(text: str, where: str) -> float:
 
 
 def _ranking(query: str, rows: Sequence[_Row]) -> tuple[Ranking, bool]:
-    """The ranking that lines of a query make, and whether it has the order of the scores."""
+    """Return the ranking of a query's lines, and whether it is ordered by score."""
     documents: dict[str, str] = {}
     ranks: dict[int, str] = {}
     is_scored = all(row.ranked.score is not None for row in rows)
@@ -276,7 +274,7 @@ def _is_score(value: object) -> bool:
 
 
 def run_lines(rankings: Iterable[Ranking], *, format: RunFormat, tag: str) -> Iterator[str]:
-    """The lines of a run, each with its line end."""
+    """Yield the lines of a run, each with its line end."""
     form: Callable[[Ranking], Iterator[str]]
     if format == "jsonl":
         form = _json_lines
@@ -327,7 +325,7 @@ def write_run(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> None:
-    """Writes a run, which takes its name when it is whole; "-" is standard output."""
+    """Write a run, which gets its name when it is complete; "-" is standard output."""
     check_tag(tag)
     with writer(path) as file:
         for line in run_lines(rankings, format=format_of(path, format), tag=tag):
@@ -335,18 +333,18 @@ def write_run(
 
 
 def check_tag(tag: str) -> None:
-    """Refuses a name of a run that TREC's form cannot hold."""
+    """Raise InputError if TREC's form cannot hold the name of a run."""
     if tag.split() != [tag]:
         raise InputError(f"the name of a run must be one word, got {tag!r}")
 
 
 def ranked(documents: Iterable[tuple[str, float]]) -> list[Ranked]:
-    """The places of (document, score), best first."""
+    """Assign ranks to (document, score) pairs, given best first."""
     return [Ranked(name, score, rank) for rank, (name, score) in enumerate(documents, start=1)]
 
 
 def read_qrels(path: str) -> Qrels:
-    """The scores of documents by query, in the order of the file."""
+    """Read the scores of documents by query, in the order of the file."""
     found: Qrels = {}
     name = "<stdin>" if path == "-" else path
     for where, query, document, score in judgments(
@@ -355,7 +353,7 @@ def read_qrels(path: str) -> Qrels:
         if found.setdefault(query, {}).setdefault(document, score) != score:
             raise InputError(f"{where}: {document!r} has another score for {query!r} above")
     if not found:
-        raise InputError(f"{path}: no judgement")
+        raise InputError(f"{path}: no judgment")
     return found
 
 
@@ -363,7 +361,7 @@ _LARGEST_SCORE = 1 << 31
 
 
 def judgments(lines: Iterable[str], *, name: str) -> Iterator[tuple[str, str, str, int]]:
-    """The place, query, document and score of each line of a file of judgments."""
+    """Yield location, query, document and score of each line of a file of judgments."""
     columns = None
     for number, line in enumerate(lines, start=1):
         where = f"{name}:{number}"
@@ -386,7 +384,7 @@ def judgments(lines: Iterable[str], *, name: str) -> Iterator[tuple[str, str, st
 
 
 def _is_header(fields: Sequence[str]) -> bool:
-    """Whether the fields are names of columns, and none is a score."""
+    """Return whether the fields are column names, without a score."""
     names = _names_of(fields)
     if len(names) == 2:
         return names[0] in _QUERY_NAMES and names[1] in _DOCUMENT_NAMES
@@ -409,7 +407,7 @@ def _judgement(text: str, where: str) -> int:
 
 
 def write_qrels(path: str, qrels: Qrels) -> None:
-    """Writes judgements in TREC's form; the file takes its name when it is whole."""
+    """Write judgments in TREC's form; the file gets its name when it is complete."""
     with writer(path) as file:
         for query, scores in qrels.items():
             _check_ids(Ranking(query, [Ranked(document, None, 1) for document in scores]))
@@ -418,17 +416,17 @@ def write_qrels(path: str, qrels: Qrels) -> None:
 
 
 class RunWriter:
-    """Takes rankings.
+    """Writer of rankings.
 
     Attributes:
-      done: rankings that are written, those of an earlier process included.
+      done: number of written rankings, including rankings of an earlier process.
     """
 
     def __init__(self, file: ResumableWriter | lines.Writer, form: tuple[RunFormat, str]):
         self._file, self._form, self.done = file, form, file.done
 
     def write(self, rankings: Sequence[Ranking]) -> None:
-        """Writes the rankings of a chunk of queries."""
+        """Write the rankings of a chunk of queries."""
         if isinstance(self._file, ResumableWriter):
             self._file.write(
                 *(
@@ -455,7 +453,7 @@ def run_writer(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> Iterator[RunWriter]:
-    """Opens a run; it takes its name when it is whole."""
+    """Open a run for writing; it gets its name when it is complete."""
     check_tag(tag)
     kind = format_of(path, format)
     if not is_resumable(path):
@@ -475,7 +473,7 @@ _LEFT_OUT = ("unanswerable", "binary", "long_answer")
 
 
 class Question(NamedTuple):
-    """A question of MKQA in one language."""
+    """MKQA question in one language."""
 
     id: str
     text: str
@@ -483,7 +481,7 @@ class Question(NamedTuple):
 
 
 def read_answers(path: str) -> dict[str, list[str]]:
-    """The answers by question."""
+    """Read the answers by question."""
     found: dict[str, list[str]] = {}
     if Path(plain_name(path)).suffix in (".jsonl", ".json"):
         pairs = map(_of_object, read_examples(path, fields=()))
@@ -526,7 +524,7 @@ def _are_texts(answers: Any) -> bool:
 
 
 def read_mkqa(path: str, language: str) -> list[Question]:
-    """The questions of one language that are measured."""
+    """Read the questions of one language that are evaluated."""
     found = []
     for where, record in read_examples(path, fields=()):
         try:

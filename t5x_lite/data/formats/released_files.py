@@ -9,15 +9,15 @@
 | RACE | {train,dev,test}/{middle,high}/*.txt, JSON objects; or the Hub's tables |
 | SWAG | train.csv, val.csv, test.csv; or the Hub's tables |
 | TriviaQA | qa/DOMAIN-{train,dev}.json and evidence/{wikipedia,web}/*; unfiltered-web-*.json |
-| SQuAD, as pairs | train-v1.1.json, dev-v1.1.json; or those of v2.0 |
+| SQuAD, as pairs | train-v1.1.json, dev-v1.1.json; or train-v2.0.json, dev-v2.0.json |
 | PubMedQA, as pairs | ori_pqa{a,l,u}.json; or *train*.json and *dev*.json, objects by PMID |
 | Mr. TyDi, as pairs | mrtydi-v1.1-LANGUAGE/ with train.jsonl, dev.jsonl; or with topic.*.tsv, |
 | | qrels.*.txt and collection/docs.jsonl |
 | Tevatron, as pairs | *train*.jsonl and *dev*.jsonl with "positive_passages" |
 | NLLB, CCMatrix | source TAB target; score TAB source TAB target; NLLB's columns |
 
-Files may be compressed (.gz, .zst, .xz). `PAIRS` has the formats that are read as pairs by name.
-Test sets of retrieval are in `suites`.
+Files may be compressed (.gz, .zst, .xz). `PAIRS` lists the formats that are read as pairs by name.
+`suites` reads the test sets of retrieval.
 
 Sources: Lai et al. 2017 and the Hub's ehovy/race; rowanz/swagaf data/README.md; mandarjoshi90/
 triviaqa, utils/convert_to_squad_format.py; pubmedqa/pubmedqa; castorini/mr.tydi and the Hub's
@@ -54,12 +54,12 @@ from t5x_lite.data.formats.table_splits import SPLITS, RowFile, Table, read_rows
 _logger = logging.getLogger(__name__)
 
 Splits = Mapping[str, Sequence[Table]]
-"""The files of each split that is there."""
+"""Files of each existing split."""
 
 # Multiple choice.
 
 NUM_CHOICES = 4
-"""Choices of a question of RACE and of SWAG."""
+"""Number of choices of a question of RACE and of SWAG."""
 RACE_LEVELS = ("middle", "high")
 _RACE_SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 _LETTERS = ("A", "B", "C", "D")
@@ -67,7 +67,7 @@ _ENDINGS = tuple(f"ending{number}" for number in range(NUM_CHOICES))
 
 
 def race_splits(directory: str, levels: Sequence[str] = RACE_LEVELS) -> Splits:
-    """The files of RACE's splits."""
+    """Return the files of RACE's splits."""
     root = data_path(directory)
     for place in (root / "RACE", root) if directory else ():
         found = {
@@ -88,7 +88,7 @@ def _numbered_name(file: DataPath) -> tuple[int, str]:
 
 
 def _tables(directory: str, expected: str) -> Splits:
-    """Tables of the Hub's form."""
+    """Return tables in the Hub's form."""
     found = table_splits(directory) if directory else {}
     if not found:
         raise InputError(
@@ -101,7 +101,7 @@ def _tables(directory: str, expected: str) -> Splits:
 def read_race(
     files: Sequence[Table], levels: Sequence[str] = RACE_LEVELS
 ) -> Iterator[dict[str, Any]]:
-    """The questions of RACE's files, in order.
+    """Read the questions of RACE's files, in order.
 
     Each has "article", "question", "choices", "label" (0 to 3) and "id".
     """
@@ -116,7 +116,7 @@ def read_race(
 
 
 def _race_text(file: Any) -> Iterator[dict[str, Any]]:
-    """The questions of one article, each with the name "high/1.txt:0"."""
+    """Yield the questions of one article, each with an id such as "high/1.txt:0"."""
     where = str(file)
     record = parse_json(_whole(file), where=where)
     if not isinstance(record, dict):
@@ -174,15 +174,15 @@ def _race_question(
 
 
 def swag_splits(directory: str) -> Splits:
-    """The tables of SWAG's splits: train.csv, val.csv and test.csv, or the Hub's."""
+    """Return the tables of SWAG's splits: train.csv, val.csv and test.csv, or the Hub's."""
     return _tables(directory, "SWAG's train.csv and val.csv")
 
 
 def read_swag(files: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
-    """The questions of SWAG's tables, in order.
+    """Read the questions of SWAG's tables, in order.
 
     Each has "sent1", "sent2" (the beginning of the second sentence), "choices" (four endings),
-    "label" (0 to 3, -1 if it is not known) and "id".
+    "label" (0 to 3, or -1 if unknown) and "id".
     """
     columns = ["sent1", "sent2", *_ENDINGS]
     labels = tuple(map(str, range(NUM_CHOICES)))
@@ -201,7 +201,7 @@ def read_swag(files: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
 
 
 def _texts_of(row: Row, *names: str) -> list[str]:
-    """Fields of a row that must be strings."""
+    """Return fields of a row that must be strings."""
     for name in names:
         if not isinstance(row.fields.get(name), str):
             has = ", ".join(row.fields) or "nothing"
@@ -222,12 +222,12 @@ _TRIVIA_SPLITS = {"train": "train", "validation": "dev", "test": "test-without-a
 _EVIDENCE = {"EntityPages": "wikipedia", "SearchResults": "web"}
 """Lists of a question's documents, and their folders in evidence/."""
 WORDS_OF_DOCUMENT = 800
-"""Words of a document that are read; the authors' conversion reads as many tokens."""
+"""Maximum words that are read from a document; the authors' conversion reads as many tokens."""
 _WORD = re.compile(r"\S+")
 
 
 def trivia_splits(directory: str, domains: Sequence[str]) -> dict[str, tuple[DataPath]]:
-    """The files of TriviaQA's splits."""
+    """Return the files of TriviaQA's splits."""
     root = data_path(directory)
     places = [root, root / "qa", root / "triviaqa-unfiltered"] if directory else []
     for domain, place in itertools.product(domains, places):
@@ -243,16 +243,16 @@ def trivia_splits(directory: str, domains: Sequence[str]) -> dict[str, tuple[Dat
 
 
 def _first_file(folders: Sequence[Any], name: str) -> list[DataPath]:
-    """The first file of a name, plain or compressed, in a list of one; [] if there is none."""
+    """Return the first file of a name, plain or compressed, in a list of one, or []."""
     paths = [folder / f"{name}{end}" for folder in folders for end in ("", *COMPRESSED)]
     return next(([path] for path in paths if path.is_file()), [])
 
 
 def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
-    """The questions of a file of TriviaQA, in SQuAD's form without contexts.
+    """Read the questions of a file of TriviaQA, in SQuAD's form without contexts.
 
-    Each has "id", "question", "context" ("") and "answers" with "text", the value and the aliases,
-    which is empty in the test split, and "answer_start" (-1).
+    Each has "id", "question", "context" ("") and "answers" with "text", the value and the aliases
+    (empty in the test split), and "answer_start" (-1).
     """
     for where, record in _trivia(file):
         _, answers, _ = _trivia_answers(record, where=where)
@@ -260,11 +260,11 @@ def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
 
 
 def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Each question of a file of TriviaQA with each of its documents, in SQuAD's form.
+    """Read each question of a file of TriviaQA with each of its documents, in SQuAD's form.
 
-    Documents without a file are skipped with a warning. The first answer is the one that the
-    document has, with its place. In the split "train" a question goes without the documents that
-    have no answer. "id" is QuestionId--Filename.
+    Documents without a file are skipped with a warning. The first answer is the one found in the
+    document, with its position. In the split "train", documents without an answer are skipped. "id"
+    is QuestionId--Filename.
     """
     num_read = num_found = 0
     evidence = _Evidence(file)
@@ -286,7 +286,7 @@ def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]
 
 
 def read_trivia_pairs(file: DataPath) -> Iterator[Pairs]:
-    """Questions of TriviaQA with documents that have an answer, and documents that have none."""
+    """Read questions of TriviaQA with documents with an answer, and documents without one."""
     num_read = num_kept = 0
     evidence = _Evidence(file)
     for where, record in _trivia(file):
@@ -306,11 +306,11 @@ def read_trivia_pairs(file: DataPath) -> Iterator[Pairs]:
                 negative_ids=[*sides[1].values()],
             )
     evidence.finish(kept=bool(num_kept))
-    _logger.info("%s: %d questions, %d with a document that answers", file, num_read, num_kept)
+    _logger.info("%s: %d questions, %d with an answer in a document", file, num_read, num_kept)
 
 
 def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The questions of a file with their places."""
+    """Yield the questions of a file with their locations."""
     number = 0
     for number, record in enumerate(array_elements(file, member="Data"), start=1):
         where = f"{file}: question {number}"
@@ -325,7 +325,7 @@ def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trivia_answers(
     record: Mapping[str, Any], *, where: str
 ) -> tuple[str, list[str], Sequence[str]]:
-    """The value, all answers as they are written, and all in normalized form; none in test."""
+    """Return the value, all written answers, and all normalized answers; empty for test."""
     answer = record.get("Answer")
     if answer is None:
         return "", [], ()
@@ -346,10 +346,10 @@ def _trivia_answers(
 
 
 class _Evidence:
-    """The documents of the questions of a file; those that have no file are counted.
+    """Documents of the questions of a file. Missing documents are counted.
 
     Args:
-      file: of questions; the folder evidence stands beside it, or beside its folder.
+      file: file of questions. The folder evidence is next to it, or next to its parent folder.
     """
 
     def __init__(self, file: DataPath):
@@ -361,7 +361,7 @@ class _Evidence:
         self._missing: list[str] = []
 
     def documents(self, record: Mapping[str, Any], *, where: str) -> Iterator[tuple[str, str, str]]:
-        """Filename, title and the first words of each document of a question that has a file."""
+        """Yield filename, title and first words of each existing document of a question."""
         for kind, folder in _EVIDENCE.items():
             for page in record.get(kind) or ():
                 name = page.get("Filename") if isinstance(page, dict) else None
@@ -400,7 +400,7 @@ def _first_words(path: DataPath) -> str:
 
 
 def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
-    """Where the first alias that a text has stands; letters' case does not matter."""
+    """Return the span of the first alias that a text contains, ignoring case, or None."""
     lower = text.lower()
     for alias in normalized:
         if len(lower) == len(text):
@@ -408,7 +408,7 @@ def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None
             if start >= 0:
                 return start, start + len(alias)
         elif match := re.search(re.escape(alias), text, re.IGNORECASE):
-            return match.span()  # as "İ" is two characters in lower case
+            return match.span()  # because "İ" is two characters in lower case
     return None
 
 
@@ -424,11 +424,11 @@ def _squad_record(
 
 
 class PairFormat(NamedTuple):
-    """A data set that is read as pairs.
+    """Data set that is read as pairs.
 
     Attributes:
-      splits: from data.directory to the splits that are there.
-      read: from data.directory and a split to its pairs.
+      splits: function from data.directory to its existing splits.
+      read: function from data.directory and a split to its pairs.
     """
 
     splits: Callable[[str], tuple[str, ...]]
@@ -436,7 +436,7 @@ class PairFormat(NamedTuple):
 
 
 def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
-    """The files of SQuAD 1.1, or else of 2.0, and whether questions may have no answer."""
+    """Return the files of SQuAD 1.1, or else of 2.0, and whether questions may lack an answer."""
     root = data_path(directory)
     for version in ("v1.1", "v2.0") if directory else ():
         found = {
@@ -452,10 +452,10 @@ def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
 
 
 def _read_squad_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Questions with their paragraphs.
+    """Read questions with their paragraphs.
 
-    A paragraph's id is the number of the first question with its text, so that a paragraph of
-    several questions is known as their answer where it is another question's negative.
+    A paragraph's id is the number of the first question with its text. So a paragraph of several
+    questions is recognized as a positive if it is another question's negative.
     """
     file, unanswerable = _squad_files(directory)[split]
     ids: dict[str, str] = {}
@@ -477,7 +477,7 @@ _PUBMED = ("ori_pqaa.json", "ori_pqal.json", "ori_pqau.json")
 
 
 def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
-    """The files of PubMedQA's splits: the whole sets, or those of its preprocess/split_dataset."""
+    """Return the files of PubMedQA's splits: the complete sets, or its split_dataset output."""
     root = data_path(directory)
     places = [root, root / "data"] if directory else []
     whole = [file for name in _PUBMED for file in _first_file(places, name)]
@@ -488,7 +488,7 @@ def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
 
 
 def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Questions with the abstracts of their articles: the contexts, and the long answer."""
+    """Read questions with the abstracts of their articles: the contexts and the long answer."""
     count = 0
     for file in _pubmed_files(directory)[split]:
         for name, record in object_members(file):
@@ -510,10 +510,10 @@ def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
 
 
 def tevatron_pairs(files: Sequence[str | DataPath]) -> Iterator[Pairs]:
-    """The queries of files with "query", "positive_passages" and "negative_passages".
+    """Read the queries of files with "query", "positive_passages" and "negative_passages".
 
-    A passage is an object with "text", and perhaps "title" and "docid". Queries without a positive
-    passage are skipped.
+    A passage is an object with "text", and optionally "title" and "docid". Queries without a
+    positive passage are skipped.
     """
     num_read = num_kept = 0
     for file in files:
@@ -538,7 +538,7 @@ def tevatron_pairs(files: Sequence[str | DataPath]) -> Iterator[Pairs]:
 
 
 def _tevatron_passages(line: Line, name: str) -> dict[str, str]:
-    """Texts of passages, and their ids; "" if a passage has none."""
+    """Return the ids of passages by their texts; "" for passages without an id."""
     found: dict[str, str] = {}
     passages = line.record.get(name) or []
     for passage in passages if isinstance(passages, list) else [None]:
@@ -567,13 +567,13 @@ _TYDI_SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 class TydiFiles(NamedTuple):
-    """The files of one language and one split of Mr. TyDi.
+    """Files of one language and one split of Mr. TyDi.
 
     Attributes:
-      rows: a file with passages in its rows, as the Hub has it; None if there is none.
-      topics: queries; None if there is none.
-      qrels: judgments; None if there is none.
-      corpus: passages; None if there is none.
+      rows: file with passages in its rows, as on the Hub; None if missing.
+      topics: file of queries; None if missing.
+      qrels: file of judgments; None if missing.
+      corpus: file of passages; None if missing.
     """
 
     rows: DataPath | None
@@ -583,12 +583,12 @@ class TydiFiles(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """Whether queries, judgments and passages are there."""
+        """True if queries, judgments and passages exist."""
         return None not in (self.topics, self.qrels, self.corpus)
 
 
 def tydi_files(directory: str, language: str, split: str) -> TydiFiles:
-    """The files of a language, in the form of the release or of the Hub."""
+    """Return the files of a language, in the form of the release or of the Hub."""
     root, name = data_path(directory), _TYDI_SPLITS[split]
     folders = [root / f"mrtydi-v1.{minor}-{language}" for minor in (1, 0)]
     places = [place for one in folders for place in (one, one / "ir-format-data")]
@@ -621,7 +621,7 @@ def _tydi_splits(directory: str) -> tuple[str, ...]:
 
 
 def _tydi_sources(directory: str, split: str) -> Iterator[TydiFiles]:
-    """The files of each language that has what training reads."""
+    """Yield the files of each language with the files that training reads."""
     for language in TYDI_LANGUAGES:
         files = tydi_files(directory, language, split)
         if files.rows is not None or files.is_judged:
@@ -629,7 +629,7 @@ def _tydi_sources(directory: str, split: str) -> Iterator[TydiFiles]:
 
 
 def _read_tydi_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """The queries of all languages, one language after another."""
+    """Read the queries of all languages, one language after another."""
     for files in _tydi_sources(directory, split):
         if files.rows is not None:
             yield from tevatron_pairs([files.rows])
@@ -659,25 +659,25 @@ PAIRS: Mapping[str, PairFormat] = {
         _tevatron_files, lambda where, split: tevatron_pairs(_tevatron_files(where)[split])
     ),
 }
-"""The formats that `tasks.pairs` reads by name."""
+"""Formats that `tasks.pairs` reads by name."""
 
 
 # Parallel lines.
 
 SCORED = {2: ("source", "target"), 3: ("score", "source", "target")}
-"""The columns of files without names, by their number."""
+"""Columns of files without a header, by their number."""
 _NLLB = ("source", "target", "score")
-"""The first columns of files with four or more."""
+"""First columns of files with four or more."""
 
 
 class Parallel(NamedTuple):
-    """Two texts of one meaning.
+    """Text and its translation.
 
     Attributes:
-      where: their place, "file:line".
-      source: the first text.
-      target: the second text.
-      score: of the mining, as LASER's margin; None if the file has none.
+      where: location, "file:line".
+      source: text in the first language.
+      target: text in the second language.
+      score: mining score, such as LASER's margin; None if the file has no scores.
     """
 
     where: str
@@ -687,11 +687,11 @@ class Parallel(NamedTuple):
 
 
 def read_parallel(path: str, *, min_score: float | None = None) -> Iterator[Parallel]:
-    """The lines of a file of two languages, in order; it is read as they are needed.
+    """Read the lines of a file of two languages lazily, in order.
 
-    Lines are source TAB target; score TAB source TAB target, as CCMatrix has them; or source TAB
-    target TAB score and more columns, as NLLB has them. Blank lines are skipped, and so are
-    lines with a lower score than `min_score`.
+    Lines are source TAB target; score TAB source TAB target, as in CCMatrix; or source TAB target
+    TAB score and more columns, as in NLLB. Blank lines are skipped, and so are lines with a score
+    below `min_score`.
     """
     num_columns = 0
     for number, line in enumerate(read_lines([path]), start=1):
@@ -716,8 +716,8 @@ def _score_of(fields: Mapping[str, str], where: str, *, needed: bool) -> float |
     if "score" not in fields:
         if needed:
             raise InputError(
-                f"{where}: the lines have no score; leave out the minimum score, or give a file "
-                "with score TAB source TAB target"
+                f"{where}: the lines have no score; unset the minimum score, or give a file with "
+                "score TAB source TAB target"
             )
         return None
     try:
@@ -731,18 +731,18 @@ def _score_of(fields: Mapping[str, str], where: str, *, needed: bool) -> float |
 
 @dataclasses.dataclass(frozen=True)
 class ParallelFile(RowFile):
-    """A file of two languages as a table with the columns source, target and, if there is, score.
+    """File of two languages, as a table with the columns source, target and, if present, score.
 
     Attributes:
-      path: of the lines; see `read_parallel`.
-      min_score: the lowest score that is kept; None keeps all.
+      path: path of the file; see `read_parallel`.
+      min_score: minimum score of a line to keep; None keeps all.
     """
 
     path: DataPath
     min_score: float | None = None
 
     def rows(self) -> Iterator[Row]:
-        """The lines that are kept."""
+        """Yield the lines that are kept."""
         for where, source, target, score in read_parallel(str(self.path), min_score=self.min_score):
             scored = {} if score is None else {"score": score}
             yield Row(where, {"source": source, "target": target, **scored})
@@ -756,13 +756,13 @@ class AlignedFiles(RowFile):
     """Files that are translations of each other line by line, as a table with a column for each.
 
     Attributes:
-      paths: of each language's lines, by its code.
+      paths: file of each language, by its code.
     """
 
     paths: tuple[tuple[str, DataPath], ...]
 
     def rows(self) -> Iterator[Row]:
-        """The lines side by side."""
+        """Yield the lines of all files in parallel."""
         columns = [read_lines([str(path)]) for _, path in self.paths]
         for number, lines in enumerate(itertools.zip_longest(*columns), start=1):
             for (_, path), line in zip(self.paths, lines, strict=True):
@@ -779,7 +779,7 @@ class AlignedFiles(RowFile):
 
 
 def parallel_splits(directory: str, min_score: float | None = None) -> dict[str, tuple[RowFile]]:
-    """The files of parallel lines of each split: train.tsv, or train.de and train.en."""
+    """Return the files of parallel lines of each split: train.tsv, or train.de and train.en."""
     root = data_path(directory)
     there = [file for file in sorted(root.glob("*")) if file.is_file()] if directory else []
     found: dict[str, tuple[RowFile]] = {}

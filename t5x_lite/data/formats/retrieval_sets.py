@@ -1,51 +1,51 @@
-"""Directories of retrieval sets: BEIR, DPR, MS MARCO, MIRACL.
+"""Readers of retrieval sets: BEIR, DPR, MS MARCO, MIRACL.
 
-DPR's training files: JSON arrays of questions, what answers them, and hard negatives.
+DPR's training files are JSON arrays of questions, positives, and hard negatives:
 
     [{"question": "who wrote emma",
       "positive_ctxs": [{"title": "Emma (novel)", "text": "Emma is by Jane Austen."}],
       "hard_negative_ctxs": [{"title": "Emma Stone", "text": "She is an actress."}], ...}, ...]
 
 become {"query": "who wrote emma", "pos": ["Emma (novel) Emma is by Jane Austen."], "neg": [...]}.
-Questions without a passage that answers them are left out, as DPR does. "negative_ctxs" (random
-ones) stand in for hard negatives where there are none. Other fields are not read.
+Questions without a positive passage are skipped, as in DPR. "negative_ctxs" (random passages) are
+used if hard negatives are missing. Other fields are not read.
 
 Source: Karpukhin et al. 2020, "Dense Passage Retrieval", section 3.2, and the README of
 facebookresearch/DPR, "Retriever input data format".
 
-Queries and judgements beside a collection of passages, as MS MARCO and DPR's data are kept.
+Queries, judgments and a collection of passages in one directory, as in MS MARCO and DPR:
 
     DIR/collection.tsv        or another collection (`passages`), which may be compressed
     DIR/queries.train.tsv     query id TAB text
-    DIR/qrels.train.tsv       query id, 0, passage id, score, as TREC has it; without the 0; or the
-                              two ids alone
+    DIR/qrels.train.tsv       query id, 0, passage id, score, as in TREC; without the 0; or only the
+                              two ids
 
 A first line of column names, such as qid TAB query, is a header (`passages`, `rankings`).
 
-The split "validation" is queries.dev.tsv and qrels.dev.tsv, or those that end in .dev.small.tsv.
-Ids are strings: they are never read as numbers.
+The split "validation" is queries.dev.tsv and qrels.dev.tsv, or the two files *.dev.small.tsv. Ids
+are strings: they are never read as numbers.
 
 Source: the README of microsoft/MSMARCO-Passage-Ranking.
 
-MIRACL's topics, judgements and corpora as pairs, of all languages that a directory has.
+MIRACL's topics, judgments and corpora as pairs, for all languages in a directory:
 
     DIR/miracl-v1.0-LANG/topics/*-{train,dev}.tsv     query id TAB text
     DIR/miracl-v1.0-LANG/qrels/*-{train,dev}.tsv      query id, Q0, passage id, 0 or 1
     DIR/miracl-corpus-v1.0-LANG/docs-*.jsonl.gz       objects with "docid", "title", "text"
 
-Passages that people judged not to answer a query are its negatives. Languages stand one after
-another, in the order of their codes.
+Passages that were judged as not relevant to a query are its negatives. Languages follow each other
+in the order of their codes.
 
 Source: the data cards of miracl/miracl and miracl/miracl-corpus; Zhang et al. 2023, "MIRACL".
 
-Directories in BEIR's format: queries, documents, and which documents answer which queries.
+Directories in BEIR's format, with queries, documents and relevance judgments:
 
     DIR/corpus.jsonl        {"_id": "4983", "title": "Microstructural development", "text": "..."}
     DIR/queries.jsonl       {"_id": "0", "text": "..."}
     DIR/qrels/train.tsv     query-id, corpus-id, score, with a header or without; dev.tsv, test.tsv
 
-A document answers where its score is above 0; one with a score of 0 is known not to. Judgements of
-documents that the corpus lacks, as ArguAna has them, stay: no ranking finds these documents.
+A document with a score above 0 is relevant; a document with a score of 0 is known as not relevant.
+Judgments of documents that the corpus lacks, as in ArguAna, are kept: rankings never find them.
 
 Source: Thakur et al. 2021, "BEIR: A Heterogenous Benchmark for Zero-shot Evaluation of Information
 Retrieval Models"; beir/datasets/data_loader.py.
@@ -88,30 +88,30 @@ _EXPECTED = (
     '"hard_negative_ctxs"'
 )
 _BYTES = 1 << 20
-"""Read at a time: the files are of several gigabytes."""
+"""Bytes that are read at a time, because files have several gigabytes."""
 _SCALAR = 64
-"""Characters of a number at most."""
+"""Maximum characters of a number."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _JSON = json.JSONDecoder()
 
 
 def dpr_splits(directory: str) -> tuple[str, ...]:
-    """The splits that have files; see `split_files`."""
+    """Return the splits that have files; see `split_files`."""
     return tuple(split_files(directory))
 
 
 def read_dpr_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """The questions of a split; see `pairs_of`."""
+    """Read the questions of a split; see `pairs_of`."""
     return pairs_of(split_files(directory)[split])
 
 
 def split_files(directory: str) -> dict[str, list[DataPath]]:
-    """The files of each split; see `named_splits`."""
+    """Return the files of each split; see `table_splits.split_files`."""
     return table_splits.split_files(directory, suffix=".json", expected=_EXPECTED)
 
 
 def pairs_of(files: Sequence[DataPath]) -> Iterator[Pairs]:
-    """The questions of files, in order."""
+    """Read the questions of files, in order."""
     num_read = num_left_out = 0
     for file in files:
         for number, record in enumerate(array_elements(file), start=1):
@@ -122,11 +122,11 @@ def pairs_of(files: Sequence[DataPath]) -> Iterator[Pairs]:
                 yield pairs
     if num_read == num_left_out:
         raise InputError(f"{', '.join(map(str, files))}: no question has a passage that answers it")
-    _logger.info("%d questions, %d without a passage that answers", num_read, num_left_out)
+    _logger.info("%d questions, %d without a positive passage", num_read, num_left_out)
 
 
 def array_elements(file: DataPath, *, member: str = "") -> Iterator[dict[str, Any]]:
-    """The objects of a JSON array, one in memory at a time."""
+    """Yield the objects of a JSON array, with one in memory at a time."""
     with _read_by_parts(file, kind="object" if member else "array") as text:
         if not member:
             text.take("[", where=f"{file}: must be a JSON array of objects")
@@ -145,7 +145,7 @@ def array_elements(file: DataPath, *, member: str = "") -> Iterator[dict[str, An
 
 
 def object_members(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The names and the objects of a JSON object of objects, one in memory at a time."""
+    """Yield the names and objects of a JSON object of objects, with one in memory at a time."""
     with _read_by_parts(file) as text:
         for name in text.members(file):
             yield name, text.object_(where=f"{file}: {name!r}")
@@ -153,13 +153,13 @@ def object_members(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @contextlib.contextmanager
 def _read_by_parts(file: DataPath, *, kind: str = "object") -> Iterator["_Text"]:
-    """The text of a file, which must be read to its end."""
+    """Open the text of a file, which must be read to its end."""
     try:
         with open_text(file) as stream:
             text = _Text(stream)
             yield text
             if text.sign():
-                raise InputError(f"{file}: something stands behind the {kind}")
+                raise InputError(f"{file}: unexpected text after the {kind}")
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -167,7 +167,7 @@ def _read_by_parts(file: DataPath, *, kind: str = "object") -> Iterator["_Text"]
 
 
 class _Text:
-    """The text of a stream, read as it is needed."""
+    """Text of a stream, read lazily."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -175,7 +175,7 @@ class _Text:
         self._text, self._at = "", 0
 
     def sign(self) -> str:
-        """The next sign that is no space; "" at the end."""
+        """Return the next character that is not white space; "" at the end."""
         while True:
             self._at = _SPACE.match(self._text, self._at).end()  # pyright: ignore
             if rest := self._text[self._at : self._at + 1]:
@@ -184,13 +184,13 @@ class _Text:
                 return ""
 
     def take(self, sign: str, *, where: str) -> None:
-        """Goes on behind a sign."""
+        """Skip the next character, which must be `sign`."""
         if self.sign() != sign:
             raise InputError(f"{where}: expected {sign}, got {self.sign() or 'the end'}")
         self._at += 1
 
     def elements(self, file: DataPath) -> Iterator[dict[str, Any]]:
-        """The objects of an array behind its bracket, and the bracket behind them."""
+        """Yield the objects of an array after its bracket, and skip the closing bracket."""
         number = 0
         while self.sign() != "]" or number:
             number += 1
@@ -201,7 +201,7 @@ class _Text:
         self.take("]", where=f"{file}: after question {number}")
 
     def members(self, file: DataPath) -> Iterator[str]:
-        """The names of an object's members; the value of each is taken before the next name."""
+        """Yield the names of an object's members; the caller must read each value in turn."""
         self.take("{", where=f"{file}: must be a JSON object")
         name = ""
         while self.sign() != "}" or name:
@@ -216,16 +216,16 @@ class _Text:
         self.take("}", where=f"{file}: after {name!r}")
 
     def object_(self, *, where: str) -> dict[str, Any]:
-        """The object that is next."""
+        """Read the next object."""
         if self.sign() != "{":
             raise InputError(f"{where}: must be an object, got {self.sign() or 'the end'}")
         return self.value(where=where)
 
     def value(self, *, where: str) -> Any:
-        """The value that is next."""
+        """Read the next value."""
         self.sign()
         while len(self._text) - self._at < _SCALAR and self._more(_BYTES):
-            pass  # a number that goes on behind what was read would be cut
+            pass  # a number that continues after the text read so far would be cut
         size = _BYTES
         while True:
             try:
@@ -248,7 +248,7 @@ class _Text:
                 raise InputError(f"{where}: not JSON that can be read ({error})") from error
 
     def _more(self, size: int) -> bool:
-        """Whether there was more to read."""
+        """Read more text, and return whether there was any."""
         found = self._stream.read(size)
         self._text = self._text[self._at :] + self._decoder.decode(found, final=not found)
         self._at = 0
@@ -256,7 +256,7 @@ class _Text:
 
 
 def _pairs(record: Mapping[str, Any], *, where: str) -> Pairs | None:
-    """A question with its passages; None without one that answers it."""
+    """Return a question with its passages, or None without a positive passage."""
     question = record.get("question")
     if not isinstance(question, str) or not question.strip():
         raise InputError(f'{where}: must have "question", a text')
@@ -283,7 +283,7 @@ MARCO_SPLITS = {"train": ("train",), "validation": ("dev", "dev.small")}
 
 
 def marco_splits(directory: str) -> tuple[str, ...]:
-    """The splits that have queries and judgements."""
+    """Return the splits that have queries and judgments."""
     found = tuple(split for split in MARCO_SPLITS if directory and _names(directory, split))
     if not found:
         raise InputError(
@@ -296,7 +296,7 @@ def marco_splits(directory: str) -> tuple[str, ...]:
 def read_marco_pairs(
     directory: str, split: str, collection: Sequence[str | DataPath]
 ) -> list[Pairs]:
-    """The queries of a split that some passage answers; the collection is read through once."""
+    """Read the queries of a split that have a positive; the collection is read once."""
     names = _names(directory, split)
     if names is None:
         raise InputError(f"data.directory {directory!r} has no queries of the split {split}")
@@ -306,7 +306,7 @@ def read_marco_pairs(
 def judged_pairs(
     queries: str, qrels: str, collection: Sequence[str | DataPath], *, negatives: bool = False
 ) -> list[Pairs]:
-    """The queries of a file that some passage answers; the collection is read through once."""
+    """Read the queries of a file that have a positive; the collection is read once."""
     texts = dict(_texts(queries))
     judged: dict[str, tuple[list[str], list[str]]] = {}
     for where, query, passage, score in judgments(read_lines([qrels]), name=qrels):
@@ -340,7 +340,7 @@ def judged_pairs(
 
 
 def _names(directory: str, split: str) -> tuple[str, str] | None:
-    """The files of queries and of judgements of a split."""
+    """Return the files of queries and of judgments of a split, or None."""
     for name in MARCO_SPLITS[split]:
         found = [data_path(directory) / f"{kind}.{name}.tsv" for kind in ("queries", "qrels")]
         if all(path.is_file() for path in found):
@@ -349,7 +349,7 @@ def _names(directory: str, split: str) -> tuple[str, str] | None:
 
 
 def _texts(path: str) -> Iterator[tuple[str, str]]:
-    """The id and the text of each line that is not blank."""
+    """Yield the id and the text of each line that is not blank."""
     columns = None
     for number, line in enumerate(read_lines([path]), start=1):
         if not line.strip():
@@ -373,7 +373,7 @@ _QUERIES, _CORPUS = "miracl-v1.0-", "miracl-corpus-v1.0-"
 
 
 def miracl_splits(directory: str) -> tuple[str, ...]:
-    """The splits that have topics, judgements and a corpus."""
+    """Return the splits that have topics, judgments and a corpus."""
     found = tuple(split for split in MIRACL_SPLITS if directory and _languages(directory, split))
     if "train" not in found:
         raise InputError(
@@ -385,7 +385,7 @@ def miracl_splits(directory: str) -> tuple[str, ...]:
 
 
 def read_miracl_pairs(directory: str, split: str) -> list[Pairs]:
-    """The queries of a split that some passage answers; each corpus is read through once."""
+    """Read the queries of a split that have a positive; each corpus is read once."""
     return [
         pairs
         for queries, qrels, corpus in _languages(directory, split)
@@ -394,7 +394,7 @@ def read_miracl_pairs(directory: str, split: str) -> list[Pairs]:
 
 
 def _languages(directory: str, split: str) -> list[tuple[DataPath, DataPath, list[DataPath]]]:
-    """The topics, the judgements and the corpus of each language that has all three."""
+    """Return the topics, judgments and corpus of each language with all three."""
     root, found = data_path(directory), []
     for folder in sorted(root.glob(f"{_QUERIES}*")):
         language = folder.name.removeprefix(_QUERIES)
@@ -408,18 +408,18 @@ def _languages(directory: str, split: str) -> list[tuple[DataPath, DataPath, lis
 
 
 FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
-"""The judgements of each split."""
+"""File of judgments of each split."""
 
 
 class Judged(NamedTuple):
-    """What a ranking of a directory's documents is measured by.
+    """Queries and judgments for the evaluation of a ranking.
 
     Attributes:
-      queries: the text of each query that has judgements.
-      judgements: the scores of documents by query.
-      twins: the queries whose document of the same id has the same text, with its title or without.
-      namesakes: how many queries have a document of the same id with another text.
-      missing: how many judged documents the corpus lacks.
+      queries: text of each query with judgments.
+      judgements: scores of documents by query.
+      twins: queries with a document of the same id and the same text, with or without its title.
+      namesakes: number of queries with a document of the same id and a different text.
+      missing: number of judged documents that the corpus lacks.
     """
 
     queries: dict[str, str]
@@ -430,7 +430,7 @@ class Judged(NamedTuple):
 
 
 def beir_splits(directory: str, *, field: str = "data.directory") -> tuple[str, ...]:
-    """The splits that have judgements."""
+    """Return the splits that have judgments."""
     found = tuple(
         s for s, name in FILES.items() if (data_path(directory) / "qrels" / name).is_file()
     )
@@ -443,7 +443,7 @@ def beir_splits(directory: str, *, field: str = "data.directory") -> tuple[str, 
 
 
 def read_judgements(path: DataPath) -> dict[str, dict[str, int]]:
-    """The scores of documents by query, in the order of the file."""
+    """Read the scores of documents by query, in the order of the file."""
     try:
         lines = read_whole(path).decode("utf-8-sig").splitlines()
     except OSError as error:
@@ -457,20 +457,20 @@ def read_judgements(path: DataPath) -> dict[str, dict[str, int]]:
 
 
 def read_queries(directory: str) -> dict[str, str]:
-    """The text of each query."""
+    """Read the text of each query."""
     path = str(data_path(directory) / "queries.jsonl")
     fields = ("_id", "text")
     return {line.record["_id"]: line.record["text"] for line in read_examples(path, fields=fields)}
 
 
 def read_documents(directory: str, wanted: Collection[str]) -> dict[str, str]:
-    """Title and text of some documents, with a space between them; the others are passed over."""
+    """Read title and text of the wanted documents, separated by a space."""
     records = (line.record for line in _corpus_lines(directory))
     return {record["_id"]: titled_text(record) for record in records if record["_id"] in wanted}
 
 
 def read_corpus(directory: str) -> Iterator[TextRecord]:
-    """All documents, in order; the file is read as they are asked for."""
+    """Read all documents lazily, in order."""
     for line in _corpus_lines(directory):
         yield TextRecord(line.where, line.record["_id"], titled_text(line.record))
 
@@ -481,12 +481,12 @@ def _corpus_lines(directory: str) -> Iterator[Line]:
 
 
 def read_judged(directory: str, split: str) -> Judged:
-    """The judgements of a split and its queries; the corpus is read through once and not kept."""
+    """Read the judgments of a split and its queries; the corpus is read once and not kept."""
     path = data_path(directory) / "qrels" / FILES[split]
     judgements = read_judgements(path)
     if not judgements:
         raise InputError(
-            f"{path}: no judgement; lines of query-id, corpus-id, score after a header"
+            f"{path}: no judgment; it needs lines of query-id, corpus-id, score after a header"
         )
     queries = read_queries(directory)
     _check_queries(judgements, queries, path=path)
@@ -499,7 +499,7 @@ def read_judged(directory: str, split: str) -> Judged:
         if name in judgements:
             twins[name] = _is_twin(queries[name], line.record)
         if name in places:
-            raise InputError(f"{line.where}: the id {name!r} is that of {places[name]} too")
+            raise InputError(f"{line.where}: the id {name!r} is also in {places[name]}")
         if name in wanted:
             places[name] = line.where
     if is_empty:
@@ -515,7 +515,7 @@ def read_judged(directory: str, split: str) -> Judged:
 
 
 def read_beir_pairs(directory: str, split: str) -> list[Pairs]:
-    """The queries of a split that some document answers, without documents that are missing."""
+    """Read the queries of a split that have a positive; missing documents are skipped."""
     path = data_path(directory) / "qrels" / FILES[split]
     judgements = read_judgements(path)
     queries = read_queries(directory)
@@ -524,7 +524,7 @@ def read_beir_pairs(directory: str, split: str) -> list[Pairs]:
     _check_queries(judgements, queries, path=path)
     if missing := _missing(wanted, documents, path=path):
         _logger.warning(
-            "%s: corpus.jsonl lacks %d of the judged documents; they are left out",
+            "%s: corpus.jsonl lacks %d of the judged documents; they are skipped",
             path,
             len(missing),
         )
@@ -550,7 +550,7 @@ def read_beir_pairs(directory: str, split: str) -> list[Pairs]:
 
 
 def _is_twin(query: str, document: Mapping[str, Any]) -> bool:
-    """Whether a query is a document's text, with its title or without it."""
+    """Return whether a query is a document's text, with or without its title."""
     texts = (query, document["text"], titled_text(document))
     same, *others = (" ".join(text.split()) for text in texts)
     return same in others
@@ -560,12 +560,12 @@ def _check_queries(names: Collection[str], there: Mapping[str, str], *, path: Da
     missing = sorted(set(names) - set(there))
     if missing:
         raise InputError(
-            f"{path} names {missing[0]!r}, which queries.jsonl beside it does not have"
+            f"{path} names {missing[0]!r}, which is not in queries.jsonl of the same data"
         )
 
 
 def _missing(names: Collection[str], there: Mapping[str, str], *, path: DataPath) -> set[str]:
-    """The judged documents that are not there."""
+    """Return the judged documents that are missing."""
     missing = set(names) - set(there)
     if missing and not there:
         raise InputError(

@@ -1,11 +1,11 @@
-"""Many strings in little memory: their bytes one after another, and where each ends.
+"""Compact tables of strings: their concatenated bytes, and the end of each string.
 
     table = StringTable.of(["d7", "d12"])
     table[1], len(table)                # "d12", 2
     table.save("index/ids")             # index/ids.bytes.npy, index/ids.ends.npy
     StringTable.open("index/ids")       # mapped, not read
 
-A million ids of MS MARCO take 15 MB in place of the 60 MB of Python's strings.
+A million ids of MS MARCO take 15 MB instead of the 60 MB of Python's strings.
 """
 
 import array
@@ -27,9 +27,9 @@ class StringTable:
     """Strings by number.
 
     Args:
-      content: uint8, their bytes in UTF-8.
-      ends: int64, the place behind the last byte of each.
-      where: the file or index that holds them, for messages.
+      content: concatenated bytes of the strings in UTF-8, uint8.
+      ends: end of each string in `content`, int64.
+      where: file or index that holds the strings, for messages.
     """
 
     def __init__(self, content: np.ndarray, ends: np.ndarray, where: str = "a table of strings"):
@@ -37,7 +37,7 @@ class StringTable:
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> "StringTable":
-        """The table of some strings, which are read once."""
+        """Build the table of some strings, which are read once."""
         content, ends = bytearray(), array.array("q")
         for string in strings:
             content += string.encode()
@@ -46,7 +46,7 @@ class StringTable:
 
     @classmethod
     def open(cls, path: str | Path) -> "StringTable":
-        """Open what `save` wrote. Only the ends are read; the bytes are mapped."""
+        """Open a table that `save` wrote. Only the ends are read; the bytes are mapped."""
         content_file, ends_file = _files(path)
         content = open_array(content_file, dtypes=(np.uint8,), dims=1)
         ends = open_array(ends_file, dtypes=(np.int64,), dims=1)
@@ -54,16 +54,16 @@ class StringTable:
         return cls(content, ends, str(path))
 
     def save(self, path: str | Path) -> None:
-        """Writes two files, PATH.bytes.npy and PATH.ends.npy."""
+        """Write two files, PATH.bytes.npy and PATH.ends.npy."""
         for file, values in zip(_files(path), (self._content, self._ends), strict=True):
             save_array(file, values)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What the table is made of, by name: bytes and ends."""
+        """Return the arrays of the table by name: bytes and ends."""
         return {"bytes": self._content, "ends": self._ends}
 
     def check_distinct(self, where: str) -> None:
-        """Refuses a string that comes twice; hashes are compared first."""
+        """Raise InputError if a string occurs twice; hashes are compared first."""
         hashes = np.fromiter((hash(name) for name in self), np.int64, len(self))
         values, counts = np.unique(hashes, return_counts=True)
         if (counts == 1).all():
@@ -92,14 +92,14 @@ class StringTable:
         return (self[number] for number in range(len(self)))
 
     def part(self, first: int, end: int) -> list[str]:
-        """The strings from one number to before another."""
+        """Return the strings from one number to another, excluded."""
         return [self[number] for number in range(first, min(end, len(self)))]
 
 
 def open_array(
     path: str | Path, *, dtypes: Sequence[Any] | None = None, dims: int | None = None
 ) -> np.ndarray:
-    """Map a .npy file, whose header is checked before memory is asked for."""
+    """Map a .npy file, after a check of its header and size."""
     try:
         with open(path, "rb") as file:
             shape, in_columns, dtype = _read_header(file, path)
@@ -125,10 +125,11 @@ def open_array(
         order = "F" if in_columns else "C"
         if not math.prod(shape) or not dtype.itemsize:  # nothing to map
             return np.zeros(shape, dtype, order)
-        return np.memmap(path, dtype, "r", start, shape, order)
+        # As a plain array: each element that is read from a memmap makes another memmap.
+        return np.asarray(np.memmap(path, dtype, "r", start, shape, order))
     except OSError as error:
         raise InputError(f"{path}: {reason(error)}") from error
-    except (ValueError, OverflowError, MemoryError, TypeError) as error:  # of sizes
+    except (ValueError, OverflowError, MemoryError, TypeError) as error:  # invalid sizes
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: not an array of NumPy, or cut off: make it again") from error
@@ -160,39 +161,40 @@ _HEADERS = {
 
 
 def _read_header(file: BinaryIO, path: str | Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns come first, and type of a .npy file."""
+    """Return the shape, whether the order is Fortran, and the type of a .npy file."""
     try:
         shape, in_columns, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
         if all(type(size) is int and size >= 0 for size in shape):
             return shape, in_columns, dtype
     except OSError:
         raise
-    except Exception as error:  # the header is a literal of Python, with all that it may raise
+    except Exception as error:  # parsing the header, a Python literal, may raise anything
         raise InputError(f"{path}: not an array of NumPy, or cut off: make it again") from error
     raise InputError(f"{path}: not an array of NumPy (its shape is {str(shape)[:60]})")
 
 
 def check_ends(ends: np.ndarray, size: int, *, where: str | Path) -> None:
-    """Raise InputError unless ends rise from 0 on and the last one is the size."""
+    """Raise InputError unless ends increase from 0 or more and the last one is the size."""
     rises = not len(ends) or (int(ends[0]) >= 0 and bool((ends[1:] >= ends[:-1]).all()))
     if not rises or (int(ends[-1]) if len(ends) else 0) != size:
         raise InputError(f"{where}: damaged (its ends do not fit {size} entries); build it again")
 
 
 def save_array(path: str | Path, values: np.ndarray) -> None:
-    """Writes an array as a .npy file, which is there whole or not at all."""
+    """Write an array as a .npy file, atomically."""
     with open_atomically(path) as file:
         np.lib.format.write_array(file, np.asarray(values), allow_pickle=False)
 
 
 _LARGEST_RECORD = 1 << 20
-"""Bytes of an index.json at most."""
+"""Maximum bytes of an index.json."""
 
 
 def read_record(
     path: Path, fields: Mapping[str, type], *, kind: str = "index", made_by: str
 ) -> dict[str, Any]:
     """Read the index.json of an index and check its fields."""
+    remedy = f"build the index again with t5x-lite {made_by}"
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_RECORD + 1)
@@ -203,15 +205,17 @@ def read_record(
     try:
         record = json.loads(content) if len(content) <= _LARGEST_RECORD else None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: build the index again") from error
+        raise InputError(f"{path}: not JSON; {remedy}") from error
     if not isinstance(record, dict):
-        raise InputError(f"{path}: must be a JSON object of at most {_LARGEST_RECORD} bytes")
+        raise InputError(
+            f"{path}: must be a JSON object of at most {_LARGEST_RECORD} bytes; {remedy}"
+        )
     for name, expected in fields.items():
         value: Any = record.get(name)
         right = type(value) is expected or (expected is float and type(value) is int)
         if not right or (expected is int and not 0 <= value < 1 << 62):
             what = f'"{name}" must be {_KINDS[expected]}, got {str(value)[:40]}'
-            raise InputError(f"{path}: damaged ({what}); build the index again")
+            raise InputError(f"{path}: damaged ({what}); {remedy}")
     return record
 
 

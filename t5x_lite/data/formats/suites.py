@@ -1,25 +1,25 @@
-"""Test sets of retrieval, as they are released: what is asked, of which passages, and what answers.
+"""Readers of released retrieval test sets: queries, passages, and judgments or answers.
 
     for test in sets_of("beir", "BEIR"):
         test.name, test.queries(), test.passages(), test.judgements()
 
-    beir      DIR/SET/{corpus.jsonl, queries.jsonl, qrels/test.tsv}; of MS MARCO dev.tsv; twelve
+    beir      DIR/SET/{corpus.jsonl, queries.jsonl, qrels/test.tsv}, or dev.tsv for MS MARCO; twelve
               sets of CQADupStack in DIR/cqadupstack/SET
     miracl    DIR/miracl-v1.0-LANG/{topics,qrels}/*-dev.tsv, DIR/miracl-corpus-v1.0-LANG/docs-*
     mldr      DIR/mldr-v1.0-LANG/{test,corpus}.jsonl.gz
-    mkqa      DIR/mkqa.jsonl(.gz), 25 languages; the passages of DIR/nq/corpus.jsonl
+    mkqa      DIR/mkqa.jsonl(.gz), 25 languages; passages from DIR/nq/corpus.jsonl
     mrtydi    DIR/mrtydi-v1.1-LANGUAGE/{topic.test.tsv, qrels.test.txt, collection/docs.jsonl.gz},
               or {test,corpus}.jsonl.gz there, as on the Hub
     narrativeqa    DIR/{qaps.csv, documents.csv, tmp/ID.content}, or the Hub's tables of the test
-              split: which of the 355 stories, whole texts, is a question of?
+              split: find the story of a question among 355 full texts
 
-Documents that have a query's id are left out of BEIR's rankings, and never of the others': there,
-queries and passages are numbered apart.
+In BEIR, documents with the query's id are excluded from its ranking. In the other suites, queries
+and passages are numbered separately, so no document is excluded.
 
 Sources: Thakur et al. 2021; Zhang et al. 2023 (MIRACL); Longpre et al. 2021 (MKQA); Chen et al.
-2024, arXiv:2402.03216 (MLDR, and which questions of MKQA are asked); Zhang et al. 2021 (Mr. TyDi);
-Kočiský et al. 2018 (NarrativeQA) and mteb's NarrativeQARetrieval, which BGE-M3's paper follows by
-way of Günther et al. 2023: a query for each question of the test split, its story is relevant.
+2024, arXiv:2402.03216 (MLDR, and the selection of MKQA's questions); Zhang et al. 2021 (Mr. TyDi);
+Kočiský et al. 2018 (NarrativeQA) and mteb's NarrativeQARetrieval, which BGE-M3's paper follows
+through Günther et al. 2023: each question of the test split is a query, and its story is relevant.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ BEIR = (
     *("robust04", "arguana", "webis-touche2020", "cqadupstack", "quora", "dbpedia-entity"),
     *("scidocs", "fever", "climate-fever", "scifact"),
 )
-"""The 18 sets of the mean."""
+"""The 18 sets that the mean includes."""
 _MIRACL = "ar bn de en es fa fi fr hi id ja ko ru sw te th yo zh"
 _MLDR = "ar de en es fr hi it ja ko pt ru th zh"
 _MKQA = "ar da de es fi fr he hu it ja km ko ms nl no pl pt ru sv th tr vi zh_cn zh_hk zh_tw"
@@ -69,20 +69,20 @@ _NEEDS: Mapping[Suite, str] = {
     "mrtydi": "mrtydi-v1.1-LANGUAGE with topic.test.tsv, qrels.test.txt and collection/docs.jsonl",
     "narrativeqa": "qaps.csv, documents.csv and tmp/*.content, or test tables of the Hub",
 }
-"""The files of suites, where the name of a set does not tell them."""
+"""Files of the suites with set names that do not show them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A set.
+    """Test set with its queries, corpus, and judgments or answers.
 
     Attributes:
-      name: such as "scifact", or "cqadupstack/gaming".
-      queries: reads the texts of the judged queries.
-      passages: reads the corpus.
-      judgements: reads what answers; None where answers do.
-      answers: reads the answers of questions; None where judgements do.
-      drops_same_ids: whether a document of a query's id is left out.
+      name: name of the set, such as "scifact" or "cqadupstack/gaming".
+      queries: function that reads the texts of the judged queries.
+      passages: function that reads the corpus.
+      judgements: function that reads the judgments; None if `answers` is set.
+      answers: function that reads the answers of questions; None if `judgements` is set.
+      drops_same_ids: if True, a document with the query's id is excluded from its ranking.
     """
 
     name: str
@@ -94,12 +94,12 @@ class Judged:
 
     @property
     def group(self) -> str:
-        """Sets of one group count as one in a mean."""
+        """Name of the group; a mean over sets counts a group as one set."""
         return self.name.partition("/")[0]
 
 
 def sets_of(suite: Suite, directory: str) -> list[Judged]:
-    """The sets of a suite that a directory has, in the suite's order."""
+    """Return the sets of a suite in a directory, in the suite's order."""
     found = _FIND[suite](Path(directory))
     if not found:
         hint = f"; it needs {_NEEDS[suite]}" if suite in _NEEDS else ""
@@ -248,7 +248,7 @@ def _narrativeqa(directory: Path) -> list[Judged]:
 
 
 def _narrative_questions(file: Path) -> Iterator[tuple[str, str]]:
-    """The questions of the test split of the release, with the ids of their stories."""
+    """Yield the questions of the release's test split, with the ids of their stories."""
     found = 0
     for row in read_csv(file, columns=("document_id", "set", "question")):
         if row.fields["set"] == "test":
@@ -259,7 +259,7 @@ def _narrative_questions(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _narrative_stories(file: Path) -> Iterator[Passage]:
-    """The stories of the test split, which download_stories.sh has put into tmp."""
+    """Yield the stories of the test split, which download_stories.sh saves in tmp."""
     rows = read_csv(file, columns=("document_id", "set"))
     ids = [row.fields["document_id"] for row in rows if row.fields["set"] == "test"]
     paths = [file.parent / "tmp" / f"{name}.content" for name in ids]
@@ -279,7 +279,7 @@ def _narrative_stories(file: Path) -> Iterator[Passage]:
 
 
 def _narrative_rows(files: Sequence[Table]) -> Iterator[tuple[str, str]]:
-    """The questions of the Hub's files, with the ids of their stories."""
+    """Yield the questions of the Hub's files, with the ids of their stories."""
     for where, story, question in _narrative_objects(files):
         if not isinstance(question.get("text"), str):
             raise InputError(f'{where}: "question" must have "text", a string')
@@ -287,7 +287,7 @@ def _narrative_rows(files: Sequence[Table]) -> Iterator[tuple[str, str]]:
 
 
 def _narrative_texts(files: Sequence[Table]) -> Iterator[Passage]:
-    """Each story of the Hub's files once."""
+    """Yield each story of the Hub's files once."""
     seen: set[str] = set()
     for where, story, _ in _narrative_objects(files):
         if story["id"] not in seen:
@@ -325,7 +325,7 @@ _FIND: Mapping[Suite, Callable[[Path], list[Judged]]] = {
 
 
 def _asked(passages: Iterator[Passage], judged: Qrels, where: object) -> dict[str, str]:
-    """The texts of the queries that have judgements."""
+    """Return the texts of the queries that have judgments."""
     texts = {one.id: one.whole for one in passages if one.id in judged}
     if missing := judged.keys() - texts.keys():
         raise InputError(f"{where} names the query {min(missing)!r}, which has no text")

@@ -1,23 +1,21 @@
-"""Which files of a directory are which split.
-
-Which files of a directory, or of a data set of the Hugging Face Hub, are which split.
+"""Assignment of files to splits, for a directory or a data set of the Hugging Face Hub.
 
     table_splits("reviews")             {"train": (Path("reviews/train.csv"),), "validation": ...}
     table_splits("reviews.parquet")     {"train": (Path("reviews.parquet"),)}
     table_splits("rows", patterns={"train": ("2024-*.jsonl.gz",), "validation": ("dev.csv",)})
     table_splits("hf://imdb")           {"train": (HubSplit("imdb", None, "train"),), ...}
 
-The rules, the first that fits:
+The first rule that fits applies:
 
-1. hf://NAME, hf://NAME:CONFIG or hf://OWNER/NAME/CONFIG is what the package `datasets` loads under
-   that name; a last :SPLIT is the one split that is read.
+1. hf://NAME, hf://NAME:CONFIG or hf://OWNER/NAME/CONFIG is loaded by the package `datasets` under
+   that name. With a final :SPLIT, only this split is read.
 2. Patterns name the files of a split, relative to the directory; several files are read in order.
-3. A file is the training split.
+3. A single file is the training split.
 4. dataset_dict.json or state.json: `save_to_disk` of `datasets` wrote the directory.
-5. train.csv, train-00000-of-00002.parquet, train/*.jsonl and the like are the training split, in
-   the directory or in its folder data; of validation the name may be valid, val or dev, too.
+5. train.csv, train-00000-of-00002.parquet, train/*.jsonl and similar files are the training split,
+   in the directory or in its folder data. Validation files may also be named valid, val or dev.
 
-Files of a directory whose names say of which split they are: "train", and "dev" or "validation".
+`split_files` finds files with the split in their name: "train", and "dev" or "validation":
 
 split_files("snli_1.0", suffix=".jsonl", expected="*train*.jsonl of SNLI")
 # {"train": [.../snli_1.0_train.jsonl], "validation": [.../snli_1.0_dev.jsonl]}
@@ -48,7 +46,7 @@ SPLITS = {
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test",),
 }
-"""The splits, and the names that their files may have."""
+"""Names that the files of each split may have."""
 
 HUB = "hf://"
 _PATTERN = re.compile(r"[*?\[]")
@@ -57,12 +55,12 @@ _NUMBERED = re.compile(r"(\d+)-of-(\d+)")
 
 @dataclass(frozen=True)
 class HubSplit:
-    """A split of a data set that the package `datasets` loads.
+    """Split of a data set that the package `datasets` loads.
 
     Attributes:
-      dataset: its name, "owner/name" or "name".
-      config: one of its configurations; None is the default.
-      split: its name there.
+      dataset: name of the data set, "owner/name" or "name".
+      config: name of the configuration; None for the default.
+      split: name of the split on the Hub.
     """
 
     dataset: str
@@ -75,11 +73,11 @@ class HubSplit:
 
 
 class RowFile(abc.ABC):
-    """A file of a format of its own, which yields its rows itself; `os.fspath` is its path."""
+    """File of a custom format that yields its rows itself; `os.fspath` returns its path."""
 
     @abc.abstractmethod
     def rows(self) -> Iterator[Row]:
-        """The rows in order."""
+        """Yield the rows in order."""
 
     @abc.abstractmethod
     def __fspath__(self) -> str: ...
@@ -90,11 +88,11 @@ class RowFile(abc.ABC):
 
 Columnar: TypeAlias = DataPath | HubSplit
 Table: TypeAlias = Columnar | RowFile
-"""What rows are read from."""
+"""Source of rows."""
 
 
 def read_rows(table: Table, *, columns: Sequence[str], quoting: bool = True) -> Iterator[Row]:
-    """The rows of a file or of a split of the Hub; see `tables.read_table`."""
+    """Read the rows of a file or of a split of the Hub; see `tables.read_table`."""
     if isinstance(table, RowFile):
         return table.rows()
     if not isinstance(table, HubSplit):
@@ -105,18 +103,18 @@ def read_rows(table: Table, *, columns: Sequence[str], quoting: bool = True) -> 
 
 
 _HUB_ROWS = 1024
-"""Rows of a data set of the Hub that are read at a time."""
+"""Number of rows of a data set of the Hub that are read at a time."""
 
 
 def column_names(table: Columnar) -> list[str]:
-    """The columns of a Parquet or Arrow file or of a split of the Hub."""
+    """Return the columns of a Parquet or Arrow file or of a split of the Hub."""
     if not isinstance(table, HubSplit):
         return tables.column_names(table)
     return [*_loaded(table.dataset, table.config)[table.split].column_names]
 
 
 def num_groups(table: Columnar) -> int:
-    """The parts that are read alone; see `tables.num_groups`."""
+    """Return the number of parts that can be read separately; see `tables.num_groups`."""
     if not isinstance(table, HubSplit):
         return tables.num_groups(table)
     return max(1, -(-len(_loaded(table.dataset, table.config)[table.split]) // _HUB_ROWS))
@@ -125,7 +123,7 @@ def num_groups(table: Columnar) -> int:
 def read_columns(
     table: Columnar, *, columns: Sequence[str], group: int | None = None
 ) -> Iterator[Row]:
-    """Rows with some columns, of all parts or of one; see `tables.read_columns`."""
+    """Read rows with some columns, of all parts or of one; see `tables.read_columns`."""
     if not isinstance(table, HubSplit):
         return tables.read_columns(table, columns=columns, group=group)
     pyarrow(table)
@@ -149,7 +147,7 @@ def table_splits(
     patterns: Mapping[str, Sequence[str]] | None = None,
     endings: tuple[str, ...] = (),
 ) -> dict[str, tuple[Table, ...]]:
-    """The tables of each split that there is."""
+    """Return the tables of each existing split."""
     given = {split: globs for split, globs in (patterns or {}).items() if globs}
     if directory.startswith(HUB):
         return _hub_splits(directory.removeprefix(HUB))
@@ -174,7 +172,7 @@ def table_splits(
 
 
 def _names(place: DataPath) -> list[str]:
-    """Names of the files right in a directory; none where there is no directory."""
+    """Return the names of the files directly in a directory; [] without the directory."""
     if isinstance(place, BucketPath):
         return [*files_in(place)]
     return sorted(path.name for path in place.glob("*") if path.is_file())
@@ -183,7 +181,7 @@ def _names(place: DataPath) -> list[str]:
 def _matching(
     place: DataPath, globs: Sequence[str], split: str, endings: tuple[str, ...] = ()
 ) -> tuple[DataPath, ...]:
-    """The files that patterns match, those of the first pattern first."""
+    """Return the files that match patterns, in the order of the patterns."""
 
     def fits(name: str) -> bool:
         return plain_name(name).endswith(endings) if endings else bool(ending_of(name))
@@ -210,7 +208,7 @@ def _below(place: DataPath, pattern: str) -> DataPath:
 
 
 def _saved_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Table, ...]] | None:
-    """Those of a directory that `save_to_disk` wrote; None of another one."""
+    """Return the tables of a directory that `save_to_disk` wrote; None for other directories."""
     if "state.json" in names:
         return {"train": _saved_files(place)}
     if "dataset_dict.json" not in names:
@@ -223,8 +221,8 @@ def _saved_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Tabl
     }
     if not found:
         raise InputError(
-            f"{place}: its splits are {', '.join(listed)}, and none of them is train, validation "
-            "or test: name the files by --data.columns.train"
+            f"{place}: its splits are {', '.join(listed)}; it needs train, validation or test: "
+            "name the files by --data.columns.train"
         )
     if outside := [name for name in found.values() if not _is_name(name)]:
         raise InputError(f"{place}: a split must be a folder in it, got {outside[0][:60]!r}")
@@ -241,7 +239,7 @@ def _saved_files(folder: DataPath) -> tuple[DataPath, ...]:
         raise InputError(f'{folder / "state.json"}: must have "_data_files" with their names')
     if outside := [name for name in names if not _is_name(name)]:
         raise InputError(
-            f'{folder / "state.json"}: "filename" must be a file beside it, got {outside[0][:60]!r}'
+            f'{folder / "state.json"}: "filename" must be in its folder, got {outside[0][:60]!r}'
         )
     if state.get("_indices_data_files"):
         raise InputError(
@@ -251,7 +249,7 @@ def _saved_files(folder: DataPath) -> tuple[DataPath, ...]:
 
 
 def _is_name(name: str) -> bool:
-    """Whether a name is that of a file right in a directory."""
+    """Return whether a name is the name of a file directly in a directory."""
     return "/" not in name and "\0" not in name and name not in ("", ".", "..")
 
 
@@ -266,7 +264,7 @@ def _json(file: DataPath) -> dict[str, Any]:
 
 
 def _named_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[DataPath, ...]]:
-    """The files whose names, or whose folders' names, are those of splits."""
+    """Return the files with names, or in folders with names, of splits."""
     found = {}
     for split, known in SPLITS.items():
         sets = [files for name in known if (files := _files_of(place, name, names))]
@@ -280,7 +278,7 @@ def _named_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Data
 
 
 def _files_of(place: DataPath, name: str, names: Sequence[str]) -> tuple[DataPath, ...]:
-    """The files "NAME.csv", or "NAME-00000-of-00002.csv" and so on, or those in the folder NAME."""
+    """Return the files "NAME.csv", or "NAME-00000-of-00002.csv" etc., or all in folder NAME."""
     start = re.compile(rf"{name}([-_.]\d[\w-]*)?(?=\.[a-z])")
     own = [n for n in names if (m := start.match(n)) and n[m.end() :] == ending_of(n)]
     files = [place / n for n in own]
@@ -297,7 +295,7 @@ def _files_of(place: DataPath, name: str, names: Sequence[str]) -> tuple[DataPat
 
 
 def _check_numbers(place: DataPath, files: Sequence[DataPath]) -> None:
-    """Warn of the shards "NUMBER-of-TOTAL" that are missing; two totals are two releases."""
+    """Warn of missing shards "NUMBER-of-TOTAL"; raise InputError for different totals."""
     found = [(file.name, match) for file in files if (match := _NUMBERED.search(file.name))]
     totals = {int(match[2]): name for name, match in found}
     if len(totals) > 1:
@@ -314,13 +312,13 @@ def _check_numbers(place: DataPath, files: Sequence[DataPath]) -> None:
 @functools.cache
 def _tell_of_missing(place: str, name: str, missing: int, total: int) -> None:
     _logger.warning(
-        "data.directory %s: %d of %d shards like %s are missing; the data are those found",
+        "data.directory %s: %d of %d shards like %s are missing; only the others are read",
         *(place, missing, total, name),
     )
 
 
 def _hub_name(name: str) -> tuple[str, str, str]:
-    """The data set, its configuration and the split that a name says; "" where it says none."""
+    """Return data set, configuration and split of a name; "" for parts that are not given."""
     dataset, _, rest = name.partition(":")
     owner_and_name, config = dataset.split("/")[:2], "/".join(dataset.split("/")[2:])
     if config and not dataset.startswith(("/", ".")):
@@ -353,7 +351,7 @@ _hub: dict[tuple[str, str | None], Any] = {}
 
 
 def _loaded(name: str, config: str | None) -> Any:
-    """The splits of a data set of the Hub, from the package's cache where it was loaded before."""
+    """Load the splits of a data set of the Hub, once per process."""
     if (name, config) in _hub:
         return _hub[name, config]
     try:
@@ -361,11 +359,11 @@ def _loaded(name: str, config: str | None) -> Any:
     except ImportError as error:
         raise InputError(
             f"{HUB}{name} is loaded by the package datasets, which is not installed: pip install "
-            "'t5x-lite[hub]', or give files of your own as data.directory"
+            "'t5x-lite[hub]', or give your files as data.directory"
         ) from error
     try:
         _hub[name, config] = datasets.load_dataset(name, config)
-    except Exception as error:  # whatever it raises: network, names, formats
+    except Exception as error:  # errors of network, names or formats
         what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise InputError(f"{HUB}{name}: datasets cannot load it ({what})") from error
     return _hub[name, config]
@@ -375,7 +373,7 @@ _PARTS = {"train": ("train",), "validation": ("dev", "validation")}
 
 
 def split_files(directory: str, *, suffix: str, expected: str) -> dict[str, list[DataPath]]:
-    """The files of the splits that are there, sorted."""
+    """Return the sorted files of the existing splits."""
     root = data_path(directory)
     there = sorted(root.glob("*")) if directory and root.is_dir() else []
     there = [file for file in there if plain_name(file).endswith(suffix) and file.is_file()]

@@ -1,16 +1,16 @@
-"""Tables as people have them: rows of JSONL, CSV, TSV, Parquet and Arrow files, read as needed.
+"""Readers of tables: rows of JSONL, CSV, TSV, Parquet and Arrow files, read lazily.
 
     for row in read_table(data_path("train.parquet"), columns=("text", "stars")):
         row.where, row.fields            # "train.parquet: row 1", {"text": "Fine.", "stars": 5}
 
-JSONL, CSV and TSV may be compressed, and end in .gz or .zst then. Parquet and Arrow need pyarrow
-(extra `tables`); an Arrow file may be of either form, with an index at its end or without, as
-Hugging Face's `datasets` writes it. Only a part of a file is in memory at a time. Values are what
-JSON has: texts, numbers, truth values, and lists and objects of them.
+JSONL, CSV and TSV may be compressed, with names that end in .gz or .zst. Parquet and Arrow need
+pyarrow (extra `tables`). An Arrow file may have an index at its end or not, as in the files of
+Hugging Face's `datasets`. Only a part of a file is in memory at a time. Values have JSON's types:
+texts, numbers, truth values, and lists and objects of them.
 
-Columns are validated before a value is read: Arrow trusts the offsets of a file, and a wrong one
-ends the process. Values become Python's one row at a time, and batches are cut by bytes, so that
-rows that share a long text do not take its memory many times.
+Columns are validated before a value is read: Arrow trusts the offsets of a file, and a wrong offset
+crashes the process. Values are converted to Python one row at a time, and the size of batches is
+limited in bytes, so that rows that share a long text do not copy it many times.
 """
 
 import contextlib
@@ -39,25 +39,25 @@ ENDINGS = (
     _PARQUET,
     *_ARROW,
 )
-"""How the names of tables end."""
+"""Suffixes of the names of tables."""
 
 _ROWS = 1024
-"""Rows of a Parquet batch, at most."""
+"""Maximum rows of a Parquet batch."""
 _BATCH_BYTES = 16 << 20
-"""Bytes of a Parquet batch, about."""
+"""Approximate maximum bytes of a Parquet batch."""
 
 
 def ending_of(name: str) -> str:
-    """The ending of a table's name, such as ".csv.gz"; "" of another file."""
+    """Return the suffix of a table's name, such as ".csv.gz"; "" for other files."""
     return max((end for end in ENDINGS if name.endswith(end)), key=len, default="")
 
 
 def read_table(file: DataPath, *, columns: Sequence[str], quoting: bool = True) -> Iterator[Row]:
-    """The rows of a file, in order."""
+    """Read the rows of a file, in order."""
     end = ending_of(file.name)
     if not end:
         raise InputError(
-            f"{file} is no table: its name must end in {', '.join(_TEXTS)} (with .gz or .zst, if "
+            f"{file} is not a table: its name must end in {', '.join(_TEXTS)} (with .gz or .zst if "
             f"compressed), {_PARQUET} or {_ARROW[0]}"
         )
     suffix = "." + plain_name(end).split(".")[1]
@@ -71,7 +71,7 @@ def read_table(file: DataPath, *, columns: Sequence[str], quoting: bool = True) 
 
 
 def num_groups(file: DataPath) -> int:
-    """The parts of a Parquet or Arrow file that are read alone: row groups or record batches.
+    """Return the number of parts that can be read separately: row groups or record batches.
 
     An Arrow file without an index is one part.
     """
@@ -91,7 +91,7 @@ def num_groups(file: DataPath) -> int:
 def read_columns(
     file: DataPath, *, columns: Sequence[str], group: int | None = None
 ) -> Iterator[Row]:
-    """The rows of a Parquet or Arrow file with some of its columns; the others are not read."""
+    """Read the rows of a Parquet or Arrow file with only some of its columns."""
     pa = pyarrow(file)
     read = _parquet_batches if _is_parquet(file) else _arrow_batches
     with _naming(file, pa):
@@ -104,7 +104,7 @@ def read_columns(
 
 
 def column_names(file: DataPath) -> list[str]:
-    """The columns of a Parquet or Arrow file; no row is read."""
+    """Return the columns of a Parquet or Arrow file, without reading rows."""
     pa = pyarrow(file)
     with _naming(file, pa), _opened(pa, file) as source:
         if _is_parquet(file):
@@ -118,7 +118,7 @@ def column_names(file: DataPath) -> list[str]:
 
 
 def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -> None:
-    """Raise InputError, with the columns that there are, if one of `columns` is missing."""
+    """Raise InputError, with a list of the existing columns, if one of `columns` is missing."""
     for column in columns:
         if column not in names:
             listed = ", ".join(names) or "no columns"
@@ -130,7 +130,7 @@ def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) 
 
 
 def _rows_before(pa: Any, file: DataPath, group: int) -> int:
-    """The rows of the groups before one, for messages."""
+    """Return the number of rows in earlier groups, for messages."""
     if not group:
         return 0
     with _opened(pa, file) as source:
@@ -150,7 +150,7 @@ def _is_parquet(file: DataPath) -> bool:
 def rows_of_batches(
     batches: Iterable[Any], *, name: str, columns: Sequence[str], before: int = 0
 ) -> Iterator[Row]:
-    """The rows of Arrow's record batches or tables."""
+    """Yield the rows of Arrow's record batches or tables."""
     count = before
     for batch in batches:
         if count == before:
@@ -196,14 +196,14 @@ def _damaged(file: DataPath, kind: str, error: Exception) -> InputError:
 
 
 def _looked_at(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
-    """The same batches; `names` holds those of the columns when there was one."""
+    """Yield the batches unchanged, and set `names` to their columns."""
     for batch in batches:
         names[:] = batch.schema.names
         yield batch
 
 
 def pyarrow(what: object) -> Any:
-    """The package pyarrow."""
+    """Import the package pyarrow."""
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -214,7 +214,7 @@ def pyarrow(what: object) -> Any:
 
 
 def _opened(pa: Any, file: DataPath) -> Any:
-    """A file of Arrow's library; of a bucket, ranges of it are read as they are needed."""
+    """Open a file for Arrow; a file in a bucket is read in ranges."""
     if isinstance(file, BucketPath):
         return pa.PythonFile(file.open(), mode="r")
     return pa.memory_map(str(file))
@@ -223,7 +223,7 @@ def _opened(pa: Any, file: DataPath) -> Any:
 def _parquet_batches(
     pa: Any, file: DataPath, *, columns: Sequence[str] | None = None, group: int | None = None
 ) -> Iterator[Any]:
-    """The batches of a file, or of one row group; with all columns, or with some."""
+    """Yield the batches of a file, or of one row group; with all columns, or with some."""
     import pyarrow.parquet as parquet
 
     with _opened(pa, file) as source:
@@ -235,7 +235,7 @@ def _parquet_batches(
             leaves = [x for x in leaves if {x.path, x.path.split(".")[0]} & {*columns}]
             schema = pa.schema([schema.field(name) for name in dict.fromkeys(columns)])
         leaves = [leaf for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-        # A list may hold one long entry many times: it stays encoded. A flat column need not.
+        # A list may repeat a long entry many times, so it stays encoded; a flat column does not.
         encoded = [leaf.path for leaf in leaves if leaf.max_repetition_level]
         flat = [leaf.path for leaf in leaves if not leaf.max_repetition_level]
         with (
@@ -255,7 +255,7 @@ def _parquet_batches(
 
 
 def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> int:
-    """Rows of a batch of a row group, so that no batch is far above `_BATCH_BYTES`."""
+    """Return the rows of a batch, so that no batch is far above `_BATCH_BYTES`."""
     found = metadata.row_group(group)
     largest = found.total_byte_size // max(1, found.num_rows)
     if flat:
@@ -265,7 +265,7 @@ def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> 
 
 
 def _longest_entry(column: Any) -> int:
-    """Bytes of the longest text in a column; those of an object's fields add up."""
+    """Return the bytes of the longest text in a column, added up over an object's fields."""
     compute: Any = importlib.import_module("pyarrow.compute")
     import pyarrow.types as types
 
@@ -280,7 +280,7 @@ def _longest_entry(column: Any) -> int:
 def _arrow_batches(
     pa: Any, file: DataPath, *, columns: Sequence[str] | None = None, group: int | None = None
 ) -> Iterator[Any]:
-    """Of a file with an index, or else of a stream, which has none."""
+    """Yield the batches of a file with an index, or of a stream without one."""
     with _opened(pa, file) as source:
         if _has_index(source):
             with pa.ipc.open_file(source) as table:
@@ -293,7 +293,7 @@ def _arrow_batches(
 
 
 def _has_index(source: Any) -> bool:
-    """Whether an Arrow file has an index of its record batches at its end."""
+    """Return whether an Arrow file has an index of its record batches at its end."""
     start = source.read(6)
     source.seek(0)
     return start == b"ARROW1"
@@ -302,7 +302,7 @@ def _has_index(source: Any) -> bool:
 def _selected(
     batches: Iterable[Any], file: DataPath, columns: Sequence[str] | None
 ) -> Iterator[Any]:
-    """The batches with some of their columns alone, a few rows at a time; all if there are none."""
+    """Yield the batches with only the given columns, or with all columns for None."""
     for batch in batches:
         if columns is None:
             yield batch
@@ -312,7 +312,7 @@ def _selected(
 
 
 def _at_least_one(batches: Iterable[Any], pa: Any, schema: Any) -> Iterator[Any]:
-    """The batches, or one without rows if there is none."""
+    """Yield the batches, or one batch without rows if `batches` is empty."""
     none = True
     for batch in batches:
         none = False
@@ -331,10 +331,10 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -
 
 
 def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
-    """A column's values in Python's types, made one at a time."""
+    """Yield a column's values in Python's types, lazily."""
     column, kind = batch.column(place), batch.schema.field(place).type
     if not _is_plain(kind):
-        # Columns that nobody asks for may hold anything: the error comes with their use.
+        # Unused columns may hold any type; only their use raises an error.
         return itertools.repeat(_Unreadable(str(kind)), batch.num_rows)
     _validate(column, batch.schema.names[place], name=name, first=first)
     longest = _longest_entry(column)
@@ -357,7 +357,7 @@ def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
 
 
 def _is_fast(column: Any) -> bool:
-    """Whether NumPy makes the same values of a column as Python: of texts, and of plain numbers."""
+    """Return whether NumPy converts a column to the same values as Python: texts, plain numbers."""
     import pyarrow.types as types
 
     kind = column.type
@@ -368,18 +368,18 @@ def _is_fast(column: Any) -> bool:
 
 
 def _fast_values(column: Any, rows: int) -> Iterator[Any]:
-    """The values of a column, so many rows at a time."""
+    """Yield the values of a column, converted `rows` at a time."""
     for first in range(0, len(column), rows):
         yield from column.slice(first, rows).to_numpy(zero_copy_only=False).tolist()
 
 
 def _nests(kind: Any) -> bool:
-    """Whether a type has lists or structs."""
+    """Return whether a type has lists or structs."""
     return kind.num_fields > 0
 
 
 def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[Any]:
-    """The values of a column of lists or objects, none of them larger than a line of text."""
+    """Yield the values of a column of lists or objects, and reject too large values."""
     for row, scalar in enumerate(column):
         if _expanded(column.slice(row, 1)) > LONGEST_LINE:
             raise InputError(
@@ -390,7 +390,7 @@ def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[
 
 
 def _expanded(array: Any) -> int:
-    """Bytes of an array if entries of dictionaries are counted each time that they are used."""
+    """Return the bytes of an array with each use of a dictionary entry counted."""
     compute: Any = importlib.import_module("pyarrow.compute")
     import pyarrow.types as types
 
@@ -415,7 +415,7 @@ def _has_length(kind: Any) -> bool:
 
 
 def _validate(column: Any, label: str, *, name: str, first: int) -> None:
-    """Checks offsets, indices and UTF-8 of a column, every level of it."""
+    """Check offsets, indices and UTF-8 of a column at every level."""
     import pyarrow as pa
 
     try:
@@ -436,14 +436,14 @@ _NOT_UTF8 = re.compile(r"UTF8 sequence at string index (\d+)")
 
 
 class _Unreadable:
-    """A value of a type that JSON has not, which `check_row` refuses."""
+    """Value of a type that JSON lacks, which `check_row` rejects."""
 
     def __init__(self, kind: str):
         self.kind = kind
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether JSON has the values of a type."""
+    """Return whether JSON has the values of a type."""
     import pyarrow.types as types
 
     if types.is_dictionary(kind):
@@ -458,12 +458,12 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: NaN, as pandas writes a missing number, is missing."""
+    """Return a value for JSON: NaN, a missing number in pandas, becomes None."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def texts_of(row: Row) -> dict[str, str]:
-    """A row's entries as text, numbers as JSON writes them, without missing ones."""
+    """Return a row's entries as text, with numbers as in JSON and without missing entries."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in row.fields.items()
@@ -472,7 +472,7 @@ def texts_of(row: Row) -> dict[str, str]:
 
 
 def check_row(row: Row, columns: Sequence[str]) -> None:
-    """Refuses a row that lacks a column, or has there what is no text."""
+    """Raise InputError if a column of a row is missing, empty or of an unsupported type."""
     for name in columns:
         value = row.fields.get(name)
         if isinstance(value, _Unreadable):

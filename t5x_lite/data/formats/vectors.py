@@ -1,6 +1,6 @@
-"""Files of vectors: written as they come, read a block at a time.
+"""Readers and writers of files of vectors.
 
-Files of vectors, written as they come and there whole or not at all.
+Files of vectors are written incrementally and appear atomically:
 
     with vector_writer("vectors.npy") as file:
         file.write(["a", "b"], vectors)             # float32 [2, D]
@@ -8,30 +8,30 @@ Files of vectors, written as they come and there whole or not at all.
     .npy        float32 [N, D], row i the vector of text i; np.load(path, mmap_mode="r") reads it
     .parquet    columns id (string) and vector (a list of D float32); needs pyarrow
 
-N is not known before the end: the header of a .npy file has room for it, and is written again.
+N is unknown until the end, so the header of a .npy file reserves space for N and is rewritten.
 
-Vectors of a corpus in one file or several, read a block at a time.
+Vectors of a corpus in one or several files, read in blocks:
 
     shards = VectorShards.open(["part-0.npy", "part-1.npy"], ids=["corpus.jsonl"])
     for block in shards.blocks(rows=65536):
         block.first, block.vectors          # 0, float32 [65536, D]
     shards.ids[7]                           # "d7"
 
-What `embed` writes is read: .npy is mapped, so that a corpus may be larger than memory, and of
-.parquet a row group is read at a time. A .parquet file has its ids; those of .npy files come from
-files of passages (`data.formats.passages`), one after another, or are the rows' numbers from 0.
+The files are outputs of `embed`. A .npy file is mapped, so that a corpus may be larger than memory;
+a .parquet file is read one row group at a time. A .parquet file has its ids. The ids of .npy files
+are read in sequence from files of passages (`data.formats.passages`), or are row numbers from 0.
 
-A directory of what three heads make of texts: written as it comes, read where it lies.
+A directory of the outputs of three heads, written incrementally and mapped for reading:
 
-    DIR/ids.txt                    an id a line, as JSON
+    DIR/ids.txt                    an id per line, as JSON
     DIR/dense.npy                  float32 [N, D]
-    DIR/lexical.jsonl              {"5": 0.7, "9": 0.4} of each text: token -> weight
-    DIR/multi_vector.npy           vectors of all tokens, one text behind the other [T, K]
-    DIR/multi_vector_ends.npy      int64 [N], where each text's end
-    DIR/multi_vector_scale.npy     float32 [T], of int8 alone: what a vector is multiplied with
+    DIR/lexical.jsonl              {"5": 0.7, "9": 0.4} for each text: token -> weight
+    DIR/multi_vector.npy           vectors of the tokens of all texts, concatenated [T, K]
+    DIR/multi_vector_ends.npy      int64 [N], end of each text in multi_vector.npy
+    DIR/multi_vector_scale.npy     float32 [T], only for int8: the factor of each vector
 
-Vectors of tokens are float16 numbers, or int8 with a scale of each vector: a half or a quarter of
-float32. A file is there for each head that was asked.
+Token vectors are float16 or float32, or int8 with one scale per vector, which is a quarter of the
+size of float32. Only the files of the requested heads exist.
 """
 
 import abc
@@ -60,42 +60,51 @@ from t5x_lite.data.formats.string_table import StringTable, check_ends, open_arr
 
 
 class VectorWriter(Protocol):
-    """Appends vectors to a file."""
+    """Writer that appends vectors to a file."""
 
     @property
     def done(self) -> int:
-        """Vectors that are written, those of an earlier process included."""
+        """Number of written vectors, including vectors of an earlier process."""
         ...
 
     def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
-        """Writes some, all of one size."""
+        """Append vectors, all of one size."""
         ...
 
     def close(self) -> None:
-        """Writes what says how many there are."""
+        """Finish the file and record the number of vectors."""
         ...
 
 
 def check_vector_file(path: str) -> None:
-    """Refuses a path that no vectors can be written to, before the work and not after it."""
+    """Raise InputError, before any work, if vectors cannot be written to a path."""
     suffix = Path(path).suffix
     if suffix not in _SUFFIXES:
         raise InputError(
-            f"--output {path}: must end in {' or '.join(_SUFFIXES)}, which say what is written"
+            f"--output {path}: must end in {' or '.join(_SUFFIXES)}, which select the format"
         )
     if suffix == ".parquet":
         _pyarrow()
 
 
+Precision = Literal["float32", "float16", "binary"]
+
+
 @contextlib.contextmanager
 def vector_writer(
-    path: str, *, identity: Mapping[str, Any] | None = None, chunk: int = 1
+    path: str,
+    *,
+    identity: Mapping[str, Any] | None = None,
+    chunk: int = 1,
+    precision: Precision = "float32",
 ) -> Iterator[VectorWriter]:
-    """Opens a file of vectors, which takes its name at the end of the block if that ends well."""
+    """Open a file of vectors, which gets its name at the end of the block if no error occurs."""
     check_vector_file(path)
+    if precision != "float32" and Path(path).suffix != ".npy":
+        raise InputError(f"--output {path}: vectors as {precision} need a file .npy")
     if identity is not None and Path(path).suffix == ".npy" and is_resumable(path):
         with resumable_array(path, identity=identity, chunk=chunk) as array:
-            yield NpyWriter(array)
+            yield NpyWriter(array, precision)
         return
     with contextlib.ExitStack() as stack:
         with writing(path):
@@ -104,13 +113,13 @@ def vector_writer(
             raise InputError(f"{path}: cannot be written (not an ordinary file)")
         writer: VectorWriter
         if Path(path).suffix == ".npy":
-            writer = NpyWriter(ResumableArray(file, path=path))
+            writer = NpyWriter(ResumableArray(file, path=path), precision)
         else:
             writer = ParquetWriter(file, path)
         try:
             yield writer
         except BaseException:
-            with contextlib.suppress(Exception):  # pyarrow would do it later, to a closed file
+            with contextlib.suppress(Exception):  # else pyarrow would close it after its file
                 writer.close()
             raise
         with writing(path):
@@ -119,35 +128,53 @@ def vector_writer(
 
 
 class NpyWriter:
-    """Vectors as one array of NumPy, in which a row's number is all that there is of an id."""
+    """Writer of vectors as one NumPy array, with the row number as the only id."""
 
-    def __init__(self, array: ResumableArray):
+    def __init__(self, array: ResumableArray, precision: Precision = "float32"):
         self._array = array
+        self._precision: Precision = precision
 
     @property
     def done(self) -> int:
-        """Vectors that are written, those of an earlier process included."""
+        """Number of written vectors, including vectors of an earlier process."""
         return self._array.done
 
     def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
-        """See `VectorWriter.write`."""
+        """Append vectors; see `VectorWriter.write`."""
         del ids
-        self._array.write(np.ascontiguousarray(vectors, "<f4"))
+        self._array.write(stored(vectors, self._precision))
 
     def close(self) -> None:
-        """See `VectorWriter.close`."""
+        """Finish the file; see `VectorWriter.close`."""
         self._array.finish()
 
 
+def stored(vectors: Float[np.ndarray, "n D"], precision: Precision) -> np.ndarray:
+    """Return the numbers that a file has of vectors: [n, D], or the signs, uint8 [n, D / 8].
+
+    A bit is 1 for a number above 0, and the first of eight is the highest, as of np.packbits.
+
+    Raises:
+      InputError: the signs of a vector do not fill whole bytes.
+    """
+    if precision == "binary":
+        if vectors.shape[1] % 8:
+            raise InputError(
+                f"binary vectors have a multiple of 8 dimensions, and these have {vectors.shape[1]}"
+            )
+        return np.packbits(vectors > 0, axis=1)
+    return np.ascontiguousarray(vectors, {"float32": "<f4", "float16": "<f2"}[precision])
+
+
 class ParquetWriter:
-    """Vectors as a table.
+    """Writer of vectors as a table.
 
     Args:
-      file: open for writing, at its beginning.
-      path: its name, for messages.
+      file: file open for writing, at its beginning.
+      path: name of the file, for messages.
 
     Attributes:
-      done: vectors that are written.
+      done: number of written vectors.
     """
 
     def __init__(self, file: BinaryIO, path: str):
@@ -188,10 +215,10 @@ _DTYPES = (np.float16, np.float32, np.float64)
 
 
 class Block(NamedTuple):
-    """Vectors that stand one after another.
+    """Consecutive vectors.
 
     Attributes:
-      first: the number of the first in the corpus.
+      first: number of the first vector in the corpus.
       vectors: float32 [n, D].
     """
 
@@ -200,28 +227,32 @@ class Block(NamedTuple):
 
 
 class _Shard(abc.ABC):
-    """A file of vectors."""
+    """File of vectors."""
 
     rows: int
     size: int
 
     @abc.abstractmethod
     def read(self, first: int, end: int) -> np.ndarray:
-        """The rows from one number to before another, float32 [end - first, D]."""
+        """Read the rows from one number to another, excluded, float32 [end - first, D]."""
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of these numbers, float32 [n, D]."""
+        return np.concatenate([self.read(row, row + 1) for row in rows.tolist()])
 
 
 def identity_of(files: Sequence[str]) -> dict[str, Any]:
-    """What tells the files of a corpus from others: paths, sizes, times of the last change."""
+    """Return the identity of a corpus: paths, sizes and modification times of its files."""
     names, sizes, changed = zip(*map(identity_of_file, files), strict=True)
     return {"vectors": [*names], "sizes": [*sizes], "changed": [*changed]}
 
 
 class VectorShards:
-    """The vectors of a corpus.
+    """Vectors of a corpus.
 
     Attributes:
-      ids: of the vectors; None are numbers.
-      size: D, of each.
+      ids: ids of the vectors; None if the ids are row numbers.
+      size: D, the dimensions of each vector.
     """
 
     def __init__(self, shards: Sequence[_Shard], ids: StringTable | None):
@@ -231,15 +262,15 @@ class VectorShards:
 
     @classmethod
     def open(cls, paths: Sequence[str], *, ids: Sequence[str] = ()) -> "VectorShards":
-        """Opens files without reading vectors."""
+        """Open files without reading vectors."""
         if not paths:
             raise InputError("no file of vectors was given")
         shards = [_opened(path) for path in paths]
         for path, shard in zip(paths, shards, strict=True):
             if shard.size != shards[0].size:
                 raise InputError(
-                    f"{path}: vectors of {shard.size} numbers, and those of {paths[0]} have "
-                    f"{shards[0].size}: one encoder must have made both"
+                    f"{path}: vectors have {shard.size} dimensions, but {paths[0]} has "
+                    f"{shards[0].size}: all files must come from the same encoder"
                 )
         return cls(shards, _ids(paths, shards, ids))
 
@@ -247,17 +278,17 @@ class VectorShards:
         return int(self._ends[-1])
 
     def name(self, row: int) -> str:
-        """The id of a row."""
+        """Return the id of a row."""
         return str(row) if self.ids is None else self.ids[row]
 
     def names(self, first: int, end: int) -> list[str]:
-        """The ids of rows."""
+        """Return the ids of rows."""
         if self.ids is None:
             return [str(row) for row in range(first, min(end, len(self)))]
         return self.ids.part(first, end)
 
     def rows(self, first: int, end: int) -> Float[np.ndarray, "n D"]:
-        """The vectors from one number to before another; those of one .npy file are no copy."""
+        """Return the vectors from one number to another, excluded; in one .npy, a view."""
         end, pieces = min(end, len(self)), []
         while first < end:
             shard = int(np.searchsorted(self._ends, first, side="right"))
@@ -269,8 +300,17 @@ class VectorShards:
             return pieces[0]
         return np.concatenate(pieces) if pieces else np.zeros((0, self.size), np.float32)
 
+    def take(self, rows: np.ndarray) -> Float[np.ndarray, "n D"]:
+        """Return the vectors of these numbers, in their order."""
+        found = np.empty((len(rows), self.size), np.float32)
+        of_shard = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(of_shard):
+            own, shard = of_shard == number, self._shards[number]
+            found[own] = shard.take(rows[own] - (int(self._ends[number]) - shard.rows))
+        return found
+
     def blocks(self, *, rows: int, first: int = 0, end: int | None = None) -> Iterator[Block]:
-        """All vectors in order, so many at a time."""
+        """Yield all vectors in order, in blocks of `rows`."""
         end = len(self) if end is None else end
         for start in range(first, end, rows):
             yield Block(start, self.rows(start, min(start + rows, end)))
@@ -280,15 +320,27 @@ class _Npy(_Shard):
     def __init__(self, path: str):
         self._array = open_array(path)
         shape, dtype = self._array.shape, self._array.dtype
-        if len(shape) != 2 or dtype not in _DTYPES or not shape[1]:
+        if len(shape) != 2 or dtype not in (*_DTYPES, np.uint8) or not shape[1]:
             raise InputError(
-                f"{path}: must be an array [N, D] of float32 (or float16, float64), got {dtype} "
-                f"{list(shape)}"
+                f"{path}: must be an array [N, D] of float32 (or float16, float64, or of signs as "
+                f"uint8), got {dtype} {list(shape)}"
             )
         self.rows, self.size = shape
+        self._is_binary = dtype == np.uint8
+        if self._is_binary:
+            self.size *= 8
 
     def read(self, first: int, end: int) -> np.ndarray:
-        return np.asarray(self._array[first:end], np.float32)
+        return self._numbers(self._array[first:end])
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        return self._numbers(self._array[rows])
+
+    def _numbers(self, stored: np.ndarray) -> np.ndarray:
+        """Return float32 numbers; of signs -1 and 1."""
+        if self._is_binary:
+            return np.unpackbits(stored, axis=1).astype(np.float32) * 2 - 1
+        return np.asarray(stored, np.float32)
 
 
 class _Parquet(_Shard):
@@ -322,7 +374,7 @@ class _Parquet(_Shard):
 
     @contextlib.contextmanager
     def _naming_damage(self) -> Iterator[None]:
-        """Names the file in errors of pyarrow, which has many kinds of them."""
+        """Raise pyarrow's errors, which have many types, as InputError with the file."""
         try:
             yield
         except InputError:
@@ -336,10 +388,10 @@ class _Parquet(_Shard):
 
     def _damaged(self, error: object) -> InputError:
         what = " ".join(str(error).split())[:120]
-        return InputError(f"{self._path}: no file of Parquet, or cut off ({what}): make it again")
+        return InputError(f"{self._path}: not a Parquet file, or cut off ({what}): make it again")
 
     def _column(self, group: int, name: str) -> Any:
-        """A column of a row group, valid at every level and without nulls."""
+        """Return a column of a row group, valid at every level and without nulls."""
         with self._naming_damage():
             column = self._file.read_row_group(group, columns=[name]).column(name)
             column = column.combine_chunks()
@@ -352,7 +404,7 @@ class _Parquet(_Shard):
             return column
 
     def _group(self, number: int) -> np.ndarray:
-        """The vectors of a row group; the last one that was read is kept."""
+        """Return the vectors of a row group, and cache the last one that was read."""
         if self._kept[0] != number:
             column = self._column(number, "vector")
             with self._naming_damage():
@@ -382,7 +434,7 @@ _MOST_ROWS = 1 << 40
 
 
 def _of_one_size(column: Any, size: int) -> bool:
-    """Whether every list of a column has so many numbers."""
+    """Return whether every list of a column has `size` numbers."""
     compute: Any = importlib.import_module("pyarrow.compute")
     if not len(column):
         return True
@@ -417,7 +469,7 @@ def _ids(
         table = StringTable.of(record.id for file in files for record in read_passages(file))
         if len(table) != rows:
             raise InputError(
-                f"{files[0]}: {len(table)} ids, and {paths[0]} has {rows} vectors: give the files "
+                f"{files[0]}: {len(table)} ids, but {paths[0]} has {rows} vectors: give the files "
                 "that the vectors were made of, in the same order"
             )
     elif len(inside) == len(shards):
@@ -440,16 +492,16 @@ VECTORS, ENDS, SCALES = "multi_vector.npy", "multi_vector_ends.npy", "multi_vect
 
 
 class Writer:
-    """Writes texts' parts into a directory, and goes on behind those that are there.
+    """Writer of the heads' outputs into a directory. It resumes after the texts that exist there.
 
-    A context manager; the directory is whole when the block ends well.
+    A context manager; the directory is complete when the block ends without an error.
 
     Args:
-      directory: of `jobs.resumable_directory`, or empty.
-      numbers: of the vectors of tokens.
+      directory: directory of `jobs.resumable_directory`, or an empty directory.
+      numbers: type of the token vectors.
 
     Attributes:
-      done: texts that are written, those of an earlier process included.
+      done: number of written texts, including texts of an earlier process.
     """
 
     def __init__(self, directory: Path, *, numbers: Numbers = "float16"):
@@ -475,7 +527,7 @@ class Writer:
         terms: Sequence[Mapping[int, float]] | None = None,
         vectors: Sequence[np.ndarray] | None = None,
     ) -> None:
-        """Writes some texts, with the same heads each time; they are on the disk at the end."""
+        """Write some texts, with the same heads each time; they are on disk when it returns."""
         self._lines(IDS, map(json.dumps, ids))
         if dense is not None:
             self._rows(DENSE, np.ascontiguousarray(dense, "<f4"))
@@ -489,7 +541,7 @@ class Writer:
         self._files.commit(self.done)
 
     def close(self) -> None:
-        """Writes how many there are."""
+        """Finish the files and record the number of texts."""
         for array in self._arrays.values():
             array.finish()
         self._files.close(whole=True)
@@ -517,17 +569,17 @@ class Writer:
 
 
 class M3Texts:
-    """What heads made of texts, in a directory; vectors stay on the disk.
+    """Outputs of heads for texts, in a directory; vectors stay on disk.
 
     Args:
-      directory: that `Writer` wrote.
+      directory: directory that `Writer` wrote.
 
     Attributes:
-      ids: of the texts.
-      dense: float32 [N, D]; None where there are none.
+      ids: ids of the texts.
+      dense: float32 [N, D]; None if missing.
 
     Raises:
-      InputError: it has no ids, or a file has not one entry a text.
+      InputError: if the directory has no ids, or a file does not have one entry per text.
     """
 
     def __init__(self, directory: str | Path):
@@ -556,11 +608,11 @@ class M3Texts:
             self._check(name, None if one is None else len(one))
 
     def has(self, way: str) -> bool:
-        """Whether a head was asked: "dense", "lexical" or "multi_vector"."""
+        """Return whether the outputs of a head exist: "dense", "lexical" or "multi_vector"."""
         return (self._where / {"dense": DENSE, "lexical": LEXICAL}.get(way, VECTORS)).is_file()
 
     def terms(self) -> Generator[dict[int, float], None, None]:
-        """Token -> weight, of each text."""
+        """Yield token -> weight of each text."""
         count = 0
         for count, line in enumerate(read_lines([str(self._where / LEXICAL)]), 1):
             where = f"{self._where / LEXICAL}:{count}"
@@ -572,7 +624,7 @@ class M3Texts:
         self._check(LEXICAL, count)
 
     def vectors(self, number: int) -> np.ndarray:
-        """float32 [tokens, K] of a text."""
+        """Return the token vectors of a text, float32 [tokens, K]."""
         assert self._ends is not None
         assert self._vectors is not None
         place = slice(self._ends[number - 1] if number else 0, self._ends[number])

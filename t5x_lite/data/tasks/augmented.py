@@ -1,9 +1,9 @@
-"""The passages of `data.augment`, joined to the raw examples of a task and fitted into its rows.
+"""Retrieved passages (`data.augment`) added to the inputs of a task's raw examples.
 
     source -> + passages, by id -> template, as many words of the passages as fit -> tokens -> ...
 
-A run and the passages that it ranks first are read when a split is; what they give is in memory.
-The template is filled in before the task's first preprocessor, so that a cache holds the passages.
+The run and its top-ranked passages are read into memory when a split is read. The template is
+filled in before the task's first preprocessor, so a cache holds the passages.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from t5x_lite.data.vocabularies.loading import Vocabulary
 _logger = logging.getLogger(__name__)
 
 PASSAGES = "augment_passages"
-"""The field of raw examples that holds their passages."""
+"""Field of raw examples that holds their passages."""
 _SPLIT = "{split}"
 _IDS = ("id", "idx")
 _LOOKED_AT = 100
@@ -37,11 +37,11 @@ _LOOKED_AT = 100
 def augmented(
     task: seqio.Task, augment: Augment, *, vocabulary: Vocabulary, length: int, is_encoder: bool
 ) -> Any:
-    """The same seqio.Task with the passages of a run behind its inputs."""
+    """Return the seqio.Task with the passages of a run added to its inputs."""
     form = labelled.task_form(task)
     if form is not None and form.head == "span":
         raise InputError(
-            f"data.augment: the task {task.name} finds its answers in a context of its own; "
+            f"data.augment: the task {task.name} finds its answers in its own context; "
             "unset data.augment.run"
         )
     room = _Room(vocabulary, length=length, is_encoder=is_encoder)
@@ -60,11 +60,11 @@ class _Source(stages.Source):
     def __init__(self, task: seqio.Task, join: "_Join"):
         self._inner, self._join = task.source, join
         one_to_one = isinstance(self._inner, stages.Source) and self._inner.one_to_one
-        # `get_dataset` asks the other source.
+        # `get_dataset` is overridden below and calls the inner source.
         super().__init__(tuple(task.splits), task.source.get_dataset, one_to_one=one_to_one)
 
     def get_dataset(self, split: str = "train", *arguments: Any, **options: Any) -> tf.data.Dataset:
-        """The examples of a split, as `seqio.DataSource` has it."""
+        """Return the examples of a split, as `seqio.DataSource` does."""
         return self._join.add(self._inner.get_dataset(split, *arguments, **options), split)
 
     def fits_in_memory(self, split: str) -> bool:
@@ -90,13 +90,13 @@ class _Join:
         self._found: dict[str, dict[str, str]] = {}
 
     def load(self, split: str) -> dict[str, str]:
-        """The passages by the examples' ids."""
+        """Return the passages of a split by example id."""
         if split not in self._found:
             self._found[split] = self._loaded(split)
         return self._found[split]
 
     def add(self, dataset: Any, split: str) -> Any:
-        """Raw examples with their passages as `PASSAGES`."""
+        """Add its passages to each raw example as `PASSAGES`."""
         by_id, name = self.load(split), _id_field(dataset.element_spec, self._task.name)
 
         def joined(example: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,14 +131,14 @@ class _Join:
             )
         if absent:
             _logger.warning(
-                "%s: %d of the %d examples of the split %s have no passages; they are shown alone",
+                "%s: %d of the %d examples of the split %s have no passages; they are unchanged",
                 *(run, len(absent), len(ids), split),
             )
         texts = self._texts({name for names in ranked.values() for name in names}, run)
         return {query: " ".join(texts[name] for name in names) for query, names in ranked.items()}
 
     def _ids(self, split: str) -> Iterator[str]:
-        """The ids of the raw examples of a split."""
+        """Yield the ids of the raw examples of a split."""
         dataset = self._task.source.get_dataset(split, shuffle=False)
         name = _id_field(dataset.element_spec, self._task.name)
         batches = _only(dataset, [name]).batch(1024)
@@ -146,7 +146,7 @@ class _Join:
             yield from map(_as_id, batch[name].tolist())
 
     def _texts(self, names: set[str], run: str) -> dict[str, str]:
-        """The texts of the passages with these ids."""
+        """Return the texts of the passages with these ids."""
         files = [file.strip() for file in self._augment.passages.split(",")]
         found = {
             passage.id: " ".join(
@@ -165,7 +165,7 @@ class _Join:
 
 
 def _id_field(spec: Any, task: str) -> str:
-    """The name of the field of raw examples that has their ids."""
+    """Return the name of the field of raw examples that holds their ids."""
     inputs = spec.get("inputs") if isinstance(spec, Mapping) else None
     if inputs is None or inputs.dtype != tf.string or inputs.shape.rank != 0:
         raise InputError(
@@ -181,7 +181,7 @@ def _id_field(spec: Any, task: str) -> str:
 
 
 def _only(dataset: Any, names: Sequence[str]) -> Any:
-    """Some fields of examples."""
+    """Keep only these fields of the examples."""
 
     @tf.autograph.experimental.do_not_convert
     def some(example: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,12 +195,12 @@ def _as_id(value: Any) -> str:
 
 
 class _Room:
-    """The tokens that a row has for its first text.
+    """Number of tokens available for the first text of a row.
 
     Args:
-      vocabulary: of the text.
-      length: maximum tokens of a row, of an encoder with [CLS] and [SEP], else with EOS.
-      is_encoder: whether rows have [CLS] and [SEP].
+      vocabulary: vocabulary of the text.
+      length: maximum tokens of a row, with [CLS] and [SEP] for an encoder and with EOS otherwise.
+      is_encoder: if True, rows have [CLS] and [SEP].
     """
 
     def __init__(self, vocabulary: Vocabulary, *, length: int, is_encoder: bool):
@@ -210,24 +210,24 @@ class _Room:
         self._between = separators(vocabulary) if is_encoder else 0
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """The tokens of texts, without special ones."""
+        """Count the tokens of each text, without special tokens."""
         encoded = self._vocabulary.encode_batch(list(texts))
         if self._tokens is None:
             return [len(ids) for ids in encoded]
         return [len(without_special(ids, self._tokens)) for ids in encoded]
 
     def beside(self, others: Sequence[str]) -> int:
-        """The tokens that are left beside the longest of some texts; none stand beside a text."""
+        """Return the tokens left for the first text next to the longest of the other texts."""
         used = [count + self._between for count in self.counts(others)] if others else [0]
         return self._length - max(used)
 
     def fitted(self, write: Callable[[str], str], passages: str, *, room: int) -> str:
-        """A text with as many of the first words of its passages as fit."""
+        """Write a text with as many of the first words of its passages as fit."""
         whole = write(passages)
         if not passages or self.counts([whole])[0] <= room:
             return whole
         ends = [place for place, sign in enumerate(passages) if sign == " "]
-        fits, breaks = 0, len(ends) + 1  # words: none, and all, which do not fit
+        fits, breaks = 0, len(ends) + 1  # numbers of words: 0 fit, and all of them do not fit
         while breaks - fits > 1:
             middle = (fits + breaks) // 2
             enough = self.counts([write(passages[: ends[middle - 1]])])[0] <= room
@@ -236,7 +236,7 @@ class _Room:
 
 
 def _compose(dataset: Any, *, augment: Augment, room: _Room) -> Any:
-    """Examples whose inputs are the template with their passages; `PASSAGES` goes."""
+    """Fill the template with inputs and passages, and drop the field `PASSAGES`."""
     spec = dict(dataset.element_spec)
     others = [name for name in ("second", "choices") if name in spec]
 

@@ -1,4 +1,4 @@
-"""Tasks over benchmarks: official files on disk, or TensorFlow Datasets, and the same text of both.
+"""Benchmark tasks from official files or TensorFlow Datasets (TFDS), with the same text from both.
 
     RTE = Benchmark(
         name="super_glue_rte",
@@ -11,7 +11,7 @@
     def rte(arguments: TaskArguments) -> seqio.Task:
         return task(RTE, arguments)
 
-data.directory says where the records are:
+data.directory selects the source of the records:
 
     GLUE or GLUE/RTE        the official files
     DIR with glue/rte/...   what TFDS has prepared there
@@ -19,7 +19,7 @@ data.directory says where the records are:
     tfds:DIR, gs://bucket   TFDS in that directory or bucket
     nothing                 TFDS, if TFDS_DATA_DIR is set
 
-TFDS downloads and prepares what is not there yet, where there is a network.
+TFDS downloads and prepares missing data if there is a network connection.
 """
 
 import contextlib
@@ -58,20 +58,23 @@ class Benchmark:
     """One task of a benchmark.
 
     Attributes:
-      name: of the seqio task.
-      tfds: the name of TFDS, "dataset/config"; "" where TFDS does not have it.
-      folder: the name of its folder among the official files.
-      files: the official file of each split; these are the splits.
+      name: name of the seqio task.
+      tfds: name in TFDS, "dataset/config"; "" if TFDS does not have the task.
+      folder: name of the task's folder among the official files.
+      files: official file of each split. The keys are the names of the splits.
       read: (file, split) -> records in the order of the file, with the features of TFDS; or a
-        tf.data.Dataset of them, which need not fit into memory (`parallel_lines`).
-      examples: (record, split) -> the examples that it becomes, in T5's text.
-      extras: the fields of an example beside inputs and targets: int, str, or list of str.
-      tfds_splits: what TFDS calls a split, where it has another name for it.
-      postprocess: (text, example=, is_target=) -> what the metrics compare; None is the text.
+        tf.data.Dataset of records, which need not fit into memory (`parallel_lines`).
+      examples: (record, split) -> the examples made of the record, in T5's text format.
+      extras: types of an example's fields other than inputs and targets: int, str, or list for a
+        list of str.
+      tfds_splits: TFDS's name of each split that TFDS names differently.
+      postprocess: (text, example=, is_target=) -> the value that metrics compare; None for the text
+        itself.
       metrics: functions (targets, predictions) -> {name: value}.
-      labelled: how an encoder reads the records, for a layout that shows labels; None: not at all.
-      wording: the words of the inputs; `examples` takes others as `inputs=`, a template. None: they
-        are of no template.
+      labelled: form in which an encoder reads the records, for a layout with labels; None if
+        encoders are not supported.
+      wording: prefix and template of the inputs. `examples` accepts another template as `inputs=`.
+        None if the inputs have no template.
     """
 
     name: str
@@ -89,11 +92,11 @@ class Benchmark:
 
 
 def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
-    """The seqio.Task of a benchmark.
+    """Return the seqio.Task of a benchmark.
 
     Raises:
-      InputError: data.directory holds neither the official files nor what TFDS made. What is wrong
-        with a file is raised when its split is read.
+      InputError: if data.directory holds neither the official files nor data prepared by TFDS.
+        Errors in a file are raised when its split is read.
     """
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
@@ -114,7 +117,7 @@ def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
 
 
 def _reworded(benchmark: Benchmark, arguments: TaskArguments) -> Benchmark:
-    """The benchmark with the words that a config asks for, if any."""
+    """Return the benchmark with the config's template or prefix, if one is set."""
     own = benchmark.wording
     if own is None or (not arguments.template and arguments.prefix is None):
         return benchmark
@@ -123,11 +126,11 @@ def _reworded(benchmark: Benchmark, arguments: TaskArguments) -> Benchmark:
 
 
 def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
-    """The same task for an encoder's head."""
+    """Return the same task in the form that an encoder's head reads."""
     form = benchmark.labelled
     if form is None:
         raise InputError(
-            f"the task {benchmark.name} is text to text alone: it has no form for data.layout "
+            f"the task {benchmark.name} is only text to text: it has no form for data.layout "
             f"{arguments.layout.name}"
         )
 
@@ -155,7 +158,7 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
 def _source(
     benchmark: Benchmark, directory: str, *, mark: str = "", one_to_one: bool = True
 ) -> Any:
-    """The seqio source of a benchmark's examples."""
+    """Return the seqio source of a benchmark's examples."""
     from t5x_lite.data.tasks import stages
 
     datasets = _datasets(benchmark, directory)
@@ -169,7 +172,7 @@ def _source(
 
 
 def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:
-    """From a split to a tf.data.Dataset of its examples."""
+    """Return a function from a split to a tf.data.Dataset of its examples."""
     files = official_folder(benchmark, directory)
     if files is not None:
         return lambda split: _from_file(benchmark, files / benchmark.files[split], split)
@@ -185,7 +188,7 @@ def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:
 
 
 def _from_file(benchmark: Benchmark, file: DataPath, split: str) -> Any:
-    """A tf.data.Dataset of the examples of an official file."""
+    """Return a tf.data.Dataset of the examples of an official file."""
     from t5x_lite.data.elements import tf
 
     records = benchmark.read(file, split)
@@ -198,7 +201,7 @@ def _from_file(benchmark: Benchmark, file: DataPath, split: str) -> Any:
 
 
 def official_folder(benchmark: Benchmark, directory: str) -> DataPath | None:
-    """The folder with the official files, if data.directory is it or holds it."""
+    """Return the folder with the official files: data.directory or its subfolder, or None."""
     if not directory or (is_remote(directory) and not can_read(directory)):
         return None
     whole = data_path(directory)
@@ -209,7 +212,7 @@ def official_folder(benchmark: Benchmark, directory: str) -> DataPath | None:
 
 
 def _tfds_directory(benchmark: Benchmark, directory: str) -> str | None:
-    """Return TFDS's data_dir, "" for TFDS's own, or None if data.directory is not TFDS's."""
+    """Return TFDS's data_dir, "" for its default, or None if TFDS does not apply."""
     if not benchmark.tfds:
         return None
     if directory == _TFDS or (not directory and os.environ.get("TFDS_DATA_DIR")):
@@ -229,7 +232,7 @@ def _tfds_directory(benchmark: Benchmark, directory: str) -> str | None:
 
 
 def in_memory(examples: Sequence[Example], extras: Mapping[str, type]) -> Any:
-    """A tf.data.Dataset of "inputs", "targets" and the fields of `extras`, in their order."""
+    """Return a tf.data.Dataset of examples with "inputs", "targets" and the fields of `extras`."""
     from t5x_lite.data.elements import tf
 
     kinds = {"inputs": str, "targets": str, **extras}
@@ -249,7 +252,7 @@ def in_memory(examples: Sequence[Example], extras: Mapping[str, type]) -> Any:
             dtype = tf.float32 if kind is float else tf.int64
             columns[name] = tf.constant(values, dtype, shape=[len(values)])
     dataset = tf.data.Dataset.from_tensor_slices(columns)
-    # A row of a ragged tensor is a tensor, but its specification is not a tensor's.
+    # A row of a ragged tensor is a tensor, but its specification is not a TensorSpec.
     lists = [name for name, kind in kinds.items() if kind is list]
     if not lists:
         return dataset
@@ -257,10 +260,10 @@ def in_memory(examples: Sequence[Example], extras: Mapping[str, type]) -> Any:
 
 
 def parallel_records(files: Mapping[str, DataPath]) -> Iterator[Record]:
-    """The lines of files that say the same in several languages, as {language: line}.
+    """Yield the parallel lines of translated files as {language: line}.
 
     Raises:
-      InputError: a file cannot be read or is not UTF-8, or one is shorter than another.
+      InputError: if a file cannot be read or is not UTF-8, or if the files differ in length.
     """
     columns = [read_lines([str(file)]) for file in files.values()]
     for lines in itertools.zip_longest(*columns):
@@ -275,22 +278,22 @@ def _too_short(file: Any) -> InputError:
 
 
 def parallel_lines(files: Mapping[str, DataPath]) -> Any:
-    """The lines of files that say the same in several languages, read as they are needed.
+    """Read the parallel lines of translated files lazily.
 
     Args:
-      files: the file of each language.
+      files: file of each language.
 
     Returns:
-      A tf.data.Dataset of {language: line}, and of {"ended": ..} where one file is shorter than
-      another, which `map_records` refuses.
+      A tf.data.Dataset of {language: line}. Two more fields mark the files that have ended; if one
+      file is shorter than another, `map_records` raises InputError.
     """
     from t5x_lite.data.elements import tf
 
     for file in files.values():
         if is_remote(file):
             raise InputError(
-                f"{file}: files of several languages are read side by side on this machine alone: "
-                "copy them here, or mount the bucket and give the mounted path"
+                f"{file}: files of several languages must be local files: copy them here, or mount "
+                "the bucket and give the mounted path"
             )
         if not file.is_file():
             absent = FileNotFoundError(str(file))
@@ -313,15 +316,15 @@ def parallel_lines(files: Mapping[str, DataPath]) -> Any:
 
 
 def from_tfds(benchmark: Benchmark, split: str, *, data_dir: str) -> Any:
-    """The examples of a split that TFDS holds, or downloads and prepares first.
+    """Return the examples of a TFDS split, and download and prepare the data first if needed.
 
     Args:
-      benchmark: the task.
-      split: one of its splits.
-      data_dir: TFDS's directory, which may be in a bucket; "" is TFDS's own.
+      benchmark: benchmark that the split belongs to.
+      split: name of one of its splits.
+      data_dir: TFDS's directory, which may be in a bucket; "" for TFDS's default.
 
     Raises:
-      InputError: TFDS has no such data here and cannot make them, or they lack the split.
+      InputError: if TFDS lacks the data and cannot prepare it, or if the data lack the split.
     """
     builder = _prepared(benchmark.tfds, data_dir)
     name = benchmark.tfds_splits.get(split, split)
@@ -330,8 +333,8 @@ def from_tfds(benchmark: Benchmark, split: str, *, data_dir: str) -> Any:
         raise InputError(f"TFDS's {benchmark.tfds} has no split {name!r}: there are {there}")
     from t5x_lite.data.elements import seqio
 
-    tfds = seqio.utils.tfds  # seqio stands on it; imported here it would have to be kept quiet
-    # A cache in memory is not part of what a saved iterator holds.
+    tfds = seqio.utils.tfds  # imported by seqio; a direct import here would print warnings
+    # An in-memory cache is not part of a saved iterator.
     config = tfds.ReadConfig(try_autocache=False, skip_prefetch=True)
     dataset = builder.as_dataset(split=name, shuffle_files=False, read_config=config)
     if "idx" in benchmark.extras and "idx" not in dataset.element_spec:
@@ -351,14 +354,14 @@ def _prepared(name: str, data_dir: str) -> Any:
     try:
         builder = tfds.builder(name, data_dir=data_dir or None, try_gcs=False)
         if not builder.is_prepared():
-            with contextlib.redirect_stdout(sys.stderr):  # TFDS tells there what it does
+            with contextlib.redirect_stdout(sys.stderr):  # TFDS prints progress to stdout
                 builder.download_and_prepare()
     except ImportError as error:  # TFDS imports some packages late
         raise InputError(
             f"TFDS cannot prepare {name} without the package {error.name}: pip install it, or give "
             "the official files as data.directory"
         ) from error
-    except Exception as error:  # whatever downloading and reading raise: network, disk, versions
+    except Exception as error:  # errors of network, disk or versions
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         _remove_unfinished(absent)
         also = _how_to_read(data_dir)
@@ -370,7 +373,7 @@ def _prepared(name: str, data_dir: str) -> Any:
 
 
 def _remove_unfinished(directories: Sequence[str]) -> None:
-    """Remove directories in which TFDS has finished no file; finished downloads are kept."""
+    """Remove directories that hold no finished TFDS file; finished downloads are kept."""
     for directory in directories:
         files = [file for file in Path(directory).rglob("*") if file.is_file()]
         if all(".tmp." in file.name or file.parent.name == ".config" for file in files):
@@ -378,7 +381,7 @@ def _remove_unfinished(directories: Sequence[str]) -> None:
 
 
 def _how_to_read(data_dir: str) -> str:
-    """What to install where official files may be in a bucket, which cannot be read here."""
+    """Return a hint on the package to install if data_dir is in an unreadable bucket, else ""."""
     if not is_remote(data_dir) or can_read(data_dir):
         return ""
     return f" ({not_installed(data_dir)})"
@@ -390,13 +393,13 @@ def map_records(
     *,
     extras: Mapping[str, type],
 ) -> Any:
-    """Examples from the records of a dataset, by a pure Python function.
+    """Make examples from the records of a dataset by a pure Python function.
 
     Args:
-      dataset: records, nested as they may be; text in UTF-8.
-      function: from a record, in Python's own types, to its examples; those of one record have
-        equally many texts in a field that is a list.
-      extras: the fields of an example beside inputs and targets.
+      dataset: records, possibly nested, with text in UTF-8.
+      function: function from a record, in Python's own types, to its examples. In a field that is a
+        list, all examples of one record have equally many texts.
+      extras: types of an example's fields other than inputs and targets.
     """
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
@@ -412,7 +415,7 @@ def map_records(
         record = _record(flat)
         ended = [file for file in record.pop(_ENDED, []) if file]
         if ended and len(ended) == len(flat[_ENDED]):
-            found = []  # behind the last line of all files
+            found = []  # after the last line of all files
         elif ended:
             raise _too_short(ended[0])
         else:
@@ -433,7 +436,7 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _record(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested record of flat NumPy values, in Python's own types."""
+    """Return the nested record of flat NumPy values, in Python's own types."""
     record: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, name = path.split("/")

@@ -1,40 +1,39 @@
-"""Tasks of encoders: a function from raw examples to examples, and the tasks of documents.
+"""Encoder tasks: seqio tasks from a function of raw examples, and tasks over documents.
 
-`example_task` makes a seqio task of a pure function. The function gets dicts of Python's texts and
-lists and gives dicts of arrays and texts; tf.data, padding and seqio are here alone.
+`example_task` makes a seqio task of a pure function. The function takes dicts of Python strings and
+lists and returns dicts of arrays and strings. This module handles tf.data, padding and seqio.
 
     raw examples -> make -> CacheDatasetPlaceholder -> [SEP], or (seed, epoch, index)
 
-Documents for pretraining (`encoder_task`). The text alone, because no mask is made here.
+Documents for pretraining (`encoder_task`), without masks:
 
-    text -> sentences -> tokens -> pieces that fit a row
+    text -> sentences -> tokens -> segments that fit a row
 
-Each piece is an example {"inputs": [CLS] ... [SEP]} of one document, of at most inputs_length
-tokens; data.layout Encoder() puts one or several of them in a row. Which of their tokens are masked
-is drawn on the device, from the step's key.
+Each segment is an example {"inputs": [CLS] ... [SEP]} from one document, with at most inputs_length
+tokens. data.layout Encoder() packs one or several segments into a row. The masked tokens are
+sampled on the device, from the step's key.
 
-Documents as lists of spans (`span_task`). coCondenser draws two of them in each epoch.
+Documents as lists of spans (`span_task`); coCondenser samples two spans in each epoch:
 
     {"spans": [CLS] ... [SEP] [CLS] ... [SEP]}       one example for each document
 
-A text is a document, and its spans are cut here, of whole sentences that fill a row without
-overlap; or it is a list of spans, each of any length. Spans of a document that are shorter than
-`SHORTEST` tokens are left out, and so are documents with fewer than two spans, which have no pair.
-Which two stand in a row is drawn by the layout (`layouts.text.Spans`), so that a cache holds all.
+A text is either a document or a list of spans of any length. A document is divided into spans of
+whole sentences that fill a row without overlap. Spans of a document with fewer than `SHORTEST`
+tokens are dropped, and so are documents with fewer than two spans, which have no pair. The layout
+(`layouts.text.Spans`) samples the two spans of a row, so a cache holds all spans.
 
-Sentences of documents, and how they are put together to pieces of a length.
+Sentences of documents, and their combination into segments of a given length:
 
     split_sentences("Mr. Fox ran. Why? He said.")   -> ["Mr. Fox ran.", "Why?", "He said."]
     fill([[1, 2], [3, 4], [5], [6, 7, 8, 9, 10]], 4)
         -> [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
 
-A piece is filled with whole sentences while they fit, as RetroMAE's and BERT's pretraining data
-are. A sentence that is longer than a piece must be cut, and so it fills what room there is; nothing
-is lost.
+A segment is filled with whole sentences while they fit, as in the pretraining data of RetroMAE and
+BERT. A sentence longer than a segment is split across segments, so no token is lost.
 
-Sentences end at a line's end, and where a terminator stands before space and no small letter, and
-after no abbreviation or initial. It is a rule for filling, not for counting: where it errs, a piece
-is cut inside a sentence.
+A sentence ends at the end of a line. It also ends at a terminator that is followed by a space and
+no lower-case letter, and that does not follow an abbreviation or an initial. If the rule errs, a
+segment ends inside a sentence.
 
 Source: RetroMAE examples/pretrain/preprocess.py (create_wiki_data).
 """
@@ -57,13 +56,13 @@ from t5x_lite.layouts.base import EncoderTokens
 from t5x_lite.layouts.text import NUM, Spans
 
 SHORTEST_ROW = 8
-"""Tokens of the shortest rows that are of any use."""
+"""Minimum length of a row, in tokens."""
 _AT_A_TIME = 64
 
 Raw = list[dict[str, Any]]
-"""Raw examples: a text is a str, and a list of texts or numbers is a list."""
+"""Raw examples: a text is a str, and several texts or numbers are a list."""
 Make = Callable[[Raw], Iterable[Sequence[Mapping[str, Any]]]]
-"""From raw examples to the examples of each: one, several or none."""
+"""Function from raw examples to the examples made of each: zero, one or several."""
 
 
 def example_task(
@@ -82,8 +81,8 @@ def example_task(
 ) -> Any:
     r"""Make a seqio.Task of a source and a function from raw examples to examples.
 
-    A custom task for an encoder is a source and such a function. This task shows two neighbouring
-    lines of a dialogue in each row:
+    A custom encoder task is a source and such a function. Each row of this task has two neighboring
+    lines of a dialogue:
 
         def lines(arguments: TaskArguments) -> Any:
             vocabulary, length = arguments.vocabulary, arguments.inputs_length
@@ -103,9 +102,9 @@ def example_task(
         make gives        [{"inputs": [2, 5, 6, 3, 6, 7, 8]}, {"inputs": [2, 6, 7, 8, 3, 8, 9]}]
         the task gives    {"inputs": [2, 5, 6, 3, 6, 7, 8, 3]}, {"inputs": [2, 6, 7, 8, 3, 8, 9, 3]}
 
-    The function gets blocks of raw examples, because a tokenizer encodes many texts at a time. It
-    must be pure, and its examples must not depend on the size of a block: a saved iterator calls it
-    again.
+    The function takes blocks of raw examples, because a tokenizer encodes many texts at a time. It
+    must be pure, because a saved iterator calls it again. Its examples must not depend on the size
+    of a block.
 
     Args:
       name: the name of the task, for messages of seqio.
@@ -114,13 +113,12 @@ def example_task(
       make: the function. Each of its examples has all `features` and `extras`.
       features: the arrays that the layout reads, with their dtypes, np.int32 or np.float32; by
         default {"inputs": np.int32}.
-      extras: further fields of an example, for metrics: str, int and float are one value, list is
-        several texts, and a dtype of NumPy is an array [n]. "inputs_pretokenized" and
+      extras: further fields of an example, for metrics. str, int and float are one value, list is
+        several texts, and a NumPy dtype is an array [n]. "inputs_pretokenized" and
         "targets_pretokenized" are the texts of an example.
-      drop: fields of a raw example that its examples do not have; they keep all other fields. If
-        None, all fields are dropped.
+      drop: fields of a raw example that its examples do not keep. If None, all fields are dropped.
       add_eos: features that are trimmed to their length and end in [SEP].
-      keyed: whether examples are numbered, for a layout that draws by (seed, epoch, index).
+      keyed: if True, examples are numbered, for a layout that samples by (seed, epoch, index).
       postprocess: (text, example=, is_target=) -> the value that metrics compare.
       metrics: functions (targets, predictions) -> {name: value}.
 
@@ -170,7 +168,7 @@ def check_lengths(arguments: TaskArguments, fields: Sequence[str]) -> None:
 
 
 def row_options(arguments: TaskArguments) -> dict[str, Any]:
-    """Return what functions that make rows ask for: the vocabulary, its tokens and the length."""
+    """Return the options of functions that make rows: vocabulary, special tokens and length."""
     return {
         "vocabulary": arguments.vocabulary,
         "tokens": encoder_tokens(arguments.vocabulary),
@@ -185,9 +183,9 @@ def make_examples(
     fields: Mapping[str, type],
     drop: Collection[str] | None = None,
 ) -> Any:
-    """Return a tf.data.Dataset of the examples that a function makes of raw ones, in their order.
+    """Return a tf.data.Dataset of the examples that a function makes of raw examples, in order.
 
-    The arguments are those of `example_task`; `fields` are its `features` and `extras`.
+    The arguments are as in `example_task`; `fields` are its `features` and `extras`.
     """
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
@@ -234,7 +232,7 @@ def make_examples(
 
 
 def _raw_examples(block: Mapping[str, np.ndarray], fields: Iterable[str]) -> Raw:
-    """The raw examples of a block; a field that is a list has its ends there as well."""
+    """Return the raw examples of a block. A list field is split at its recorded ends."""
     columns: dict[str, list[Any]] = {}
     for name in fields:
         values = block[name].tolist()
@@ -248,7 +246,7 @@ def _raw_examples(block: Mapping[str, np.ndarray], fields: Iterable[str]) -> Raw
 
 
 def _spec(kind: type) -> Any:
-    """The tf.TensorSpec of a field of `example_task`."""
+    """Return the tf.TensorSpec of a field of `example_task`."""
     from t5x_lite.data.elements import tf
 
     dtypes: Any = {str: tf.string, list: tf.string, int: tf.int64, float: tf.float32}
@@ -260,11 +258,11 @@ def _encoded(text: str | list[str]) -> bytes | list[bytes]:
 
 
 def _padded(values: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of one length, and the lengths; there may be none."""
+    """Pad rows to one length, and return them with their lengths; there may be no rows."""
     from t5x_lite.data.tasks import stages
 
     rows, sizes = stages.padded([np.asarray(value, dtype) for value in values or [[]]])
-    if rows.dtype == object:  # of texts
+    if rows.dtype == object:  # texts
         rows[np.arange(rows.shape[1]) >= sizes[:, None]] = b""
     return rows[: len(values)], sizes[: len(values)]
 
@@ -273,7 +271,7 @@ def _padded(values: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encoder_task(name: str, arguments: TaskArguments, *, source: Any) -> Any:
-    """Make a seqio.Task of the pieces of documents; the source gives examples with "text"."""
+    """Make a seqio.Task of the segments of documents; the source yields examples with "text"."""
     options = row_options(arguments)
 
     def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
@@ -286,11 +284,12 @@ def encoder_task(name: str, arguments: TaskArguments, *, source: Any) -> Any:
 def pieces(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens, length: int
 ) -> list[list[int]]:
-    """The pieces of documents, in order; each is of one document and begins with [CLS].
+    """Divide documents into segments, in order; each is from one document and begins with [CLS].
 
     A sentence that is not a document's first is encoded with the space before it. Special tokens
-    that a text spells out are unknown: a row has one [CLS] and one [SEP], and no [MASK]. A piece
-    has one token less than `length`, the length of a row, because [SEP] follows.
+    that a text spells out become unknown tokens, so a row has one [CLS], one [SEP] and no [MASK]. A
+    segment has at most `length` - 1 tokens, where `length` is the row length, because [SEP]
+    follows.
     """
     documents = _filled(texts, vocabulary=vocabulary, tokens=tokens, length=length)
     return [[tokens.cls_id, *piece] for own in documents for piece in own]
@@ -299,7 +298,7 @@ def pieces(
 def _filled(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens, length: int
 ) -> list[list[list[int]]]:
-    """The pieces of each document, which have two tokens less than a row, for [CLS] and [SEP]."""
+    """Divide each document into segments of at most `length` - 2 tokens, for [CLS] and [SEP]."""
     documents = [split_sentences(text) for text in texts]
     spaced = [
         f" {sentence}" if place else sentence
@@ -314,19 +313,20 @@ def _filled(
 
 
 SHORTEST = 16
-"""Tokens of the shortest span that is cut; [CLS] and [SEP] do not count."""
+"""Minimum length of a span that is cut from a document, in tokens without [CLS] and [SEP]."""
 
 _Tokens = Sequence[int]
 
 
 def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool) -> Any:
-    """Make a seqio.Task of the spans of documents, whose data.layout is `Spans`.
+    """Make a seqio.Task of the spans of documents, for data.layout `Spans`.
 
-    The source gives examples with "text": a document, or, if `listed`, a list of spans (`checked`).
+    The source yields examples with "text": a document, or, if `listed`, a list of spans written by
+    `checked`.
     """
     if not isinstance(arguments.layout, Spans):
         arguments.layout.check(Spans.features)
-        raise InputError(f"data.layout {arguments.layout.name} draws no spans: use Spans()")
+        raise InputError(f"data.layout {arguments.layout.name} does not sample spans: use Spans()")
     tokens = encoder_tokens(arguments.vocabulary)
     cut = listed_spans if listed else partial(cut_spans, length=arguments.inputs_length)
 
@@ -354,7 +354,7 @@ def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool)
 def cut_spans(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens, length: int
 ) -> list[list[_Tokens]]:
-    """The spans of documents: whole sentences, as many as fit into a row of this length."""
+    """Divide documents into spans of as many whole sentences as fit into a row of this length."""
     shortest = min(SHORTEST, length - 2)
     return [
         [span for span in spans if len(span) >= shortest]
@@ -365,7 +365,7 @@ def cut_spans(
 def listed_spans(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens
 ) -> list[list[_Tokens]]:
-    """The spans of lists that `checked` wrote; those without a token are left out."""
+    """Encode lists of spans that `checked` wrote; spans without a token are dropped."""
     lists = [json.loads(text) for text in texts]
     encoded = iter(vocabulary.encode_batch([span for spans in lists for span in spans]))
     return [
@@ -375,7 +375,7 @@ def listed_spans(
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """The spans of an object of a file, as JSON; an error names its place, "file:line"."""
+    """Return the spans of a JSON object as JSON; errors name its location `where`, "file:line"."""
     spans = record.get("spans")
     if not isinstance(spans, list) or not all(isinstance(span, str) for span in spans):
         has = sorted(record) or "nothing"
@@ -386,13 +386,13 @@ def checked(record: Mapping[str, Any], where: str) -> str:
 # Sentences.
 
 _END = re.compile(
-    r"[.!?…]+[\"'”’»)\]]*(?=\s+[\"'“‘«(\[¿¡]*[^\W_a-z])"  # of scripts with spaces
+    r"[.!?…]+[\"'”’»)\]]*(?=\s+[\"'“‘«(\[¿¡]*[^\W_a-z])"  # scripts with spaces
     r"|[。！？]+[”’」』）]*"
 )
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, stripped; none is empty."""
+    """Split a text into its sentences, stripped and without empty ones."""
     return [sentence for line in text.splitlines() for sentence in _of_line(line)]
 
 
@@ -408,21 +408,21 @@ def _of_line(line: str) -> list[str]:
 
 
 def _is_abbreviated(line: str, end: int) -> bool:
-    """Whether the word before `end` is known to have a period, or is an initial."""
+    """Return whether the word before `end` is a known abbreviation or an initial."""
     begin = max(line.rfind(" ", 0, end), line.rfind("(", 0, end)) + 1
     word = line[begin:end].lower()
     return word in ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word != "i")
 
 
 def fill(sentences: Iterable[Sequence[int]], length: int) -> list[list[int]]:
-    """Pieces of at most `length` tokens, of whole sentences where these fit.
+    """Combine sentences into segments of at most `length` tokens, whole where they fit.
 
     Args:
-      sentences: the tokens of each.
-      length: at least 1.
+      sentences: tokens of each sentence.
+      length: maximum tokens of a segment, at least 1.
 
     Returns:
-      Pieces in order; put together they are the sentences put together. None is empty.
+      Nonempty segments in order. Their concatenation equals the concatenation of the sentences.
     """
     pieces: list[list[int]] = []
     piece: list[int] = []

@@ -1,6 +1,6 @@
 """Official files of GLUE, SuperGLUE and XNLI, and the tasks over them.
 
-GLUE's official TSV files (Wang et al. 2019, arXiv:1804.07461) and the tasks over them, as rows.
+GLUE (Wang et al. 2019, arXiv:1804.07461) has TSV files:
 
     SST2 = GlueTask(
         name="sst2",
@@ -10,9 +10,9 @@ GLUE's official TSV files (Wang et al. 2019, arXiv:1804.07461) and the tasks ove
     )
     benchmarks.task(SST2.benchmark(), arguments)        # a seqio.Task
 
-The files have no quoting: a quotation mark is a character like any other.
+The files have no quoting: a quotation mark is an ordinary character.
 
-SuperGLUE's official JSONL files (Wang et al. 2019, arXiv:1905.00537), and tasks over them.
+SuperGLUE (Wang et al. 2019, arXiv:1905.00537) has JSONL files:
 
     CB = SuperGlueTask(
         name="cb",
@@ -22,18 +22,18 @@ SuperGLUE's official JSONL files (Wang et al. 2019, arXiv:1905.00537), and tasks
     )
     benchmarks.task(CB.benchmark(), arguments)          # a seqio.Task
 
-Each reader gives the records of one kind of file with the features of TensorFlow Datasets. In a
-test split a label may be missing, or be null: it is -1 then. A number may be written as a string:
+Each reader yields the records of one kind of file with the features of TensorFlow Datasets. In a
+test split a label may be missing or null; it is then -1. A number may be written as a string:
 "idx": "0" is 0.
 
-XNLI's files (Conneau et al. 2018, arXiv:1809.05053), as tasks of GLUE's kind.
+XNLI (Conneau et al. 2018, arXiv:1809.05053) has TSV files, read as in GLUE:
 
     XNLI-1.0/xnli.dev.tsv, xnli.test.tsv            columns language, gold_label, ...
     XNLI-MT-1.0/multinli/multinli.train.LANG.tsv    premise, hypo, label; "contradictory"
 
 Columns are found by the header. Both splits of XNLI-1.0 have labels. TFDS has the held-out splits
-as `xnli`, and other machine translations of MNLI, those of XTREME, as `xtreme_xnli`; a record there
-holds all languages:
+as `xnli`, and XTREME's machine translations of MNLI as `xtreme_xnli`. A TFDS record holds all
+languages:
 
     {"premise": {"ar": ..., "bg": ...}, "hypothesis": {"language": ["ar", ...], "translation": ...}}
 """
@@ -77,28 +77,29 @@ FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
 
 @dataclass(frozen=True, kw_only=True)
 class GlueTask:
-    """One task of GLUE. Its text is "<prefix> <template>", the record's fields in their places.
+    """One task of GLUE, with the text "<prefix> <template>" and the record's fields filled in.
 
     Attributes:
-      name: of the task, and TFDS's name of its config.
-      directory: the folder's official name.
-      template: the fields that are shown, in T5's order.
-      labels: the label column's entries and their words, in the order of the class indices; none
-        where the label is a number (STS-B).
-      prefix: None is the name.
-      columns: the record's fields and their official columns; none are the fields of the template,
+      name: name of the task and of its TFDS config.
+      directory: official name of the folder.
+      template: template with the fields of the text, in T5's order.
+      labels: words of the entries of the label column, in the order of the class indices; empty if
+        the label is a number (STS-B).
+      prefix: first word of the text; None for the name.
+      columns: official column of each field of the record; empty for the fields of the template,
         under their own names.
-      label_column: the column of the labels; test files lack it.
-      id_column: the column of the numbers; where a file lacks it, its rows are counted from 0.
-      header: the columns of train and validation, where these files have no header.
-      skip_incomplete: whether rows with too few columns are left out, with a warning.
-      files: the official file of each split.
-      tfds_splits: what TFDS calls a split, where it has another name for it.
-      as_text: (record, inputs=prefix and template) -> example; None is `preprocess.glue`.
-      extras: the fields of an example beside inputs and targets.
-      postprocess: None is the class index.
+      label_column: column of the labels, which test files lack.
+      id_column: column of the example numbers. If a file lacks it, rows are counted from 0.
+      header: columns of the train and validation files, if these files have no header.
+      skip_incomplete: if True, rows with too few columns are skipped, with a warning.
+      files: official file of each split.
+      tfds_splits: TFDS's name of each split that TFDS names differently.
+      as_text: (record, inputs=prefix and template) -> example; None for `preprocessors.glue`.
+      extras: types of an example's fields other than inputs and targets.
+      postprocess: (text, example=, is_target=) -> the value that metrics compare; None for the
+        class index.
       metrics: functions (targets, predictions) -> {name: value}.
-      texts: the fields that an encoder reads, in its order; none are those of the template.
+      texts: fields that an encoder reads, in its order; empty for the fields of the template.
     """
 
     name: str
@@ -120,7 +121,7 @@ class GlueTask:
     texts: Sequence[str] = ()
 
     def benchmark(self) -> Benchmark:
-        """The task, to be read from its files or from TFDS."""
+        """Return the task as a `Benchmark`, which reads its files or TFDS."""
         words = tuple(self.labels.values())
         return Benchmark(
             name=f"glue_{self.name}",
@@ -138,14 +139,18 @@ class GlueTask:
         )
 
     def wording(self) -> Wording:
-        """The words of its inputs, and the columns that others may show."""
+        """Return the prefix and template of the inputs, and the columns that templates may use."""
         prefix = self.name if self.prefix is None else self.prefix
         shown = places(self.template)
         columns = tuple(dict.fromkeys([*shown, *self.columns]))
         return Wording(prefix=prefix, template=self.template, columns=columns)
 
     def labelled(self) -> Labelled | None:
-        """How an encoder reads it; None where the template shows what no field is (WNLI)."""
+        """Return the form in which an encoder reads the task.
+
+        Returns:
+          The form, or None if the template names something other than a field (WNLI).
+        """
         shown = places(self.template)
         texts = tuple(self.texts) or shown
         if set(texts) - set(self.columns or shown):
@@ -156,7 +161,7 @@ class GlueTask:
                 label=lambda record: NONE,
                 score=lambda record: record["label"] if record["label"] >= 0 else math.nan,
                 target=lambda record: f"{record['label']:g}",
-                postprocess=any_number,  # a head gives any number, and chooses among no labels
+                postprocess=any_number,  # a regression head predicts any number
             )
         words = tuple(self.labels.values())
         return Labelled(
@@ -166,11 +171,11 @@ class GlueTask:
         )
 
     def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
-        """A record, with the features of TFDS, as text.
+        """Return the text example of a record that has the features of TFDS.
 
         Args:
-          record: the record.
-          inputs: a template in place of the task's own.
+          record: record of a file or of TFDS.
+          inputs: template to use instead of the task's default.
         """
         if inputs is None:
             inputs = f"{self.name if self.prefix is None else self.prefix} {self.template}"
@@ -179,13 +184,13 @@ class GlueTask:
         return glue(record, inputs=inputs, labels=tuple(self.labels.values()))
 
     def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-        """The records of an official file, with the features of TFDS.
+        """Yield the records of an official file, with the features of TFDS.
 
-        In a test split a label may be missing, or be none of the labels: it is -1 then.
+        In a test split a label may be missing or unknown; it is then -1.
 
         Raises:
-          InputError: naming file and line, what `read_tsv` refuses, an unknown label, or two rows
-            with one number.
+          InputError: if `read_tsv` rejects the file, a label is unknown or two rows have the same
+            number. The message names file and line.
         """
         columns = self.columns or {name: name for name in places(self.template)}
         labelled = not split.startswith("test")
@@ -224,32 +229,33 @@ def _score(entry: str | None, where: str, *, column: str) -> float:
 SUPER_GLUE_FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
 YES_OR_NO = ("False", "True")
 PLACEHOLDER = "@placeholder"
-"""What of a query of ReCoRD is asked for."""
+"""Marker in a ReCoRD query for the entity to fill in."""
 COPA_QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
-"""In the words of Roemmele et al. 2011; COPA's files say which."""
+"""Questions of COPA in the words of Roemmele et al. 2011. COPA's files name the key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuperGlueTask:
-    """One task of SuperGLUE with a record, and a label, a line.
+    """One task of SuperGLUE with one labelled record per line.
 
     Attributes:
-      name: of the task, and TFDS's name of its config.
-      directory: the folder's official name.
-      template: the fields that are shown, in T5's order.
-      labels: the words of the labels, in the order of their indices.
-      prefix: what the text begins with; None is the name.
-      entries: how the files write the labels, in the same order; none are the words themselves, or
-        false and true for `YES_OR_NO`.
-      columns: the record's fields and their names in the files; none are the fields of the
-        template, under their own names.
-      files: the official file of each split.
-      tfds_splits: what TFDS calls a split, where it has another name for it.
+      name: name of the task and of its TFDS config.
+      directory: official name of the folder.
+      template: template with the fields of the text, in T5's order.
+      labels: words of the labels, in the order of their indices.
+      prefix: first word of the text; None for the name.
+      entries: labels as the files write them, in the same order; empty for the words themselves, or
+        for false and true if the labels are `YES_OR_NO`.
+      columns: name in the files of each field of the record; empty for the fields of the template,
+        under their own names.
+      files: official file of each split.
+      tfds_splits: TFDS's name of each split that TFDS names differently.
       metrics: functions (targets, predictions) -> {name: value} on class indices.
-      texts: what an encoder reads, one text or two, as of `labelled.Labelled`; () are the fields of
-        a template of two, the last one first, and of a template of more fields nothing.
-      choices: whether `texts` are a question and its choices.
-      words: field -> value in a file -> what an encoder reads in its place.
+      texts: one or two texts that an encoder reads, as in `labelled.Labelled`. If empty, a template
+        of two fields gives both, the last one first; a template of more fields gives no encoder
+        form.
+      choices: if True, `texts` are a question and its choices.
+      words: field -> value in a file -> replacement that an encoder reads.
     """
 
     name: str
@@ -267,7 +273,7 @@ class SuperGlueTask:
     words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def benchmark(self) -> Benchmark:
-        """The task, to be read from its files or from TFDS."""
+        """Return the task as a `Benchmark`, which reads its files or TFDS."""
         return Benchmark(
             name=f"super_glue_{self.name}",
             tfds=f"super_glue/{self.name}",
@@ -285,7 +291,7 @@ class SuperGlueTask:
         )
 
     def labelled(self) -> Labelled | None:
-        """How an encoder reads it; None where it does not."""
+        """Return the form in which an encoder reads the task, or None if it has none."""
         shown = places(self.template)
         texts = self.texts or (shown[::-1] if len(shown) == 2 else ())
         if not texts:
@@ -294,11 +300,11 @@ class SuperGlueTask:
         return replace(form, columns=self.columns, choices=self.choices, words=self.words)
 
     def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
-        """A record, with the features of TFDS, as text; fields may still have the files' names.
+        """Return the text example of a record that has the features of TFDS.
 
         Args:
-          record: the record.
-          inputs: a template in place of the task's own.
+          record: record. Its fields may still have the names used in the files.
+          inputs: template to use instead of the task's default.
         """
         own = {name: record[old] for name, old in self.columns.items() if old in record}
         if inputs is None:
@@ -306,10 +312,10 @@ class SuperGlueTask:
         return glue({**record, **own}, inputs=inputs, labels=self.labels)
 
     def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-        """The records of an official file, with the features of TFDS.
+        """Yield the records of an official file, with the features of TFDS.
 
         Raises:
-          InputError: naming file and line.
+          InputError: if a line is invalid. The message names file and line.
         """
         columns = self.columns or {name: name for name in places(self.template)}
         entries = self.entries or self.labels
@@ -325,12 +331,12 @@ class SuperGlueTask:
 def labelled_form(
     texts: Sequence[Text], labels: Sequence[str], *, clean: Callable[[str], str] = str
 ) -> Labelled:
-    """How an encoder reads a task whose record has a "label", the index of one of some words.
+    """Return the encoder form of a task with a class index as "label" of each record.
 
     Args:
-      texts: as of `Labelled`.
-      labels: the words.
-      clean: as of `Labelled`.
+      texts: texts that the encoder reads, as in `Labelled`.
+      labels: word of each class.
+      clean: function applied to each text, as in `Labelled`.
     """
     return Labelled(
         texts=texts,
@@ -341,7 +347,7 @@ def labelled_form(
 
 
 MULTIRC_TEXTS = labelled_form(("{paragraph} {question}", "answer"), YES_OR_NO, clean=without_html)
-"""Paragraph and question, and an answer."""
+"""Two texts: paragraph with question, and an answer."""
 
 
 WSC_TEXTS = replace(
@@ -350,10 +356,10 @@ WSC_TEXTS = replace(
     kinds={"idx": int},
     postprocess=ClassIndex(YES_OR_NO),
 )
-"""The text with its pronoun between asterisks, and the noun: is this what the pronoun means?
+"""Two texts: the text with its pronoun between asterisks, and the noun. Does the pronoun mean it?
 
-So do P-tuning v2 (Liu et al. 2022, arXiv:2110.07602) and those who compare with it. The baseline of
-SuperGLUE classifies the pooled states of both spans instead, for which there is no head here.
+P-tuning v2 (Liu et al. 2022, arXiv:2110.07602) uses this form. The baseline of SuperGLUE instead
+classifies the pooled hidden states of both spans, and this package has no such head.
 """
 
 
@@ -376,10 +382,10 @@ RECORD_TEXTS = Labelled(
     kinds={"idx/passage": int, "idx/query": int, **questions.KINDS},
     postprocess=questions.CandidateText(postprocess.record),
 )
-"""The passage, and the query with each of the entities in turn, which have labels of their own.
+"""Two texts: the passage, and the query with one entity filled in. Each entity has its own label.
 
-So does the BERT baseline of SuperGLUE, which has a row for each mention of an entity; here, as in
-TFDS and P-tuning v2, there is one for each of its names.
+The BERT baseline of SuperGLUE has a row for each mention of an entity. Here, as in TFDS and
+P-tuning v2, there is one row for each distinct name.
 """
 
 
@@ -394,7 +400,7 @@ DPR_WORDS = Wording(prefix="wsc:", template="{sentence}")
 
 
 def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
-    """The index of a line's "label", which only a test split may lack: it is -1 then."""
+    """Return the index of a line's "label", or -1 if a test split lacks it."""
     label = row.fields.get("label")
     if label is None and split == "test":
         return -1
@@ -407,10 +413,10 @@ def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
 
 
 def multirc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """MultiRC: a record for each answer of each question of each paragraph.
+    """Yield MultiRC's records, one for each answer of each question of each paragraph.
 
     Raises:
-      InputError: naming file and line.
+      InputError: if a line is invalid. The message names file and line.
     """
     for row, paragraph in numbered(read_jsonl(file, fields=()), column="idx"):
         passage = _object(row, row.fields, "passage")
@@ -434,10 +440,10 @@ def multirc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def record_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """ReCoRD: a record for each query, its entities and answers sorted and each once.
+    """Yield ReCoRD's records, one for each query, with sorted distinct entities and answers.
 
     Raises:
-      InputError: naming file and line.
+      InputError: if a line is invalid. The message names file and line.
     """
     for row, number in numbered(read_jsonl(file, fields=()), column="idx"):
         passage = _object(row, row.fields, "passage")
@@ -450,7 +456,7 @@ def record_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
         for query in queries:
             known = "answers" in query
             if not known and split != "test":
-                raise InputError(f"{row.where}: a query has no answers; only those of test may not")
+                raise InputError(f"{row.where}: a query has no answers; only test may lack them")
             if PLACEHOLDER not in _text(row, query, "query"):
                 raise InputError(f"{row.where}: a query has no {PLACEHOLDER}")
             answers = _objects(row, query, "answers") if known else []
@@ -464,10 +470,10 @@ def record_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def wsc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """WSC with repaired spans, TFDS's "wsc.fixed".
+    """Yield the records of WSC with repaired spans, as TFDS's "wsc.fixed".
 
     Raises:
-      InputError: naming file and line.
+      InputError: if a line is invalid. The message names file and line.
     """
     rows = read_jsonl(file, fields=("text",), numbers=("idx",))
     for row, number in numbered(rows, column="idx"):
@@ -489,9 +495,9 @@ def wsc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def _repair(row: Row, record: dict[str, Any], span: str) -> None:
-    """Makes a span a part of the text, as TFDS does: its case, a full stop, a line end."""
+    """Make a span a part of the text, as TFDS does: fix its case, a full stop, a line end."""
     text, found = record["text"], record[f"{span}_text"]
-    # Of the two named, other words stand between the names.
+    # In the text, other words separate the names of these two spans.
     if found in text or found in ("Kamenev and Zinoviev", "Kamenev, Zinoviev, and Stalin"):
         return
     words = text.split()
@@ -551,24 +557,24 @@ LANGUAGES = (
     "ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh",
 )  # fmt: skip
 EXAMPLES = 392_702
-"""Pairs of MNLI's training file, and of each translation."""
+"""Number of pairs in MNLI's training file, and in each translation."""
 _WORDS = ("entailment", "neutral", "contradiction")
 _HELD_OUT = {"validation": "xnli.dev.tsv", "test": "xnli.test.tsv"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class XnliTask(GlueTask):
-    """One language.
+    """XNLI in one language.
 
     Attributes:
-      language: of the held-out rows; a training file is of one language.
+      language: language of the held-out rows; a training file has only one language.
     """
 
     language: str = ""
 
     @classmethod
     def held_out(cls, language: str) -> "XnliTask":
-        """Validation and test of a language."""
+        """Return the task with the validation and test splits of a language."""
         return cls(
             name=language,
             directory="XNLI-1.0",
@@ -584,7 +590,7 @@ class XnliTask(GlueTask):
 
     @classmethod
     def training(cls, language: str) -> "XnliTask":
-        """MNLI's training pairs, translated."""
+        """Return the task with MNLI's training pairs, translated into a language."""
         return replace(
             cls.held_out(language),
             name=f"train_{language}",
@@ -595,7 +601,7 @@ class XnliTask(GlueTask):
         )
 
     def benchmark(self) -> Benchmark:
-        """The task, to be read from its files or from TFDS."""
+        """Return the task as a `Benchmark`, which reads its files or TFDS."""
         made = super().benchmark()
         labelled = made.labelled
         assert labelled is not None
@@ -608,19 +614,20 @@ class XnliTask(GlueTask):
         )
 
     def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
-        """A record of a file or of TFDS as text; see `GlueTask.example`."""
+        """Return the text example of a record of a file or of TFDS; see `GlueTask.example`."""
         shown = {name: self.text(name, record) for name in self.columns}
         return super().example({**record, **shown}, inputs=inputs)
 
     def text(self, name: str, record: Mapping[str, Any]) -> str:
-        """A field in the task's language.
+        """Return the text of a field in the task's language.
 
         Args:
           name: "premise" or "hypothesis".
-          record: of a file, which has the text, or of TFDS, which has those of all languages.
+          record: record of a file, with one text per field, or of TFDS, with the texts of all
+            languages.
 
         Raises:
-          InputError: the record of TFDS lacks the language.
+          InputError: if the TFDS record lacks the language.
         """
         value = record[name]
         if isinstance(value, str):
@@ -638,11 +645,11 @@ class XnliTask(GlueTask):
         return found[self.language]
 
     def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-        """The records of the language.
+        """Yield the records of the language.
 
         Raises:
-          InputError: naming file and line, what `read_tsv` refuses or an unknown label; or the
-            language has no row.
+          InputError: if `read_tsv` rejects the file, a label is unknown or the language has no row.
+            The message names file and line.
         """
         held_out = split != "train"
         named = ["language"] if held_out else []

@@ -1,38 +1,39 @@
-"""Texts with a label, tagged sentences and questions with spans, as tasks.
+"""Seqio tasks for encoder heads: labelled texts, tagged sentences, and questions with spans.
 
-A text, or a pair of texts, with a label, as a seqio task: what a head on an encoder answers.
+A text, or a pair of texts, with a label:
 
     {"inputs": [CLS] a [SEP] b [SEP], "labels": [class + 1, 0]}        data.layout is Labelled()
 
-A pair that is too long loses tokens of its longer text, one after the other (google-research/bert
-run_classifier.py, _truncate_seq_pair). Of vocabularies whose rows begin with <s>, those of RoBERTa
-and XLM-R, a pair is <s> a </s></s> b </s>. The tasks of GLUE are these where data.layout says so:
-the same files, labels and metrics as text to text.
+If a pair is too long, tokens are removed from its longer text one by one (google-research/bert
+run_classifier.py, _truncate_seq_pair). With the vocabularies of RoBERTa and XLM-R, which begin rows
+with <s>, a pair is <s> a </s></s> b </s>. With such a data.layout, the tasks of GLUE use this form,
+with the same files, labels and metrics as in the text-to-text form.
 
-Sentences with a tag for each word, as a seqio task: what the head "token" on an encoder answers.
+Sentences with a tag for each word, for the head "token":
 
     {"inputs": [CLS] pieces of the words [SEP], "token_labels": the class + 1 at first pieces, or 0}
 
-data.layout is Tokens(). Each word is encoded by itself, as a word that a space comes before, and
-its first piece has its label (Devlin et al. 2019, section 5.3; transformers' run_ner.py). A word
-that the vocabulary drops, such as a stray accent, is unknown, so that each has a piece.
+data.layout is Tokens(). Each word is encoded separately, as after a space, and its first token has
+its label (Devlin et al. 2019, section 5.3; transformers' run_ner.py). A word that the vocabulary
+drops, such as a stray accent, is an unknown token, so that each word has a token.
 
-Tags are read as IOB2: an I that begins an entity, as all do in the files of CoNLL-2003 (IOB1), is a
-B. Such files and those in IOB2 give the same labels, and conlleval counts the same entities.
+Tags are read as IOB2: an I that begins an entity becomes a B. All entities in the files of
+CoNLL-2003 (IOB1) begin with an I. Files in IOB1 and IOB2 give the same labels, and conlleval counts
+the same entities.
 
-A sentence that is too long is cut. Words behind the cut teach nothing, and in an evaluation they
-are answered "O": they count, as misses where they are of an entity. A head says the tag of each
-token of a row, and `WordTags` gives those of the words.
+A sentence that is too long is truncated. The truncated words are not trained. In an evaluation they
+are predicted as "O", so they count as misses if they belong to an entity. A head predicts the tag
+of each token of a row, and `WordTags` selects the tags of the words.
 
-Questions whose answer is a span of their context, for an encoder (SQuAD 1.1 and 2.0).
+Questions with a span of their context as the answer (SQuAD 1.1 and 2.0):
 
-    [CLS] question [SEP] context [SEP]          labels: the places of the answer's two ends
+    [CLS] question [SEP] context [SEP]      labels: positions of the answer's first and last token
 
-With data.layout Windows() a context that does not fit is divided, as in BERT (`windows`). With
-Labelled() a question has 64 tokens at most, and the context is cut at its end: an answer behind the
-cut has no label, and is not found. A question without an answer has the label [CLS]. A head says
-which tokens of the context the answer is, "12 15", and `SpanText` gives its text as the context has
-it.
+With data.layout Windows() a context that does not fit is divided, as in BERT (`questions`). With
+Labelled() a question has at most 64 tokens, and the end of the context is truncated: a truncated
+answer has no label and cannot be predicted. A question without an answer has the label [CLS]. A
+head predicts the answer's token indices in the context, "12 15". `SpanText` returns the answer's
+text, exactly as in the context.
 """
 
 import string
@@ -59,9 +60,9 @@ from t5x_lite.layouts.base import EncoderTokens
 from t5x_lite.metrics.classification import entity_f1, tag_accuracy
 
 LONGEST_QUESTION = 64
-"""Tokens of a question; BERT's max_query_length."""
+"""Maximum tokens of a question, BERT's max_query_length."""
 IMPOSSIBLE: labelled.Label = (-1, -1)
-"""The characters of an answer that the context does not have."""
+"""Character span of an answer that the context does not have."""
 NULL: labelled.Label = labelled.of_span(0, 0)
 """The label of no answer: [CLS]."""
 
@@ -75,16 +76,16 @@ def encode_spans(
     tokens: EncoderTokens,
     length: int,
 ) -> tuple[list[list[int]], list[labelled.Label]]:
-    """Rows of questions and contexts, labelled by tokens; see `Encode`.
+    """Encode questions and contexts as rows with spans of tokens as labels; see `Encode`.
 
     Args:
-      first: the questions.
-      second: the contexts.
-      given: of each answer in its context, the first character and the one behind the last; two
-        equal numbers are an answer that is not known, or `IMPOSSIBLE`.
-      vocabulary: a tokenizer, which knows the characters of its tokens.
-      tokens: the vocabulary's.
-      length: of a row at most.
+      first: questions.
+      second: contexts.
+      given: character span of each answer in its context, end excluded. Two equal numbers mean an
+        unknown answer, or `IMPOSSIBLE`.
+      vocabulary: tokenizer that supports character offsets.
+      tokens: special tokens of the vocabulary.
+      length: maximum tokens of a row.
     """
     num = separators(vocabulary)
     rows, found = [], []
@@ -106,12 +107,12 @@ def encode_spans(
 
 
 def token_span(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
-    """The first and the last token that have a character of a span; None where it goes on behind.
+    """Return the first and last token of a character span, or None if the tokens end before it.
 
     Args:
-      offsets: of each token, its first character and the one behind its last.
-      start: the span's first character.
-      stop: the character behind its last.
+      offsets: character span of each token, end excluded.
+      start: first character of the span.
+      stop: end of the span, excluded.
     """
     inside = [place for place, (a, b) in enumerate(offsets) if a < stop and b > start]
     if start >= stop or not inside or offsets[-1][1] < stop:
@@ -122,23 +123,24 @@ def token_span(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tup
 def offsets_of(
     vocabulary: Vocabulary, texts: Sequence[str]
 ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-    """Tokens of texts with their characters.
+    """Encode texts as tokens with their character spans.
 
     Raises:
-      InputError: the vocabulary does not know them.
+      InputError: if the vocabulary does not support character offsets.
     """
     if not isinstance(vocabulary, Tokenizer):
         raise InputError(
-            "a task of spans needs a vocabulary that knows which characters a token is: a "
+            "a task of spans needs a vocabulary with character offsets of its tokens: a "
             "tokenizer.json, a vocab.txt or an spm.model"
         )
     return vocabulary.encode_with_offsets(texts)
 
 
 def first_answer(record: Mapping[str, Any]) -> labelled.Label:
-    """The characters of a record's first answer, from the first to behind the last; or none.
+    """Return the character span of a record's first answer, end excluded.
 
-    A record may say by "is_impossible" that there is no answer.
+    A record with "is_impossible" has no answer, so the span is `IMPOSSIBLE`. If the answer is
+    unknown, it is `NONE`.
     """
     if record.get("is_impossible", False):
         return IMPOSSIBLE
@@ -151,12 +153,12 @@ def first_answer(record: Mapping[str, Any]) -> labelled.Label:
 
 @dataclass(frozen=True)
 class SpanText:
-    """From a span of a context's tokens, "12 15", to its text; of a target, all answers.
+    """Postprocessor from the token indices of a span in a context, "12 15", to its text.
 
     Attributes:
-      vocabulary: of the tokens.
-      nulls: whether there may be no answer, which is the text "". A prediction is then {"value":
-        the text, "null_odds": the score of no answer less that of the best one}.
+      vocabulary: vocabulary of the tokens.
+      nulls: if True, a question may have no answer, which is the text "". A prediction is then
+        {"value": text, "null_odds": score of no answer minus score of the best answer}.
     """
 
     vocabulary: Vocabulary
@@ -169,7 +171,7 @@ class SpanText:
         is_target: bool = False,
         null_odds: float = 0.0,
     ) -> str | list[str] | dict[str, Any]:
-        """What the metrics compare; a text that is no span is given back as it is."""
+        """Return the value that metrics compare; a text other than a span is kept as it is."""
         assert example is not None
         if is_target:
             return [a.decode() if isinstance(a, bytes) else a for a in example["answers"]]
@@ -187,60 +189,62 @@ class SpanText:
 
 _FORM = "labelled_form"
 _RAW = {"second": str, "label": int, "label_end": int}
-"""Fields of an example that are not yet tokens."""
+"""Fields of an example that are not tokenized yet."""
 RAW_FIELDS = ("inputs", "targets", "label", "label_end")
-"""Fields of a raw example that its examples have in another form."""
+"""Fields of a raw example that its examples hold in another form."""
 TEXT_FIELDS: Mapping[str, type] = {"inputs_pretokenized": str, "targets_pretokenized": str}
-"""Fields of an example that a person reads."""
+"""Text fields of an example, for people to read."""
 
 Record = Mapping[str, Any]
 Text = str | Callable[[Record], str]
-"""A field of a record, a template, or a function of the record."""
+"""Field of a record, template, or function of the record."""
 Encode = Callable[[Sequence[str], Sequence[str], np.ndarray], tuple[list[list[int]], Any]]
 """(first texts, second texts, raw labels [n, 2]) -> (rows without their last [SEP], labels)."""
 
 
 @runtime_checkable
 class Form(Protocol):
-    """How a task's records are shown to an encoder."""
+    """Form in which an encoder reads a task's records."""
 
     @property
     def head(self) -> str:
-        """The name of the head that answers."""
+        """Name of the head that predicts the answer."""
         ...
 
     @property
     def nulls(self) -> bool:
-        """Whether there may be no answer."""
+        """True if a question may have no answer."""
         ...
 
     @property
     def candidates(self) -> str:
-        """What a candidate stands in place of, in a row of its own; "" where there are none."""
+        """Marker that each candidate replaces, in one row per candidate; "" without candidates."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """How the records of a benchmark are shown to an encoder.
+    """Form in which an encoder reads the records of a benchmark.
 
     Attributes:
-      texts: the one or two fields that it reads, in their order; or templates, "{word}: {text}"; or
-        functions of the record. Of a task of choices the question, and then each choice.
-      label: of a record, as in `labels`; of a span, its first character and the one behind it.
-      score: of a record of regression, NaN where it has none; None of other tasks.
-      target: of a record, the text of its label: what the task's postprocess_fn reads.
-      spans: whether the labels are spans of the second text.
-      nulls: whether a span may be missing, as the second text does not have it; the answer is "".
-      choices: whether the label is the number of a choice, and a row has all of them.
-      candidates: what of the second text each candidate of a record stands in place of, in a row of
-        its own (`candidates`); the second text is then cut last. "" of other tasks.
-      fields: of a record, what stands in place of the fields that its form as text has.
-      kinds: of `fields`, if these are all and no form as text is made; None: that one's, too.
-      postprocess: in place of that of the task as text; None is that one.
-      clean: what is read of a text.
-      columns: fields of the record that may still have the files' names, and these.
-      words: field -> value in a file -> what is read in its place.
+      texts: one or two texts in the order of the row: fields, templates "{word}: {text}", or
+        functions of the record. With `choices`, the question and then each choice.
+      label: record -> label, as in `layouts.labelled`. For a span, the character span with its end
+        excluded.
+      score: record -> regression target, NaN if unknown; None for other tasks.
+      target: record -> text of its label, which the task's postprocess_fn reads.
+      spans: if True, labels are spans of the second text.
+      nulls: if True, the second text may lack the span; the answer is then "".
+      choices: if True, the label is the index of a choice, and a row holds all choices.
+      candidates: marker in the second text that each candidate of a record replaces, in one row per
+        candidate (`questions`); the first text is then truncated first. "" for other tasks.
+      fields: record -> fields that replace fields of the text-to-text form.
+      kinds: types of `fields`, if these are all fields and no text-to-text form is made. If None,
+        the fields of the text-to-text form are kept.
+      postprocess: postprocessor that replaces the one of the text-to-text form; None keeps it.
+      clean: function applied to each text before it is encoded.
+      columns: field -> name in the files, for records that may still have the files' names.
+      words: field -> value in a file -> replacement.
     """
 
     texts: Sequence[Text]
@@ -260,13 +264,13 @@ class Labelled:
 
     @property
     def head(self) -> str:
-        """The name of the head that answers."""
+        """Name of the head that predicts the answer."""
         if self.choices:
             return "choice"
         return "span" if self.spans else "classifier"
 
     def example(self, record: Record, others: Mapping[str, Any]) -> dict[str, Any]:
-        """A record with the fields of `others`, as a source of `labelled_task` yields it."""
+        """Return a record in this form with the fields of `others`, for `labelled_task`."""
         own = {name: record[old] for name, old in self.columns.items() if old in record}
         record = {**record, **own}
         record |= {
@@ -282,14 +286,14 @@ class Labelled:
 
 
 def _text(text: Text, record: Record) -> str:
-    """What one of `Labelled.texts` is of a record."""
+    """Return one of `Labelled.texts` for a record."""
     if not isinstance(text, str):
         return text(record)
     return fill(text, record) if "{" in text else record[text]
 
 
 def extras(others: Mapping[str, type], form: Labelled) -> dict[str, type]:
-    """The kinds of an example's fields beside inputs and targets."""
+    """Return the types of an example's fields other than inputs and targets."""
     if form.choices:
         return {**others, "choices": list, "label": int, "label_end": int}
     return {**others, **_RAW, **({} if form.score is None else {"score": float})}
@@ -304,18 +308,18 @@ def labelled_task(
     postprocess: Callable[..., Any] | None,
     metrics: Sequence[Callable[..., Any]],
 ) -> Any:
-    """A seqio.Task of texts with labels.
+    """Make a seqio.Task of texts with labels.
 
     Args:
-      name: the task's, for messages of seqio.
-      arguments: of the task.
-      form: how records become examples.
-      source: a seqio source of the examples that `Labelled.example` makes.
-      postprocess: (text, example=, is_target=) -> what the metrics compare.
+      name: name of the task, for messages of seqio.
+      arguments: arguments of the task function.
+      form: form in which the encoder reads the records.
+      source: seqio source of the examples that `Labelled.example` returns.
+      postprocess: (text, example=, is_target=) -> the value that metrics compare.
       metrics: functions (targets, predictions) -> {name: value}.
 
     Raises:
-      InputError: the rows are too short, or the vocabulary has no [CLS].
+      InputError: if the rows are too short, or the vocabulary has no [CLS].
     """
     options = row_options(arguments)
     encode: Encode
@@ -352,24 +356,24 @@ def labelled_task(
 
 
 def text_fields(raw: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of a raw example, as `TEXT_FIELDS`."""
+    """Return the texts of a raw example as `TEXT_FIELDS`."""
     texts = f"{raw['inputs']} {raw['second']}".strip(string.whitespace)
     return {"inputs_pretokenized": texts, "targets_pretokenized": raw["targets"]}
 
 
 def raw_labels(raw: Raw) -> np.ndarray:
-    """The two numbers that are the label of each raw example, int64 [n, 2]."""
+    """Return the label of each raw example, two numbers, int64 [n, 2]."""
     return np.array([(one["label"], one["label_end"]) for one in raw], np.int64)
 
 
 def with_form(task: Any, form: Form) -> Any:
-    """The task, which says by `task_form` how its records are shown."""
+    """Attach a form to the task, for `task_form` to read."""
     setattr(task, _FORM, form)
     return task
 
 
 def task_form(task: Any) -> Form | None:
-    """How a task's records are shown; None of a task that has no form for a head."""
+    """Return the form in which an encoder reads the task, or None without one."""
     return getattr(task, _FORM, None)
 
 
@@ -384,7 +388,7 @@ def encode_texts(
     is_pair: bool,
     whole: bool = False,
 ) -> tuple[list[list[int]], np.ndarray]:
-    """Rows of texts or of pairs, whose labels are as they are given; see `Encode`."""
+    """Encode texts or pairs as rows, and return the labels unchanged; see `Encode`."""
     encoded = vocabulary.encode_batch([*first, *(second if is_pair else ())])
     plain = [without_special(ids, tokens) for ids in encoded]
     parts = [plain[: len(first)], plain[len(first) :]] if is_pair else [plain]
@@ -400,14 +404,14 @@ def join(
     separators: int = 1,
     whole: bool = False,
 ) -> list[int]:
-    """[CLS] a, or [CLS] a [SEP] b: a row that still lacks its last [SEP].
+    """Join tokens to a row [CLS] a, or [CLS] a [SEP] b, without its last [SEP].
 
     Args:
-      parts: the tokens of one text or of two.
-      tokens: the vocabulary's.
-      length: of the row at most, the last [SEP] included.
-      separators: between two texts.
-      whole: whether the second text is cut only where it does not fit alone.
+      parts: tokens of one text or of two.
+      tokens: special tokens of the vocabulary.
+      length: maximum tokens of the row, including the last [SEP].
+      separators: number of [SEP] between two texts.
+      whole: if True, the first text is truncated before the second.
     """
     if len(parts) == 1:
         return [tokens.cls_id, *parts[0][: length - 2]]
@@ -421,7 +425,10 @@ def join(
 
 
 def cut_longest(first: int, second: int, *, room: int) -> tuple[int, int]:
-    """Sizes of two texts that fit: the longer one loses tokens, of equal ones the second."""
+    """Return truncated sizes of two texts that fit into `room`.
+
+    The longer text loses tokens first; of two equal texts, the second does.
+    """
     if first + second <= room:
         return first, second
     half = (room + 1) // 2
@@ -433,21 +440,21 @@ def cut_longest(first: int, second: int, *, room: int) -> tuple[int, int]:
 
 
 OUTSIDE = "O"
-"""The tag of a word that is of no entity."""
+"""Tag of a word outside all entities."""
 _BETWEEN = "\n"
-"""Stands between the words of a sentence in one text."""
+"""Separator of a sentence's words in one text."""
 _ENTITY = ("B-", "I-", "E-", "S-")
 
 Read = Callable[[DataPath, str], Iterable[Sentence]]
-"""(file, split) -> its sentences."""
+"""(file, split) -> sentences of the file."""
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """The form of such a task; see `labelled.Form`.
+    """Form of tagging tasks; see `Form`.
 
     Attributes:
-      head: the name of the head that answers.
+      head: name of the head that predicts the tags.
       nulls: False.
       candidates: "".
     """
@@ -459,7 +466,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class WordTags:
-    """From the tags of a row's tokens to those of a sentence's words, with spaces between them.
+    """Postprocessor from the tags of a row's tokens to the tags of the words, separated by spaces.
 
     Attributes:
       labels: all tags, in the order of the classes.
@@ -470,7 +477,10 @@ class WordTags:
     def __call__(
         self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
     ) -> str:
-        """What the metrics compare; a text that has not a tag for each token is given back."""
+        """Return the value that metrics compare.
+
+        A text without exactly one tag for each token is returned unchanged.
+        """
         assert example is not None
         tags = text.split()
         if is_target or len(tags) != len(example["inputs"]):
@@ -479,31 +489,32 @@ class WordTags:
         return " ".join(seen + [OUTSIDE] * (len(words_of(example)) - len(seen)))
 
     def is_answer(self, text: str) -> bool:
-        """Whether a text is made of tags."""
+        """Return whether a text consists of tags."""
         return set(text.split()) <= {*self.labels}
 
 
 def words_of(example: Mapping[str, Any]) -> list[str]:
-    """The words of an example of such a task."""
+    """Return the words of an example of a tagging task."""
     return example["words"].split(_BETWEEN)
 
 
 def token_task(
     name: str, arguments: TaskArguments, *, files: Mapping[str, DataPath], read: Read
 ) -> Any:
-    """A seqio.Task of sentences with tags.
+    """Make a seqio.Task of sentences with tags.
 
-    The tags are data.columns.labels, or else those of the training file in sorted order. The metric
-    is F1 of entities, or, of tags that are of no entities, accuracy.
+    The tags are data.columns.labels if set, and otherwise the sorted tags of the training file. The
+    metric is F1 of entities, or accuracy if the tags are not tags of entities.
 
     Args:
-      name: the task's, for messages of seqio.
-      arguments: of the task.
-      files: of each split that is there.
-      read: their sentences; those of the split "test" may lack tags.
+      name: name of the task, for messages of seqio.
+      arguments: arguments of the task function.
+      files: file of each existing split.
+      read: function from a file and its split to sentences. Sentences of the split "test" may lack
+        tags.
 
     Raises:
-      InputError: the tags are not known, the rows are too short, or the vocabulary has no [CLS].
+      InputError: if the tags are unknown, the rows are too short, or the vocabulary has no [CLS].
     """
     from t5x_lite.data.tasks import stages
     from t5x_lite.data.tasks.benchmarks import in_memory
@@ -521,7 +532,7 @@ def token_task(
     def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
         rows = encode([words_of(one) for one in raw], **options)
         for one, (row, starts) in zip(raw, rows, strict=True):
-            given = np.zeros(len(row) + 1, np.int32)  # of [SEP], too
+            given = np.zeros(len(row) + 1, np.int32)  # including [SEP]
             if one["targets"] != UNKNOWN:
                 given[starts] = [classes[tag] for tag in one["targets"].split()[: len(starts)]]
             yield [
@@ -550,15 +561,15 @@ def token_task(
 
 
 def tags_of(files: Mapping[str, DataPath], read: Read) -> tuple[str, ...]:
-    """The tags of the training file, sorted.
+    """Return the sorted tags of the training file.
 
     Raises:
-      InputError: there is none, or its tags are numbers, or all the same.
+      InputError: if there is not a training file, or its tags are numbers or fewer than two.
     """
-    remedy = "say all tags by --data.columns.labels, such as O B-PER I-PER"
+    remedy = "list all tags by --data.columns.labels, such as O B-PER I-PER"
     if "train" not in files:
         there = ", ".join(str(file) for file in files.values())
-        raise InputError(f"no training file beside {there}, whose tags are the classes: {remedy}")
+        raise InputError(f"no training file next to {there} to take the tags from: {remedy}")
     file = files["train"]
     found = {tag for one in read(file, "train") for tag in iob2(one.tags or ())}
     if found and all(tag.isdecimal() for tag in found):
@@ -567,12 +578,12 @@ def tags_of(files: Mapping[str, DataPath], read: Read) -> tuple[str, ...]:
             "1=B-PER 2=I-PER"
         )
     if len(found) < 2:
-        raise InputError(f"{file}: has {', '.join(found) or 'no tag'} alone: {remedy}")
+        raise InputError(f"{file}: has {', '.join(found) or 'no tag'}, not two tags: {remedy}")
     return tuple(sorted(found))
 
 
 def iob2(tags: Sequence[str]) -> list[str]:
-    """The same entities in IOB2: an I that begins one is a B."""
+    """Convert tags to IOB2 with the same entities: an I that begins an entity becomes a B."""
     found, before = [], OUTSIDE
     for tag in tags:
         goes_on = before[:2] in ("B-", "I-") and before[2:] == tag[2:]
@@ -582,15 +593,15 @@ def iob2(tags: Sequence[str]) -> list[str]:
 
 
 def example(sentence: Sentence, labels: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
-    """A sentence as the task's source yields it: "inputs" and "targets" to be shown, and "words".
+    """Return a sentence as the source's example: "inputs" and "targets" for display, and "words".
 
     Args:
-      sentence: of a file.
+      sentence: sentence of a file.
       labels: all tags.
-      names: what a tag of the file is called; one that is missing has its own name.
+      names: replacement for each tag of the file; missing tags are kept.
 
     Raises:
-      InputError: a tag is none of the labels, with file and line.
+      InputError: if a tag is not among the labels. The message names file and line.
     """
     words, targets = sentence.words, UNKNOWN
     if sentence.tags is not None:
@@ -601,7 +612,7 @@ def example(sentence: Sentence, labels: Sequence[str], names: Mapping[str, str])
                 read_as = "" if of_file == tag else f", which is read as {tag},"
                 raise InputError(
                     f"{sentence.where(place)}: the tag {of_file!r}{read_as} is none of "
-                    f"{', '.join(labels)}: mend it, or say all tags by --data.columns.labels"
+                    f"{', '.join(labels)}: fix it, or list all tags by --data.columns.labels"
                 )
         targets = " ".join(tags)
     return {"inputs": " ".join(words), "targets": targets, "words": _BETWEEN.join(words)}
@@ -614,13 +625,13 @@ def encode(
     tokens: EncoderTokens,
     length: int,
 ) -> list[tuple[list[int], list[int]]]:
-    """The row of each sentence, without its last [SEP], and the places of its words' first pieces.
+    """Encode sentences as rows without their last [SEP], with the index of each word's first token.
 
     Args:
-      sentences: their words.
-      vocabulary: of the tokens.
-      tokens: the vocabulary's.
-      length: of a row at most, [SEP] included; words behind it have no place.
+      sentences: words of each sentence.
+      vocabulary: vocabulary of the tokens.
+      tokens: special tokens of the vocabulary.
+      length: maximum tokens of a row, including [SEP]. Truncated words have no index.
     """
     pieces = iter(vocabulary.encode_batch([f" {word}" for words in sentences for word in words]))
     found = []

@@ -1,20 +1,17 @@
-"""From a task's name to its function, and the words of its inputs.
+"""Lookup of task functions by name, and the prefix and template of a task's inputs.
 
-From a task's name, "module:function", to the function; without TensorFlow.
+`find_task` returns the function of a task's name, "module:function", without TensorFlow. A name
+"seqio:module:name" is looked up in seqio's registry (seqio_registry.py). A task function takes one
+TaskArguments. Functions with another signature are rejected before they are called.
 
-"seqio:module:name" is of seqio's registry (seqio_registry.py).
-
-What does not look like a task function, a function of one TaskArguments, is refused by its name
-and its signature, before it is called.
-
-The words of a task's inputs, a hyperparameter (Raffel et al. 2020, section 2.4).
+`Wording` is the text around a record's columns, a hyperparameter (Raffel et al. 2020, section 2.4):
 
     mnli = Wording(prefix="mnli", template="hypothesis: {hypothesis} premise: {premise}")
     mnli.changed(arguments)     # with --data.template "{premise} So {hypothesis}?"
     # Wording(prefix="mnli", template="{premise} So {hypothesis}?", ...)
 
-A task that takes data.template and data.prefix says so by `mark`; others are refused where they are
-set (`live.tasks.load_task`), a task function of a user's own as well.
+`mark` marks tasks that support data.template and data.prefix. For any other task, custom ones
+included, `live.tasks.load_task` rejects these options.
 """
 
 import dataclasses
@@ -35,11 +32,11 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.preprocessors import fill, places
 
 SEQIO = "seqio"
-"""What stands before the name of a task of seqio's registry."""
+"""Prefix of the names of tasks in seqio's registry."""
 
 
 def parts_of(name: str) -> tuple[str, str]:
-    """(module, name) of "module:function", and of "seqio:module:name"."""
+    """Return (module, name) of "module:function" or "seqio:module:name"."""
     module, _, rest = name.partition(":")
     if module == SEQIO:
         module, _, rest = rest.partition(":")
@@ -47,13 +44,13 @@ def parts_of(name: str) -> tuple[str, str]:
 
 
 def find_task(name: str) -> Callable[..., Any]:
-    """The function that "module:function" names; the module is imported.
+    """Return the function that "module:function" names, and import its module.
 
-    Of "seqio:module:name" it is one that gives the registered task.
+    For "seqio:module:name" the function returns the registered task.
 
     Raises:
-      InputError: if the name has another form, if module or function do not exist, or if it is no
-        function of one TaskArguments; the message offers the nearest task.
+      InputError: if the name has another form, if module or function do not exist, or if the
+        function does not take one TaskArguments. The message suggests the nearest task.
     """
     if name.startswith(f"{SEQIO}:"):
         from t5x_lite.data.tasks.seqio_registry import find_registered  # it needs this module
@@ -79,7 +76,7 @@ def find_task(name: str) -> Callable[..., Any]:
 
 
 def task_names(module: ModuleType) -> list[str]:
-    """The public functions that a module itself made, and partials of them, that may be tasks."""
+    """Return the module's own public functions, and partials of them, that may be tasks."""
     return [
         name
         for name, value in vars(module).items()
@@ -92,7 +89,7 @@ def task_names(module: ModuleType) -> list[str]:
 
 
 def other_tasks(name: str) -> str:
-    """What to say after "module:function" was refused: the nearest task of that module, or all."""
+    """Return a hint after "module:function" failed: the nearest task of that module, or all."""
     if name.startswith(f"{SEQIO}:"):
         return ""
     module_name, _, function_name = name.partition(":")
@@ -102,36 +99,36 @@ def other_tasks(name: str) -> str:
 
 
 def _takes_task_arguments(function: Callable[..., Any]) -> bool:
-    """Whether a function may be called with one TaskArguments, as far as its signature says."""
+    """Return whether a function's signature allows a call with one TaskArguments."""
     try:
         bound = inspect.signature(function).bind(None)
     except TypeError:
         return False
-    except ValueError:  # a function written in C that does not say
+    except ValueError:  # a C function without a signature
         return True
     (parameter,) = bound.arguments
     try:
         hint = typing.get_type_hints(getattr(function, "func", function)).get(parameter)
         return not isinstance(hint, type) or issubclass(TaskArguments, hint)
-    except (NameError, TypeError):  # an annotation that cannot be read says nothing
+    except (NameError, TypeError):  # an annotation that cannot be evaluated
         return True
 
 
 def _parameters(function: Callable[..., Any]) -> str:
-    """The parameters in parentheses, as they stand in a definition."""
+    """Return the parameters in parentheses, as in the function's definition."""
     return str(inspect.signature(function).replace(return_annotation=inspect.Signature.empty))
 
 
 def _home(value: Any) -> str | None:
-    """The module of a function; for a functools.partial, that of the function inside."""
+    """Return the module of a function, or of the function inside a functools.partial."""
     return getattr(getattr(value, "func", value), "__module__", None)
 
 
 def import_tasks(name: str) -> ModuleType:
-    """Imports a module that data.task names.
+    """Import a module that data.task names.
 
     Raises:
-      InputError: there is no such module; the message offers the nearest one.
+      InputError: if the module does not exist. The message suggests the nearest one.
     """
     try:
         with quiet_import():
@@ -139,7 +136,7 @@ def import_tasks(name: str) -> ModuleType:
     except ImportError as error:
         if renamed := renames.hint(error):
             raise InputError(f"data.task: {name} cannot be imported: {error}{renamed}") from error
-        # Only the absence of the named module is the user's; one that it imports in turn is not.
+        # Report only the absence of the named module; a failing import inside it is reraised.
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if absent is None or not f"{name}.".startswith(f"{absent}."):
             raise
@@ -162,12 +159,12 @@ _MARK = "t5x_lite_is_worded"
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
-    """What stands around the columns of a record.
+    """Text around the columns of a record.
 
     Attributes:
-      prefix: what the text begins with, before a space; "" is nothing.
-      template: the text behind it, with columns in braces.
-      columns: those that a template may name; () are those of this template, and None any.
+      prefix: start of the text, before a space; "" for none.
+      template: text after the prefix, with columns in braces.
+      columns: columns that a template may name; () for the columns of this template, None for any.
     """
 
     prefix: str
@@ -176,23 +173,23 @@ class Wording:
 
     @property
     def inputs(self) -> str:
-        """The template of the whole text."""
+        """Template of the whole text, prefix included."""
         if not self.prefix:
             return self.template
         literal = self.prefix.replace("{", "{{").replace("}", "}}")
         return f"{literal} {self.template}"
 
     def changed(self, arguments: TaskArguments) -> "Wording":
-        """The words that a config asks for; those that it leaves alone are the task's own.
+        """Return the wording with the config's template and prefix, where they are set.
 
         Raises:
-          InputError: data.template has a single brace, or names no column or an unknown one.
+          InputError: if data.template has a single brace, or names no column or an unknown column.
         """
         known = places(self.template) if self.columns == () else self.columns
         prefix = self.prefix if arguments.prefix is None else arguments.prefix
         template = arguments.template or self.template
         named = places(template)
-        fill(template, dict.fromkeys(named, ""))  # whether its braces are right
+        fill(template, dict.fromkeys(named, ""))  # raises InputError for a single brace
         listed = "" if known is None else f"; the task's columns are {', '.join(known)}"
         if arguments.template and not named:
             raise InputError(f"data.template {template!r} names no column in braces{listed}")
@@ -203,11 +200,11 @@ class Wording:
 
 
 def mark(task: Any) -> Any:
-    """The same seqio.Task, which says that data.template and data.prefix reach it."""
+    """Mark a seqio.Task as supporting data.template and data.prefix."""
     setattr(task, _MARK, True)
     return task
 
 
 def is_marked(task: Any) -> bool:
-    """Whether data.template and data.prefix reach a task."""
+    """Return whether a task supports data.template and data.prefix."""
     return getattr(task, _MARK, False)

@@ -1,16 +1,16 @@
-"""Queries and passages, as a seqio task: what a contrastive objective compares.
+"""Seqio task of queries and passages, for contrastive objectives.
 
     {"query": "who wrote Emma", "pos": ["Jane Austen ...", "Emma is ..."], "neg": ["Emma S. ..."]}
 
-An example holds the query, passages that answer it and the pool of those that do not. A negative
-with the text or the id of a positive is dropped, also if another line of the same query has that
-positive. In files of more than 64 MiB, only the positives of its own line count:
+An example holds the query, its positive passages and its pool of negatives. A negative with the
+text or the id of a positive is dropped, even if the positive is on another line of the same query.
+In files of more than 64 MiB, only the positives of the same line are compared.
 
-    text -> tokens of all of it -> CacheDatasetPlaceholder -> (seed, epoch, index)
+    text -> tokens of all texts -> CacheDatasetPlaceholder -> (seed, epoch, index)
 
-With data.layout.positives "each", every passage that answers makes an example of its own. Which
-passages stand in a row is drawn by the layout (`layouts.groups`), so that a cache holds the pool. A
-text that is too long is cut. Names of passages are hashes of their ids.
+With data.layout.positives "each", every positive makes a separate example. The layout
+(`layouts.groups`) samples the passages of a row, so a cache holds the pool. Texts that are too long
+are truncated. Names of passages are hashes of their ids.
 
 The same text may be query and passage (SimCSE): the encoder's dropout makes two views of it.
 """
@@ -35,7 +35,7 @@ from t5x_lite.layouts.base import EncoderTokens
 from t5x_lite.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
 
 MORE = "more_positives"
-"""Feature with the positives that are never drawn: those behind the first `MOST_POSITIVES`."""
+"""Feature with the positives after the first `MOST_POSITIVES`, which are never sampled."""
 
 
 def lines_of(
@@ -57,25 +57,25 @@ def pair_task(
     one_to_one: bool = False,
     lines: Callable[[], Iterable[Pairs]] | None = None,
 ) -> Any:
-    """A seqio.Task of queries and passages.
+    """Make a seqio.Task of queries and passages.
 
     Args:
-      name: the task's, for messages of seqio.
-      arguments: of the task.
-      source: a seqio source of examples with "text".
-      read: a pure function of a text.
-      one_to_one: whether each text of the source makes one example.
-      lines: reads all lines, for the answers that other lines give a query; None looks only at a
-        text's own answers.
+      name: name of the task, for messages of seqio.
+      arguments: arguments of the task function.
+      source: seqio source of examples with "text".
+      read: pure function from a text to a query with its passages.
+      one_to_one: if True, each text of the source makes one example.
+      lines: function that reads all lines, to find a query's positives on other lines. If None,
+        only the positives of the same text are used.
 
     Raises:
-      InputError: the layout shows no groups, the rows are too short, or the vocabulary has no
-        [CLS].
+      InputError: if the layout does not make groups, the rows are too short, or the vocabulary has
+        no [CLS].
     """
     layout, vocabulary = arguments.layout, arguments.vocabulary
     if not isinstance(layout, Groups):
         layout.check(Groups.features)
-        raise InputError(f"data.layout {layout.name} draws no groups of a pool: use Groups()")
+        raise InputError(f"data.layout {layout.name} does not sample groups: use Groups()")
     check_lengths(arguments, ("inputs_length", "targets_length"))
     if one_to_one or layout.positives == "sample":
         source.one_to_one = True
@@ -112,7 +112,7 @@ def pair_task(
 
 
 def examples(pairs: Sequence[Pairs], **options: Any) -> list[dict[str, np.ndarray]]:
-    """The examples of all queries, in order; the options are those of `examples_of_each`."""
+    """Return the examples of all queries, in order, with the options of `examples_of_each`."""
     return [one for own in examples_of_each(pairs, **options) for one in own]
 
 
@@ -124,19 +124,19 @@ def examples_of_each(
     lengths: tuple[int, int],
     layout: Groups,
 ) -> list[list[dict[str, np.ndarray]]]:
-    """The examples of each query: the tokens of their texts, each [CLS] ... [SEP].
+    """Return the examples of each query, with each text as tokens [CLS] ... [SEP].
 
     Args:
-      pairs: queries.
-      vocabulary: of the tokens.
-      tokens: the vocabulary's.
-      lengths: tokens of a query and of a passage at most, [CLS] and [SEP] included.
-      layout: how many negatives make the pool, and whether each positive makes an example.
+      pairs: queries with their passages.
+      vocabulary: vocabulary of the tokens.
+      tokens: special tokens of the vocabulary.
+      lengths: maximum tokens of a query and of a passage, [CLS] and [SEP] included.
+      layout: layout that sets the size of the pool, and whether each positive makes an example.
 
     Returns:
-      int32 "query", and "positives", "negatives" and `MORE`, one text behind the other; float32
-      "scores" of the first two, NaN where there is none; and their names, `layouts.groups.IDS`, 0
-      where there is none.
+      int32 "query", and "positives", "negatives" and `MORE`, each the concatenation of its texts;
+        float32 "scores" of positives and negatives, NaN if unknown; and their names,
+        `layouts.groups.IDS`, 0 if unknown.
     """
     most = None if layout.positives == "each" else MOST_POSITIVES
     pools = [
@@ -185,14 +185,17 @@ def _joined(texts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _scores(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]:
-    """A teacher's scores of the first positives and of the first negatives."""
+    """Yield a teacher's scores of the first positives and of the first negatives."""
     for scores, count in ((pairs.positive_scores, positives), (pairs.negative_scores, negatives)):
         given = [np.nan] * count if scores is None else scores[:count]
         yield np.array(given, np.float32)
 
 
 def _names(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]:
-    """Names of the first positives and of the first negatives, int32 [n, ID_WIDTH]; 0 is none."""
+    """Yield names of the first positives and of the first negatives, int32 [n, ID_WIDTH].
+
+    The name of a passage without an id is 0.
+    """
     for ids, count in ((pairs.positive_ids, positives), (pairs.negative_ids, negatives)):
         known = [] if ids is None else ids[:count]
         found = np.zeros((count, ID_WIDTH), np.int32)

@@ -1,21 +1,21 @@
-"""Real English that every Python installation carries: the corpus of the quickstart.
+"""Corpus of the quickstart: English text from any Python installation.
 
-Two sources, read as text and never imported: the topics of `help()` (`pydoc_data/topics.py`) and
-the docstrings of the standard library and of the installed packages, found by parsing the files
-with `ast`. The order is fixed (topics, then the standard library, then packages by name, each
-sorted by path), so one installation always gives the same documents.
+It has two sources, which are parsed and not imported: the topics of `help()`
+(`pydoc_data/topics.py`), and the docstrings of the standard library and of the installed packages.
+The order is fixed (topics, then the standard library, then packages by name, each sorted by path),
+so one installation always gives the same documents.
 
-A *document* is one docstring or one topic on one line, every run of whitespace a single space:
+A *document* is one docstring or one topic on one line, with each run of whitespace as one space:
 
     documents()[0] -> Document(module="pydoc_data", name="assert", text="Assert statements are ...")
 
-`labelled` makes a classification task of the same text: which package does this come from?
+`labelled` makes a classification task of the same text: predict the package of a docstring.
 
     ("Compute the inverse hyperbolic tangent, element-wise ...", "numpy")
 
 `python -m t5x_lite.data.tasks.python_docs DIR` writes DIR/documents.jsonl, which the tasks read
-where data.directory is DIR, and DIR/documents.txt, one document a line, for `t5x-lite vocab
---input`. So the corpus is parsed once, and stays the same when packages are installed or removed.
+if data.directory is DIR, and DIR/documents.txt, one document per line, for `t5x-lite vocab
+--input`. The corpus is then parsed once, and does not change with the installed packages.
 """
 
 import ast
@@ -35,15 +35,15 @@ from pathlib import Path
 from t5x_lite.data.formats.lines import read_examples, writer
 
 MAX_BYTES = 10_000_000
-"""All documents together, in bytes of UTF-8."""
+"""Maximum size of all documents together, in bytes of UTF-8."""
 MAX_PACKAGE_BYTES = 300_000
-"""One top-level package: TensorFlow must not drown the rest."""
+"""Maximum size of one top-level package, so that TensorFlow does not dominate."""
 MAX_FILE_BYTES = 400_000
-"""Larger source files are tables or generated code, slow to parse and poor English."""
+"""Maximum size of a source file. Larger files are tables or generated code, with little prose."""
 MIN_CHARS = 30
 DOCUMENTS_FILE = "documents.jsonl"
 MIN_LETTERS = 0.75
-"""The least share of letters among the characters that are not spaces."""
+"""Minimum fraction of letters among the characters other than spaces."""
 
 _SKIPPED_FOLDERS = frozenset(
     {"__pycache__", "test", "tests", "idle_test", "site-packages", "dist-packages"}
@@ -72,14 +72,14 @@ class Document:
 
 
 def documents(directory: str | os.PathLike[str] = "") -> list[Document]:
-    """The corpus of this installation: at most `MAX_BYTES`, without exact repeats.
+    """Return the corpus of this installation: at most `MAX_BYTES`, without exact repeats.
 
     Args:
-      directory: where `write_documents` wrote it; "" parses the installed files (some ten seconds
-        at the first call, nothing at later ones).
+      directory: directory that `write_documents` wrote; "" parses the installed files (about ten
+        seconds for the first call; later calls are cached).
 
     Raises:
-      InputError: the directory has no documents.jsonl, or a line of it is no document.
+      InputError: if the directory has no documents.jsonl, or a line of it is invalid.
     """
     if not directory:
         return list(_installed_documents())
@@ -90,7 +90,7 @@ def documents(directory: str | os.PathLike[str] = "") -> list[Document]:
 
 
 def write_documents(directory: str | os.PathLike[str]) -> None:
-    """Writes documents.jsonl and documents.txt; the first is there whole or not at all."""
+    """Write documents.jsonl, atomically, and documents.txt."""
     root = Path(directory)
     root.mkdir(parents=True, exist_ok=True)
     with (root / "documents.txt").open("w", encoding="utf-8") as text:
@@ -106,7 +106,7 @@ def _installed_documents() -> tuple[Document, ...]:
 
 
 def installed_roots() -> list[Path]:
-    """The standard library's folder, then the folders of installed packages."""
+    """Return the standard library's folder, then the folders of installed packages."""
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return [Path(path) for path in dict.fromkeys(os.path.realpath(path) for path in paths)]
 
@@ -117,16 +117,16 @@ def collect_documents(
     max_bytes: int = MAX_BYTES,
     max_package_bytes: int = MAX_PACKAGE_BYTES,
 ) -> list[Document]:
-    """Documents of every package under `roots`, topics first, in a fixed order.
+    """Collect the documents of every package under `roots`, topics first, in a fixed order.
 
     Args:
-      roots: folders that hold top-level packages and modules, such as site-packages. Those that
-        do not exist are skipped, and so are test folders, vendored copies and this package.
-      max_bytes: stop before the text, with one line break a document, would exceed this.
-      max_package_bytes: the same for each top-level package.
+      roots: folders that hold top-level packages and modules, such as site-packages. Missing
+        folders, test folders, vendored copies and this package are skipped.
+      max_bytes: maximum size of all documents, with one line break per document.
+      max_package_bytes: maximum size of the documents of one top-level package.
 
     Returns:
-      Documents without exact repeats: the first occurrence stays.
+      Documents without exact repeats; the first occurrence is kept.
     """
     seen: set[str] = set()
     chosen: list[Document] = []
@@ -149,7 +149,7 @@ def collect_documents(
 
 
 def _packages(roots: Sequence[Path]) -> Iterator[Iterator[Document]]:
-    """One lazy iterator of documents for each top-level package, topics before all."""
+    """Yield one lazy iterator of documents for each top-level package, topics first."""
     for root in roots:
         topics = root / "pydoc_data" / "topics.py"
         if topics.is_file():
@@ -201,8 +201,8 @@ def _python_files(entry: Path) -> Iterator[Path]:
 
 
 def _parse(path: Path) -> ast.Module | None:
-    """The syntax tree, or None for a file that is unreadable, too large or has no docstring."""
-    # A tree has no cycles, and looking for them takes a fifth of the time.
+    """Return the syntax tree, or None if the file is unreadable, too large or has no docstring."""
+    # A syntax tree has no cycles, and garbage collection takes a fifth of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -212,7 +212,7 @@ def _parse(path: Path) -> ast.Module | None:
         if b'"""' not in source and b"'''" not in source and path.name != "topics.py":
             return None
         with warnings.catch_warnings():
-            # Foreign sources have invalid escapes and the like; they are not our user's concern.
+            # Warnings about other packages' sources, such as invalid escapes, are irrelevant here.
             warnings.simplefilter("ignore")
             return ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -223,7 +223,7 @@ def _parse(path: Path) -> ast.Module | None:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(qualified name, raw docstring) in the order of the source; statements only, for speed."""
+    """Yield (qualified name, raw docstring) in source order; only statements are visited."""
     pending: list[tuple[str, ast.AST]] = [("", tree)]
     while pending:
         name, node = pending.pop()
@@ -240,10 +240,11 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def clean_text(text: str) -> str | None:
-    """One line of prose, or None if there is too little of it.
+    """Return the text as one line of prose, or None if it has too little prose.
 
-    Underlines of headings go, whitespace collapses to single spaces. Refused: fewer than
-    `MIN_CHARS` characters, mostly signs and digits, control characters or lone surrogates.
+    Underlines of headings are removed, and whitespace collapses to single spaces. A text is
+    rejected if it has fewer than `MIN_CHARS` characters, is mostly punctuation and digits, or has
+    control characters or lone surrogates.
     """
     line = " ".join(_RULE.sub(" ", text).split())
     if len(line) < MIN_CHARS or not line.isprintable():
@@ -260,22 +261,22 @@ def labelled(
     min_chars: int = 60,
     max_chars: int = 400,
 ) -> list[tuple[str, str]]:
-    """A task made of the corpus: which top-level package does this text document?
+    """Make a classification task of the corpus: predict the top-level package of a text.
 
     The labels are the packages with the most documents. The names of all labels, and their usual
-    abbreviations, are taken out of every text, so that the words around them must tell.
+    abbreviations, are removed from every text, so that only the other words are evidence.
 
     Args:
-      corpus: documents; None takes `documents()`.
-      num_labels: how many packages, fewer if the corpus has fewer.
-      max_per_label: the most examples of one label. In any case a label has at most half as many
-        again as the rarest one, which keeps the majority class below 1.5 / num_labels.
-      min_chars: shorter texts say too little to be told apart; they are left out.
-      max_chars: longer texts are cut at a space.
+      corpus: documents; None for `documents()`.
+      num_labels: maximum number of packages.
+      max_per_label: maximum examples of one label. A label also has at most 1.5 times as many
+        examples as the rarest label, which keeps the majority class below 1.5 / num_labels.
+      min_chars: minimum characters of a text. Shorter texts are skipped.
+      max_chars: maximum characters of a text. Longer texts are truncated at a space.
 
     Returns:
-      (text, label) pairs, each text once, in the order of a hash of the text: every prefix is a
-      fair sample of the whole, so that the task may be split by position.
+      (text, label) pairs without repeated texts, in the order of a hash of the text. Every prefix
+        is a random sample of the whole, so that the task may be split by position.
     """
     by_label: dict[str, list[str]] = collections.defaultdict(list)
     for document in documents() if corpus is None else corpus:
@@ -297,13 +298,13 @@ def labelled(
 
 
 def _balanced(label_of: dict[str, str], *, max_per_label: int) -> list[tuple[str, str]]:
-    """At most half as many again of each label as of the rarest, chosen and ordered by hash."""
+    """Keep at most 1.5 times as many of each label as of the rarest, chosen and ordered by hash."""
     digest = {text: hashlib.sha256(text.encode()).digest() for text in label_of}
     rarest = min(collections.Counter(label_of.values()).values(), default=0)
     room = dict.fromkeys(label_of.values(), min(max_per_label, rarest + rarest // 2))
     chosen = []
-    # One half of the hash chooses and the other orders: by the same half, the labels that are cut
-    # would all lie at the front.
+    # One half of the hash selects and the other half orders. If one half did both, the labels that
+    # are cut would all be at the front.
     for text in sorted(label_of, key=lambda text: digest[text][:16]):
         if room[label_of[text]]:
             room[label_of[text]] -= 1
@@ -316,7 +317,7 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes the corpus into the directory that is the only argument."""
+    """Write the corpus into the directory that is the only argument."""
     if len(argv) != 1 or argv[0].startswith("-"):
         print("usage: python -m t5x_lite.data.tasks.python_docs DIRECTORY", file=sys.stderr)
         return 2

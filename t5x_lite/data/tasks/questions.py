@@ -1,32 +1,32 @@
-"""Questions with candidates, with choices, and with contexts in windows, as tasks.
+"""Seqio tasks of questions with candidates, with choices, and with contexts in windows.
 
-Questions with candidates, each a row of its own, for a head that says yes or no: ReCoRD.
+Questions with candidates (ReCoRD), with one row per candidate for a binary classifier:
 
     {"inputs": [CLS] passage [SEP] query with a candidate [SEP], "labels": [yes + 1, 0]}
 
-A record has any number of candidates. Each stands once in the second text, in place of a mark, and
-is right if it is one of the answers: these rows are trained, and have the held-out loss. For
-metrics and submissions `questions` puts the rows of a record together again, so that a limit of
-examples counts questions and divides none. The likeliest candidate is the answer:
-`inference.head_answers.CandidateAnswers` gives its number, and `CandidateText` its text.
+A record has any number of candidates. Each row replaces a marker in the second text by one
+candidate, which is correct if it is one of the answers. Training and the held-out loss use these
+rows. For metrics and submissions, `questions` joins the rows of a record again, so that a limit on
+examples counts complete questions. The most probable candidate is the answer:
+`inference.head_answers.CandidateAnswers` returns its number, and `CandidateText` its text.
 
 Source: the BERT baseline of SuperGLUE (Wang et al. 2019, arXiv:1905.00537), which "evaluate[s] the
 probability of each candidate independent of other candidates".
 
-Questions with choices, as a seqio task: what the head "choice" on an encoder answers.
+Questions with choices, for the head "choice":
 
     {"choices": [CLS] question [SEP] a [SEP] [CLS] question [SEP] b [SEP], "labels": [right + 1, 0]}
 
-A choice that is too long with its question is cut as a pair of texts is (`labelled`).
+A question and choice that are too long together are truncated like a pair of texts (`labelled`).
 
-Questions whose contexts are divided into windows, as a seqio task for a head on an encoder.
+Questions with contexts divided into windows:
 
-    [CLS] question [SEP] window [SEP]       labels: the places of the answer's two ends, or of [CLS]
+    [CLS] question [SEP] window [SEP]       labels: positions of the answer's ends, or of [CLS]
 
-Windows have the tokens that the question leaves in a row, and begin doc_stride tokens apart. Each
-is an example. It has the answer's label where the whole answer lies in it, and else that of no
-answer, [CLS], in SQuAD 1.1 as in 2.0. An answer that is not known has no label in any window.
-Source: google-research/bert run_squad.py, convert_examples_to_features.
+A window has as many tokens as fit in a row after the question, and windows begin doc_stride tokens
+apart. Each window is an example. Its label is the answer if the window holds the complete answer,
+and [CLS], no answer, otherwise. This holds for SQuAD 1.1 and 2.0. An unknown answer has no label in
+any window. Source: google-research/bert run_squad.py, convert_examples_to_features.
 """
 
 import itertools
@@ -64,16 +64,16 @@ from t5x_lite.layouts.labelled import WINDOW, Choices, Windows, of_class
 from t5x_lite.metrics.classification import accuracy
 
 LABELS = ("False", "True")
-"""The classes of a row: the second is that of a candidate that is right."""
+"""Classes of a row; the second is the class of a correct candidate."""
 KINDS: Mapping[str, type] = {"question": str, "candidates": list, "answers": list}
-"""Fields of a record's example: a text that shows it, all candidates, and those that are right."""
+"""Types of a record's fields: a text to display, all candidates, and the correct candidates."""
 
 
 def candidate_rows(example: Mapping[str, Any], *, mark: str) -> list[dict[str, Any]]:
-    """The fields of the row of each candidate of an example; see `expanded`."""
+    """Return the fields of the row of each candidate of an example; see `expanded`."""
     asked, candidates, answers = (example[name] for name in ("second", "candidates", "answers"))
     if not candidates or mark not in asked:
-        raise InputError(f"{asked[:60]!r} needs {mark} and candidates that stand in its place")
+        raise InputError(f"{asked[:60]!r} needs {mark} and candidates to replace it")
     classes = [int(one in answers) if answers else -1 for one in candidates]
     return [
         {
@@ -86,18 +86,19 @@ def candidate_rows(example: Mapping[str, Any], *, mark: str) -> list[dict[str, A
 
 
 def expanded(dataset: Any, *, mark: str) -> Any:
-    """Examples of rows, one for each candidate of each example.
+    """Make one row for each candidate of each example.
 
     Args:
-      dataset: examples with the fields `KINDS`, and with "second", a text that holds the mark.
-      mark: what a candidate stands in place of.
+      dataset: examples with the fields `KINDS`, and with "second", a text that holds the marker.
+      mark: marker that a candidate replaces.
 
     Returns:
-      The same examples, each as often as it has candidates, with one of them in "second", and its
-      "label" and "targets". They are not known where there are no answers.
+      One example for each candidate, with the candidate in "second", and its "label" and "targets".
+        These are unknown if the example has no answers.
 
     Raises:
-      InputError: an example has no candidates or no mark; of a stream, while it is read.
+      InputError: if an example has no candidates or no marker. For a stream, it is raised during
+        reading.
     """
 
     def make(raw: Raw) -> list[list[dict[str, Any]]]:
@@ -108,14 +109,14 @@ def expanded(dataset: Any, *, mark: str) -> Any:
 
 
 def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """An example of each question, from those of its candidates.
+    """Join the rows of each question's candidates to one example.
 
     Args:
-      rows: the examples of `expanded`, tokenised, in order.
+      rows: tokenized examples of `expanded`, in order.
 
     Yields:
-      The fields that a question's rows have in common; "inputs", int32 [_], of all its rows, one
-      behind the other; and as texts the question and its first answer.
+      The fields that a question's rows have in common; "inputs", int32 [_], the concatenation of
+        all its rows; and the question and its first answer as texts.
     """
     found: list[np.ndarray] = []
     for row in rows:
@@ -134,11 +135,11 @@ def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CandidateText:
-    """From the number of a candidate, "3", to its text; then a postprocessor of texts.
+    """Postprocessor from the number of a candidate, "3", to its text, and on to the metrics' value.
 
     Attributes:
-      postprocess: what metrics compare, from the text.
-      labels: the classes of a row.
+      postprocess: postprocessor of the text, which returns the value that metrics compare.
+      labels: classes of a row.
     """
 
     postprocess: Callable[..., Any]
@@ -147,7 +148,7 @@ class CandidateText:
     def __call__(
         self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
     ) -> Any:
-        """What the metrics compare; a text that is no number of a candidate stays as it is."""
+        """Return the value that metrics compare; a text other than a candidate's number is kept."""
         assert example is not None
         candidates = example["candidates"]
         if not is_target and text.isdecimal() and int(text) < len(candidates):
@@ -156,13 +157,13 @@ class CandidateText:
         return self.postprocess(text, example=example, is_target=is_target)
 
     def is_answer(self, text: str) -> bool:
-        """True: a candidate is always chosen."""
+        """Return True, because a candidate is always chosen."""
         del text
         return True
 
 
 NAMES = tuple(f"choice{number}" for number in range(1, NUM_CHOICES + 1))
-"""The choices of RACE and SWAG as text to text."""
+"""Names of the choices of RACE and SWAG in the text-to-text form."""
 
 
 def choice_task(
@@ -174,7 +175,7 @@ def choice_task(
     postprocess: Callable[..., Any] | None,
     metrics: Sequence[Callable[..., Any]],
 ) -> Any:
-    """A seqio.Task of questions with choices, of a form with choices; else as `labelled_task`."""
+    """Make a seqio.Task of questions with choices. The arguments are as in `labelled_task`."""
     options = row_options(arguments)
 
     def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
@@ -212,7 +213,7 @@ def choice_task(
 
 
 def choice_form(question: str, names: tuple[str, ...]) -> Labelled:
-    """How an encoder reads a record: one field, and one for each choice."""
+    """Return the encoder form of records with one field for the question and one per choice."""
     return Labelled(
         texts=(question, *names),
         label=lambda record: of_class(record["label"]),
@@ -228,17 +229,18 @@ def question_task(
     splits: tuple[str, ...],
     records: Callable[[str], Iterable[Mapping[str, Any]]],
 ) -> Any:
-    """A task of questions with four choices, for an encoder or as text to text.
+    """Make a task of questions with four choices, for an encoder or as text to text.
 
     Args:
-      name: of the task.
-      arguments: of the data config.
-      wording: of the inputs as text to text.
-      splits: that exist.
-      records: the questions of a split, with "first", the "second" text of each choice and "label".
+      name: name of the task.
+      arguments: arguments of the task function.
+      wording: prefix and template of the text-to-text inputs.
+      splits: existing splits.
+      records: function from a split to its questions, with "first", the "second" text of each
+        choice and "label".
 
     Raises:
-      InputError: data.layout is for neither.
+      InputError: if data.layout fits neither form.
     """
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
@@ -298,7 +300,7 @@ def _source(
 
 
 class Row(NamedTuple):
-    """The tokens of a window without its last [SEP], and its label."""
+    """Tokens of a window without its last [SEP], and its label."""
 
     tokens: list[int]
     label: labelled.Label
@@ -313,9 +315,9 @@ def window_task(
     postprocess: Callable[..., Any] | None,
     metrics: Sequence[Callable[..., Any]],
 ) -> Any:
-    """A seqio.Task of the windows of questions, of a form with spans; else as `labelled_task`.
+    """Make a seqio.Task of the windows of questions. The arguments are as in `labelled_task`.
 
-    The data.layout of its arguments is `Windows`.
+    The data.layout of the arguments is `Windows`.
     """
     layout, options = arguments.layout, row_options(arguments)
     assert isinstance(layout, Windows)
@@ -361,18 +363,20 @@ def window_rows(
     doc_stride: int,
     query_length: int,
 ) -> list[list[Row]]:
-    """The windows of each question, in order; one without tokens where a context has none.
+    """Return the windows of each question, in order.
+
+    A context without tokens gives one window without context tokens.
 
     Args:
-      questions: the questions; one that is too long is cut at its end.
-      contexts: as many contexts.
-      given: of each answer in its context, the first character and the one behind the last; two
-        equal numbers are an answer that is not known, or `spans.IMPOSSIBLE`.
-      vocabulary: a tokenizer, which knows the characters of its tokens.
-      tokens: the vocabulary's.
-      length: of a row at most.
-      doc_stride: see `Windows`.
-      query_length: see `Windows`; half a row at most.
+      questions: questions. The end of a question that is too long is truncated.
+      contexts: one context per question.
+      given: character span of each answer in its context, end excluded. Two equal numbers mean an
+        unknown answer, or `labelled.IMPOSSIBLE`.
+      vocabulary: tokenizer that supports character offsets.
+      tokens: special tokens of the vocabulary.
+      length: maximum tokens of a row.
+      doc_stride: tokens from one window to the next, as in `Windows`.
+      query_length: maximum tokens of a question, as in `Windows`, but no more than half a row.
     """
     num = separators(vocabulary)
     encoded = vocabulary.encode_batch(questions)
@@ -399,12 +403,12 @@ def window_rows(
 
 
 def divided(size: int, *, room: int, stride: int) -> list[range]:
-    """The windows of a text: ranges of its tokens, which cover it and begin in equal steps.
+    """Divide a text into windows: ranges of its tokens, which cover it and begin at equal steps.
 
     Args:
-      size: tokens of the text; of an empty one there is one window, which is empty.
-      room: tokens of a window at most.
-      stride: tokens from one window to the next; `room`, if that is less.
+      size: tokens of the text. An empty text has one empty window.
+      room: maximum tokens of a window.
+      stride: tokens from one window to the next. If `room` is less, windows are adjacent.
     """
     windows = [range(min(room, size))]
     while windows[-1].stop < size:
@@ -414,6 +418,6 @@ def divided(size: int, *, room: int, stride: int) -> list[range]:
 
 
 def _places(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
-    """The first and the last token that have a character of a span; None where no token has."""
+    """Return the first and last token of a character span, or None if it has no token."""
     inside = [place for place, (a, b) in enumerate(offsets) if a < stop and b > start]
     return (inside[0], inside[-1]) if start < stop and inside else None

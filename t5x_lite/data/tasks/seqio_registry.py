@@ -1,19 +1,20 @@
-"""Tasks and mixtures of seqio's registry, as programs for t5x have them: "seqio:module:name".
+"""Tasks and mixtures of seqio's registry, as written for t5x: "seqio:module:name".
 
     --data.task seqio:my_package.tasks:my_task
 
-The module is imported, and adds its tasks to the registry as it is (`seqio.TaskRegistry.add`,
-`seqio.MixtureRegistry.add`); it may do so in modules that it imports. A task comes with its own
-preprocessors, output features, postprocess_fn and metric_fns. What is different from t5x:
+The import of the module, or of a module that it imports, adds the tasks to the registry
+(`seqio.TaskRegistry.add`, `seqio.MixtureRegistry.add`). A task keeps its preprocessors, output
+features, postprocess_fn and metric_fns. Differences from t5x:
 
-- One vocabulary serves model, inputs and targets: that of data.vocabulary, with which those of the
-  output features are compared.
-- data.shuffle_buffer takes the place of the task's shuffle_buffer_size.
-- seqio's own caches are not read: `t5x-lite cache` writes others.
-- Metrics of scores and of auxiliary values, and metric_objs, are not measured; a line says so.
+- The model, inputs and targets share the vocabulary data.vocabulary. The vocabularies of the output
+  features must be equal to it.
+- data.shuffle_buffer replaces the task's shuffle_buffer_size.
+- seqio's caches are not read. `t5x-lite cache` writes caches in another format.
+- Metrics of scores and of auxiliary values, and metric_objs, are not computed; a warning lists
+  their number.
 
-A mixture is flattened to its tasks, with the rates that `seqio.Mixture.get_rate` says of them:
-nested ones and functions of the task included. Its sample_fn is not used.
+A mixture is flattened to its tasks, with the rates of `seqio.Mixture.get_rate`. These include the
+rates of nested mixtures and rates that are functions of the task. Its sample_fn is not used.
 """
 
 import dataclasses
@@ -36,34 +37,34 @@ _LISTED = 20
 
 
 class OtherVocabulary(InputError):
-    """A task of the registry has another vocabulary than data.vocabulary."""
+    """A registered task has a vocabulary different from data.vocabulary."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegisteredMixture:
-    """The tasks of a mixture of the registry.
+    """Tasks of a mixture in the registry.
 
     Attributes:
-      rates: of each task by its name, "seqio:module:name"; nested mixtures are flattened.
+      rates: rate of each task by its name, "seqio:module:name"; nested mixtures are flattened.
     """
 
     rates: Mapping[str, float]
 
     def __call__(self, arguments: TaskArguments) -> list[Any]:
-        """Its tasks, as its name is in the place of a task function's."""
+        """Return the mixture's tasks for these arguments."""
         return [find_registered(name)(arguments) for name in self.rates]
 
 
 def find_registered(name: str) -> Callable[[TaskArguments], Any]:
-    """The task function of a registered task, or a `RegisteredMixture`.
+    """Return the task function of a registered task, or a `RegisteredMixture`.
 
     Args:
-      name: "seqio:module:name"; of a task and a mixture of one name the mixture is meant, as in
-        seqio.
+      name: "seqio:module:name". If a task and a mixture have the same name, the mixture is
+        returned, as in seqio.
 
     Raises:
-      InputError: the name has another form, there is no such module, or its import does not
-        register the name; the message offers the nearest one.
+      InputError: if the name has another form, the module does not exist, or its import does not
+        register the name. The message suggests the nearest name.
     """
     module, registered = parts_of(name)
     if not module or not registered:
@@ -90,7 +91,7 @@ def find_registered(name: str) -> Callable[[TaskArguments], Any]:
 
 @functools.cache
 def _mixture(mixture: Any, module: str) -> RegisteredMixture:
-    """A seqio.Mixture; its functions of the task are called once."""
+    """Return the tasks and rates of a seqio.Mixture; rate functions are called once."""
     tasks = sorted(mixture.tasks, key=lambda task: task.name)
     return RegisteredMixture(
         rates={f"{SEQIO}:{module}:{task.name}": _rate(mixture, task) for task in tasks}
@@ -100,7 +101,7 @@ def _mixture(mixture: Any, module: str) -> RegisteredMixture:
 def _rate(mixture: Any, task: Any) -> float:
     try:
         return float(mixture.get_rate(task))
-    except Exception as error:  # a function of the user's
+    except Exception as error:  # a rate function may raise anything
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(
             f"the seqio mixture {mixture.name} has no rate for its task {task.name} ({what})"
@@ -111,25 +112,28 @@ def _rate(mixture: Any, task: Any) -> float:
 
 
 def _task(task: Any, arguments: TaskArguments) -> Any:
-    """A registered task for these arguments."""
+    """Return a registered task for these arguments."""
     check_vocabularies(task, arguments.vocabulary)
     if task.requires_caching:
         raise InputError(
-            f"seqio task {task.name} is read from seqio's own cache alone, which is not read here: "
-            "let its CacheDatasetPlaceholder be without required=True"
+            f"seqio task {task.name} requires seqio's own cache, which is not supported: use its "
+            "CacheDatasetPlaceholder without required=True"
         )
     return _measurable(task)
 
 
 def check_vocabularies(task: Any, vocabulary: Vocabulary) -> None:
-    """Refuses a task whose features have another vocabulary; one of ids alone may have any.
+    """Raise OtherVocabulary if a feature of the task has a vocabulary other than the model's.
+
+    Features that hold only ids (`seqio.PassThroughVocabulary`) are not compared.
 
     Args:
-      task: a seqio.Task.
-      vocabulary: of the model.
+      task: seqio.Task.
+      vocabulary: vocabulary of the model.
 
     Raises:
-      OtherVocabulary: naming both, and the options that take that of the task.
+      OtherVocabulary: if the vocabularies differ. The message names both, and the options that
+        select the task's vocabulary.
     """
     from t5x_lite.data.elements import seqio
 
@@ -155,12 +159,12 @@ def check_vocabularies(task: Any, vocabulary: Vocabulary) -> None:
 
 
 def _same(task: Any, one: Any, other: Any) -> bool:
-    """Whether two vocabularies of seqio give every text the same ids."""
+    """Return whether two seqio vocabularies encode every text as the same ids."""
     from t5x_lite.data.elements import seqio, tf
 
     if isinstance(one, seqio.SentencePieceVocabulary) and type(one) is type(other):
         try:
-            # The model with its sentinels, in their order, and with the normaliser's settings.
+            # The serialized model includes its sentinels, in order, and the normalizer's settings.
             return one.sp_model == other.sp_model
         except (OSError, RuntimeError, tf.errors.OpError) as error:
             what = " ".join(str(error).split())
@@ -180,7 +184,7 @@ def _shown(vocabulary: Any) -> str:
 
 
 def _remedy(vocabulary: Any) -> str:
-    """The options that take a vocabulary of seqio, where there are such."""
+    """Return a hint with the options that select a seqio vocabulary, or "" without such options."""
     from t5x_lite.data.elements import seqio
 
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
@@ -192,13 +196,13 @@ def _remedy(vocabulary: Any) -> str:
     return f": give --data.vocabulary {place} --data.extra-ids {vocabulary.extra_ids}"
 
 
-# What is measured.
+# Metrics.
 
 
 def _measurable(task: Any) -> Any:
-    """The task with a postprocess_fn and metrics that take and give what ours do.
+    """Return the task with the package's signatures of postprocess_fn and metrics.
 
-    A class of the user's own stays as it is.
+    Custom subclasses of seqio.Task are returned unchanged.
     """
     from t5x_lite.data.elements import seqio
 
@@ -225,7 +229,7 @@ def _tell_of_others(name: str, number: int) -> None:
 
 
 def _of_bytes(postprocess: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with texts of the example as bytes, as seqio hands them over."""
+    """Return the function with texts of the example as bytes, as in seqio."""
 
     @functools.wraps(postprocess, assigned=())
     def wrapped(output: Any, *, example: Any = None, **options: Any) -> Any:
@@ -240,7 +244,7 @@ def _of_bytes(postprocess: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(metric: Callable[..., Mapping[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The function with numbers in place of seqio's Scalar; texts and pictures are left out."""
+    """Return the function with numbers instead of seqio's Scalar, and without texts and images."""
 
     def measured(targets: Any, predictions: Any) -> dict[str, Any]:
         from t5x_lite.data.elements import seqio

@@ -1,12 +1,11 @@
-"""Passes over the data of a task, each in an order of its own, which a saved iterator goes on with.
+"""Passes over the data of a task, each in a new order that a saved iterator can resume.
 
     passes = Passes(lambda epoch: parts_of(files, Shuffle(seed=0, epoch=epoch)), size="24 bytes")
     endless(passes, task.preprocess_precache, seed=0, epoch="epoch")
 
-A shuffle buffer mixes neighbours alone: of a file that is sorted by label it gives one label first.
-So the parts of files that do not fit into memory are permuted at each pass (`permutation.order`).
-The order is a function of the seed and of the epoch and of nothing else, and the epoch is what
-tf.data saves.
+A shuffle buffer only mixes nearby examples: a file sorted by label yields one label first. So the
+parts of files that do not fit into memory are permuted in each pass (`mixing.order`). The order
+depends only on the seed and the epoch, and tf.data saves the epoch.
 """
 
 import os
@@ -23,9 +22,9 @@ from t5x_lite.data.formats.lines import is_compressed
 from t5x_lite.data.mixing import order
 
 IN_MEMORY_BYTES = 1 << 26
-"""Files of no more bytes than these, 64 MiB, are tokenized at the start and permuted as a whole."""
+"""Maximum size, 64 MiB, of files that are tokenized at the start and permuted as a whole."""
 _EXPANSION = 8
-"""Bytes of text in a byte of a compressed file, at most as a rule."""
+"""Typical maximum bytes of text per byte of a compressed file."""
 _PLACES = 1024
 
 Dataset = Any
@@ -33,11 +32,11 @@ Dataset = Any
 
 
 class Shuffle(NamedTuple):
-    """The seed and the epoch, which decide the order of one pass.
+    """Seed and epoch, which determine the order of one pass.
 
     Attributes:
       seed: the seed of the run.
-      epoch: the number of the pass: int64 [], a tf.Tensor.
+      epoch: number of the pass, a tf.Tensor int64 [].
     """
 
     seed: int
@@ -46,12 +45,12 @@ class Shuffle(NamedTuple):
 
 @dataclass(frozen=True)
 class Passes:
-    """The examples of a split in an order of their own at each pass.
+    """Passes over the examples of a split, each in a new order.
 
     Attributes:
-      of_epoch: from the number of a pass, a tf.Tensor int64 [], to its examples.
-      size: what the order depends on beside the seed and the epoch: the files and their sizes
-        (`sizes_of`); None where that is not known.
+      of_epoch: function from the number of a pass, a tf.Tensor int64 [], to its examples.
+      size: names and sizes of the files (`sizes_of`), which determine the order together with seed
+        and epoch. None if unknown.
     """
 
     of_epoch: Callable[[Any], Dataset]
@@ -61,20 +60,20 @@ class Passes:
 def endless(
     passes: Passes, preprocess: Callable[..., Dataset], *, seed: int, epoch: str
 ) -> Dataset:
-    """The examples of one pass after the other, for ever, preprocessed pass by pass.
+    """Return an infinite dataset of one pass after the other, each preprocessed separately.
 
-    `preprocess` is called while tf.data traces a function: it cannot iterate over the dataset or
-    ask for its length as a number.
+    `preprocess` is called while tf.data traces a function. It cannot iterate over the dataset or
+    read its length as a number.
 
     Args:
-      passes: what a source gives.
-      preprocess: of the examples of a pass and of the seed.
-      seed: of the preprocessing.
-      epoch: the feature that says the number of the pass.
+      passes: passes of a source.
+      preprocess: function from the examples of a pass and the seed to a dataset.
+      seed: seed of the preprocessing.
+      epoch: name of the added feature with the number of the pass.
     """
     from t5x_lite.data.elements import tf
 
-    # The stages are plain Python in a graph; what they map is converted by AutoGraph as ever.
+    # Preprocessors run as plain Python in a graph. Functions that they map use AutoGraph as usual.
     autograph = tf.__internal__.autograph
     status = autograph.control_status_ctx()
     of_epoch, converted = (
@@ -91,12 +90,12 @@ def endless(
 
 
 def permuted_range(size: int, shuffle: Shuffle) -> Dataset:
-    """The numbers from 0 to size - 1, int64, in the order of a pass."""
+    """Return the numbers from 0 to size - 1, int64, in the order of a pass."""
     return _blocks(size, shuffle).unbatch()
 
 
 def _blocks(size: int, shuffle: Shuffle) -> Dataset:
-    """The same numbers, many at a time: int64 [_]."""
+    """Return the numbers of `permuted_range` in blocks, int64 [_]."""
     from t5x_lite.data.elements import tf
 
     def ordered(places: np.ndarray, epoch: np.integer) -> np.ndarray:
@@ -111,7 +110,7 @@ def _blocks(size: int, shuffle: Shuffle) -> Dataset:
 
 
 def can_be_permuted(dataset: Dataset) -> bool:
-    """Return whether the examples can be read in any order, as those of tensors can."""
+    """Return whether the examples can be read in any order, as from tensors."""
     from t5x_lite.data.elements import tf
 
     if int(dataset.cardinality()) < 1:
@@ -124,10 +123,11 @@ def can_be_permuted(dataset: Dataset) -> bool:
 
 
 def sizes_of(files: Sequence[Any]) -> str | None:
-    """The bytes of files, and a checksum of their names and sizes in order: "512 bytes (5f0c2a9b)".
+    """Return the total bytes of files with a checksum of names and sizes: "512 bytes (5f0c2a9b)".
 
     Returns:
-      None where one of them cannot be looked at, as it is no file here.
+      None if the size of a file is unknown, because it is not a file on this machine or in a
+        bucket.
     """
     try:
         sizes = [size_of(file) for file in files]
@@ -138,9 +138,10 @@ def sizes_of(files: Sequence[Any]) -> str | None:
 
 
 def fit_in_memory(files: Sequence[Any]) -> bool:
-    """Return whether files fit into `IN_MEMORY_BYTES`; compressed ones and Parquet count eightfold.
+    """Return whether files fit into `IN_MEMORY_BYTES`.
 
-    It is False where one of them cannot be looked at, as it is no file here.
+    Compressed files and Parquet count eight times their size. The result is False if the size of a
+    file is unknown, because it is not a file on this machine or in a bucket.
     """
     try:
         sizes = [size_of(file) for file in files]

@@ -1,18 +1,18 @@
 """Parts of tasks: tf.data stages between raw text and seqio's "inputs" and "targets".
 
-The words, as in seqio: a source yields raw examples, a preprocessor is a function from dataset to
-dataset, and `seqio.CacheDatasetPlaceholder` divides the preprocessors in those whose output an
-offline cache may hold and those that run anew in every epoch. Unsupervised text goes this way:
+As in seqio, a source yields raw examples, and a preprocessor is a function from dataset to dataset.
+An offline cache may hold the output of the preprocessors before `seqio.CacheDatasetPlaceholder`.
+The preprocessors after it run again in every epoch. The stages of unsupervised text are:
 
     text_lines -> chunk_documents -> number -> CacheDatasetPlaceholder -> count_epochs
         -> corrupt -> append_eos_after_trim
 
-`unsupervised_task` is all of it; how text is cut and corrupted is said by an `Objective`.
+`unsupervised_task` combines them. An `Objective` defines the chunks and their corruption.
 
-Every iterator over these stages can be saved: sources are files or tensors, and NumPy code enters
-through `map_numpy` only, as a pure function of the example. What an example gets at random depends
-on its own (seed, epoch, index): `number` attaches the index before seqio repeats the data, and
-`count_epochs` the epoch after it.
+Every iterator over these stages can be saved: sources are files or tensors, and NumPy code runs
+only in `map_numpy`, as a pure function of the example. All randomness of an example depends on its
+(seed, epoch, index). `number` adds the index before seqio repeats the data, and `count_epochs` adds
+the epoch afterwards.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from t5x_lite.layouts.base import KEY
 Example = Mapping[str, Any]
 
 DOCUMENTS_PER_GROUP = 128
-"""Documents that are concatenated before they are split into chunks, as in T5."""
+"""Number of documents that are concatenated before they are split into chunks, as in T5."""
 
 _CORRUPTED_AT_A_TIME = 64
 
@@ -47,14 +47,14 @@ def map_numpy(
     *,
     parallel: bool = True,
 ) -> tf.data.Dataset:
-    """Maps a pure NumPy function over examples: the one way for Python code into the graph.
+    """Map a pure NumPy function over examples, the only way for Python code into the graph.
 
     Args:
       dataset: examples as flat dicts.
-      function: example -> example, a pure function of its argument (else a saved iterator would not
-        go on as it was). An InputError that it raises reaches the user as it is.
-      signature: names, shapes and dtypes of what the function returns.
-      parallel: whether it may be called for several examples at a time.
+      function: example -> example, a pure function of its argument, because a resumed iterator
+        calls it again. An InputError that it raises reaches the user unchanged.
+      signature: names, shapes and dtypes of the results.
+      parallel: if True, several examples may be processed at a time.
 
     Returns:
       The dataset of the function's results, in the same order.
@@ -84,7 +84,7 @@ def map_numpy(
 
 
 def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
-    """A split's examples at the CacheDatasetPlaceholder, once and in order."""
+    """Return a split's examples at the CacheDatasetPlaceholder, once and in order."""
     raw = task.source.get_dataset(split, shuffle=False)
     return task.preprocess_precache(raw, seed=seed)
 
@@ -92,7 +92,7 @@ def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
 def in_blocks(
     dataset: tf.data.Dataset, names: Sequence[str], size: int, *, scalars: Sequence[str] = ()
 ) -> tf.data.Dataset:
-    """Examples some at a time, as one array of each feature and where each example ends.
+    """Batch examples into blocks, with one flat array per feature and the ends of the examples.
 
     Args:
       dataset: examples as flat dicts.
@@ -115,7 +115,7 @@ def in_blocks(
     return dataset.ragged_batch(size).map(flat)
 
 
-# Preprocessors. seqio passes `output_features` and `sequence_length` to those that name them.
+# Preprocessors. seqio passes `output_features` and `sequence_length` if they are parameters.
 
 
 def chunk_documents(
@@ -126,18 +126,19 @@ def chunk_documents(
     join: bool = True,
     eos: bool = False,
 ) -> tf.data.Dataset:
-    """Tokenises documents, and splits them into chunks, 128 of them as if they were one.
+    """Tokenize documents and split each concatenation of 128 documents into chunks.
 
-    Nothing is put between documents by default, as in T5. A last chunk is shorter than the others;
-    one of a single token, which no objective can use, is dropped. T5 first cuts documents of more
-    than 65536 tokens to a random part of that length: here they stay whole.
+    By default documents have no separator, as in T5. The last chunk is shorter than the
+    others. A chunk of a single token is dropped, because no objective can use it. T5 first cuts
+    documents of more than 65536 tokens to a random part of that length; this function keeps them
+    complete.
 
     Args:
       dataset: examples with "text".
-      output_features: from seqio; the vocabulary is that of "targets".
+      output_features: output features, from seqio; the vocabulary of "targets" is used.
       length: tokens of a chunk.
-      join: whether a chunk may have tokens of several documents.
-      eos: whether each document ends in EOS.
+      join: if True, a chunk may have tokens of several documents.
+      eos: if True, each document ends in EOS.
 
     Returns:
       Examples {"tokens": int32 [2..length]}.
@@ -167,12 +168,12 @@ def chunk_documents(
 
 
 def number(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Adds "index", int64: the example's position in its pass."""
+    """Add "index", int64: the example's position in its pass."""
     return dataset.enumerate().map(lambda index, example: {**example, "index": index})
 
 
 def count_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Adds "epoch", int64 from 0: an index that is not above the one before it begins a new one."""
+    """Add "epoch", int64 from 0: an index that does not increase begins a new epoch."""
 
     @tf.autograph.experimental.do_not_convert
     def step(state, example):
@@ -184,11 +185,11 @@ def count_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.data.Dataset:
-    """Makes inputs and targets of "tokens", with the example's own (seed, epoch, index).
+    """Make inputs and targets from "tokens", with the example's (seed, epoch, index).
 
     Args:
-      dataset: examples with "tokens", "epoch" and "index", and perhaps other scalars.
-      function: one of corruption/recipes.py, its options bound.
+      dataset: examples with "tokens", "epoch" and "index", and optional other scalars.
+      function: corruption function of `data.denoising` with its options bound.
       seed: the run's seed.
 
     Returns:
@@ -197,7 +198,7 @@ def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.
     elements: Any = dataset.element_spec
     others = {k: v for k, v in elements.items() if k not in ("tokens", "epoch", "index")}
 
-    # A call of NumPy code costs more than a corruption: hence by blocks.
+    # A call of NumPy code costs more than a corruption, so blocks are corrupted.
     def corrupted(block):
         keys = zip(block["epoch"].tolist(), block["index"].tolist(), strict=True)
         texts = np.split(block["tokens"], block["ends"][:-1])
@@ -231,7 +232,7 @@ def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.
 
 
 def keyed(dataset: tf.data.Dataset, *, seed: int) -> tf.data.Dataset:
-    """Adds `layouts.base.KEY`, of the seed and of an example's "epoch" and "index", for draws."""
+    """Add `layouts.base.KEY`, made of the seed, "epoch" and "index", for sampling in the layout."""
 
     @tf.autograph.experimental.do_not_convert
     def with_key(example):
@@ -248,12 +249,12 @@ def append_ending(
     *,
     ending: Sequence[int],
 ) -> tf.data.Dataset:
-    """Trims inputs and ends them in words, as `append_eos_after_trim` does in EOS.
+    """Trim inputs and end them in given tokens, as `append_eos_after_trim` ends them in EOS.
 
     Args:
       dataset: examples with "inputs", tokens without EOS.
-      sequence_length: from seqio; tokens of the inputs at most, the ending included.
-      ending: `Layout.ending`.
+      sequence_length: maximum tokens by feature, from seqio, including the ending.
+      ending: tokens of `Layout.ending`.
     """
     length = (sequence_length or {}).get("inputs")
     last = tf.constant(ending, tf.int32)
@@ -270,9 +271,9 @@ def append_ending(
 
 
 def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences as [n, longest] of their dtype, padded with 0, and their lengths, int32 [n].
+    """Return sequences as [n, longest] of their dtype, padded with 0, and their lengths, int32 [n].
 
-    There is a column at least: tf.data's unbatch reads freed memory where there is none.
+    There is at least one column, because tf.data's unbatch reads freed memory without columns.
     """
     sizes = np.array([len(sequence) for sequence in sequences], np.int32)
     dtype = sequences[0].dtype if sequences else np.int32
@@ -285,17 +286,17 @@ def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def features(vocabulary: Vocabulary) -> dict[str, Any]:
-    """The output features of a text-to-text task: "inputs" and "targets", each ended by EOS."""
+    """Return the output features of a text-to-text task: "inputs" and "targets", ended by EOS."""
     feature = seqio.Feature(vocabulary=seqio_vocabulary(vocabulary), add_eos=True, dtype=tf.int32)
     return {"inputs": feature, "targets": feature}
 
 
 def ended_by(task: Any, ending: Sequence[int]) -> Any:
-    """The same seqio.Task, whose inputs end in these tokens in place of EOS.
+    """Return the same seqio.Task with inputs that end in these tokens instead of EOS.
 
     Args:
-      task: of text to text.
-      ending: `Layout.ending`.
+      task: text-to-text task.
+      ending: tokens of `Layout.ending`.
     """
     inputs = dataclasses.replace(task.output_features["inputs"], add_eos=False)
     return task.replace(
@@ -305,10 +306,11 @@ def ended_by(task: Any, ending: Sequence[int]) -> Any:
 
 
 class Source(seqio.FunctionDataSource):
-    """A source from a function of the split, in an order that is always the same.
+    """Source from a function of the split, in a fixed order.
 
     Attributes:
-      one_to_one: whether a task makes one example of each, so that their number is known.
+      one_to_one: True if a task makes one example of each raw example, so that their number is
+        known.
     """
 
     def __init__(
@@ -319,13 +321,14 @@ class Source(seqio.FunctionDataSource):
         one_to_one: bool = False,
         made_of: Callable[[str], tf.data.Dataset] | None = None,
     ):
-        """A source.
+        """Create a source.
 
         Args:
-          splits: their names.
-          dataset_of: gives the examples of one.
-          one_to_one: whether a task makes one example of each.
-          made_of: what those examples are made of, where that is not themselves.
+          splits: names of the splits.
+          dataset_of: function from a split to its examples.
+          one_to_one: if True, a task makes one example of each raw example.
+          made_of: function from a split to the dataset that its examples are made from; None for
+            `dataset_of`.
         """
         self.one_to_one = one_to_one
         self._made_of = made_of or dataset_of
@@ -340,14 +343,14 @@ class Source(seqio.FunctionDataSource):
         return shuffling.can_be_permuted(self._made_of(split))
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
-        """A split's examples in an order of their own at each pass, of what is streamed.
+        """Return the passes over a streamed split, each in a new order.
 
         Args:
-          split: its name.
-          seed: of the orders.
+          split: name of the split.
+          seed: seed of the orders.
 
         Returns:
-          None where the examples can be read from the front alone.
+          The passes, or None if the examples can only be read from the start.
         """
         del split, seed
 
@@ -359,19 +362,20 @@ def source(
     one_to_one: bool = False,
     made_of: Callable[[str], tf.data.Dataset] | None = None,
 ) -> Source:
-    """A `Source`: a seqio source from a function of the split."""
+    """Create a `Source`: a seqio source from a function of the split."""
     return Source(splits, dataset_of, one_to_one=one_to_one, made_of=made_of)
 
 
 class FileSource(Source):
-    """A source of files that can be read one by one, in an order that is always the same.
+    """Source of files that can be read one by one, in a fixed order.
 
     Attributes:
-      language: of multilingual text, the one that is read.
+      language: language to read from multilingual text.
 
-    A cache that several workers write has the files as its shards (cache/making_beam.py).
-    `list_shards` does not: processes that train would divide the files among them, and repeat those
-    of the process with the fewest more often than others. So they divide the examples.
+    A cache written by several workers has the files as its shards (cache/making_beam.py).
+    `list_shards` does not list them, because training processes would then divide the files among
+    them. Examples of a process with few files would be repeated more often. So training processes
+    divide the examples.
     """
 
     def __init__(
@@ -382,21 +386,22 @@ class FileSource(Source):
         *,
         shuffled: Callable[..., tf.data.Dataset] | None = None,
     ):
-        """A source from two functions of the split.
+        """Create a source from two functions of the split.
 
         Args:
-          splits: their names.
-          files_of: gives a split's files, or whatever stands for them.
-          dataset_of: gives the examples of some of them.
-          shuffled: as `dataset_of` with `shuffle`, a `shuffling.Shuffle` that says the order; None
-            where there is no such order. It is called while tf.data traces a function.
+          splits: names of the splits.
+          files_of: function from a split to its files, or to objects that represent them.
+          dataset_of: function from a split and some of its files to their examples.
+          shuffled: `dataset_of` with the argument `shuffle`, a `shuffling.Shuffle` that determines
+            the order; None if shuffling is not supported. It is called while tf.data traces a
+            function.
         """
         self._files_of, self._of_files, self._shuffled = files_of, dataset_of, shuffled
         self.language = ""
         super().__init__(splits, lambda split: dataset_of(split, files_of(split)))
 
     def files(self, split: str) -> tuple[str, ...]:
-        """The names of a split's files, in order."""
+        """Return the names of a split's files, in order."""
         return tuple(str(file) for file in self._files_of(split))
 
     def fits_in_memory(self, split: str) -> bool:
@@ -404,7 +409,7 @@ class FileSource(Source):
         return shuffling.fit_in_memory(self._files_of(split))
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
-        """See `Source.passes`: the parts of the files in an order of their own."""
+        """Return the passes over the parts of the files, as in `Source.passes`."""
         shuffled = self._shuffled
         if shuffled is None:
             return None
@@ -422,7 +427,7 @@ class FileSource(Source):
         shard_info: Any = None,
         **options: Any,
     ) -> tf.data.Dataset:
-        """The examples of all files, or of those of one shard: each file of so many."""
+        """Return the examples of all files, or of one shard of the files."""
         if shard_info is None or shard_info.num_shards == 1:
             return super().get_dataset(split, shuffle, seed, **options)
         files = self._files_of(split)[shard_info.index :: shard_info.num_shards]
@@ -432,13 +437,13 @@ class FileSource(Source):
 
 
 def text_documents(texts: Sequence[str]) -> tf.data.Dataset:
-    """Examples {"text"}, held in memory."""
+    """Return examples {"text"}, held in memory."""
     encoded = tf.constant([text.encode() for text in texts], tf.string, shape=[len(texts)])
     return tf.data.Dataset.from_tensor_slices(encoded).map(lambda text: {"text": text})
 
 
 def text_pairs(inputs: Sequence[str], targets: Sequence[str]) -> tf.data.Dataset:
-    """Examples {"inputs", "targets"} of text, held in memory."""
+    """Return examples {"inputs", "targets"} of text, held in memory."""
     columns: Any = {
         name: tf.constant([text.encode() for text in texts], tf.string, shape=[len(texts)])
         for name, texts in (("inputs", inputs), ("targets", targets))
@@ -451,16 +456,16 @@ SUPERVISED_PREPROCESSORS = (
     seqio.CacheDatasetPlaceholder(),
     seqio.preprocessors.append_eos_after_trim,
 )
-"""From text under "inputs" and "targets" to tokens."""
+"""Preprocessors from text under "inputs" and "targets" to tokens."""
 
 
 def unsupervised_preprocessors(
     objective: Objective, *, seed: int
 ) -> list[Callable[..., tf.data.Dataset]]:
-    """From "text" to what an objective makes of it: the whole list for a seqio.Task.
+    """Return all preprocessors of a seqio.Task from "text" to the objective's examples.
 
     Args:
-      objective: how text is cut, and what is made of each piece.
+      objective: objective that defines the chunks and their corruption.
       seed: the run's seed.
     """
     chunk = partial(
@@ -493,13 +498,13 @@ def unsupervised_task(
     *,
     source: seqio.FunctionDataSource,
 ) -> seqio.Task:
-    """A task that makes an objective's examples of raw text.
+    """Make a task of an objective's examples from raw text.
 
     Args:
-      name: the task's, for messages of seqio.
-      objective: one of unsupervised.py, for these arguments.
-      arguments: of the task.
-      source: examples with "text".
+      name: name of the task, for messages of seqio.
+      objective: objective of `unsupervised` for these arguments.
+      arguments: arguments of the task function.
+      source: seqio source of examples with "text".
     """
     both = features(arguments.vocabulary)
     return seqio.Task(

@@ -1,10 +1,10 @@
-"""Tables as a seqio source: small ones are held in memory, larger ones are read as they are needed.
+"""Seqio source of tables: small tables are held in memory, and larger ones are streamed.
 
     table_source(columns, columns.splits("reviews"), kinds={"id": str})
 
 In memory, each epoch is a permutation of all rows. A stream is read in order, through the shuffle
-buffer; it is the same whatever the files are called and however the rows are divided among them. A
-saved iterator over a stream goes on by reading what is before its place again.
+buffer. Its order does not depend on the names of the files or the division of rows among them. A
+saved iterator over a stream resumes by reading all rows before its position again.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ _ROWS = 256
 _ENDED = "no more rows"
 _DTYPES = {str: tf.string, int: tf.int64, float: tf.float32}
 _EXPANSION = 8
-"""Bytes of text in a byte of a compressed file or of Parquet, at most as a rule."""
+"""Typical maximum bytes of text per byte of a compressed file or of Parquet."""
 
 
 def table_source(
@@ -46,13 +46,13 @@ def table_source(
     kinds: Mapping[str, type],
     example: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
 ) -> stages.Source:
-    """A source of the examples of each split.
+    """Return a source of the examples of each split.
 
     Args:
-      columns: what is shown of a row.
-      splits: their tables.
-      kinds: of an example's fields beside inputs and targets.
-      example: what a task makes of one of `Columns.examples`.
+      columns: columns of the examples.
+      splits: tables of each split.
+      kinds: types of an example's fields other than inputs and targets.
+      example: function from an example of `Columns.examples` to an example of the task.
     """
     divided = bool(columns.hold_out) and splits.get("validation") == splits.get("train")
 
@@ -74,14 +74,17 @@ def table_source(
 
 
 def fits_in_memory(sources: Sequence[Table]) -> bool:
-    """Whether tables have 64 MiB of text at most, a compressed one for eight times its bytes."""
+    """Return whether tables have at most 64 MiB of text.
+
+    Compressed tables and Parquet count eight times their size.
+    """
     files = [table for table in sources if not isinstance(table, HubSplit)]
     if len(files) < len(sources):
         return False
     try:
         sizes = [size_of(file) for file in files]
     except (OSError, TypeError):
-        return True  # reading them says which is missing
+        return True  # reading the files names the missing one
     texts = [
         _EXPANSION if is_compressed(str(t)) or str(t).endswith(".parquet") else 1 for t in files
     ]
@@ -89,7 +92,7 @@ def fits_in_memory(sources: Sequence[Table]) -> bool:
 
 
 class _Stream(stages.Source):
-    """A source of rows that are read from the front, in every pass anew."""
+    """Source of rows that are read from the start in every pass."""
 
     def __init__(
         self,
@@ -102,12 +105,12 @@ class _Stream(stages.Source):
         super().__init__(tuple(splits), self._dataset, one_to_one=True)
 
     def fits_in_memory(self, split: str) -> bool:
-        """No: it is read as it is needed."""
+        """Return False, because the rows are streamed."""
         del split
         return False
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes:
-        """Every pass in the order of the files; a shuffle buffer is behind it."""
+        """Return passes in the order of the files; a shuffle buffer follows."""
         del seed
         tables = self._tables[split]
         named = None if any(isinstance(t, HubSplit) for t in tables) else tables
@@ -125,17 +128,17 @@ class _Stream(stages.Source):
 
         numbers = tf.data.Dataset.range(tf.int64.max).map(lambda number: {"number": number})
         ended = {_ENDED: tf.TensorSpec([], tf.bool)}
-        # One block after the other: a file that is open is read on.
+        # Blocks are read in sequence, so that an open file is read further.
         blocks = stages.map_numpy(numbers, block, {**spec, **ended}, parallel=False)
         blocks = blocks.take_while(lambda block: ~block[_ENDED])
         return blocks.map(lambda block: {name: block[name] for name in spec}).unbatch()
 
 
 class _Reader:
-    """Blocks of rows by their number: a pure function, which reads on for the next one.
+    """Blocks of rows by number. Consecutive blocks are read from the open file.
 
     Args:
-      rows: gives all rows from the first.
+      rows: function that returns all rows from the first.
     """
 
     def __init__(self, rows: Callable[[], Iterator[Mapping[str, Any]]]):
@@ -144,7 +147,7 @@ class _Reader:
         self._next = -1
 
     def block(self, number: int) -> list[Mapping[str, Any]]:
-        """The rows of a block; none behind the last one."""
+        """Return the rows of a block; a block after the last row is empty."""
         with self._lock:
             if number != self._next:
                 self._open = itertools.islice(self._rows(), number * _ROWS, None)
@@ -167,11 +170,12 @@ def tables_of(
     arguments: TaskArguments,
     find: Callable[[Columns], Mapping[str, tuple[Table, ...]]] | None = None,
 ) -> tuple[Columns, dict[str, tuple[Table, ...]]]:
-    """The columns with the words that the config asks for, and the tables of each split.
+    """Return the columns with the config's wording, and the tables of each split.
 
     Args:
-      arguments: of the task.
-      find: from the columns to the tables of another format; None finds files with a header.
+      arguments: arguments of the task function.
+      find: function from the columns to the tables of another format; None finds files with a
+        header.
     """
     columns: Columns = arguments.columns
     if arguments.template or arguments.prefix is not None:
@@ -207,18 +211,19 @@ def table_task(
     postprocess: Callable[..., Any] | None,
     form: Labelled | None = None,
 ) -> seqio.Task:
-    """A task over tables.
+    """Make a task over tables.
 
     Args:
       metrics: functions (targets, predictions) -> {name: value}.
-      arguments: of the task.
-      columns: what `tables_of` gave, with labels where the task has them.
-      splits: the tables of each split.
-      postprocess: (text, example=, is_target=) -> what the metrics compare.
-      form: how an encoder reads it; None: not at all.
+      arguments: arguments of the task function.
+      columns: columns from `tables_of`, with labels if the task has them.
+      splits: tables of each split.
+      postprocess: (text, example=, is_target=) -> the value that metrics compare.
+      form: form in which an encoder reads the task; None if encoders are not supported.
 
     Raises:
-      InputError: the layout has labels and there is no form, or it is text and there is a second.
+      InputError: if the layout has labels but the task has no form, or if the layout is text to
+        text and data.columns.second is set.
     """
     if "labels" in arguments.layout.features:
         if form is None:
@@ -249,15 +254,15 @@ def table_task(
 
 
 def texts_of_encoder(columns: Columns) -> tuple[str, ...]:
-    """The fields of an example that an encoder reads."""
+    """Return the fields of an example that an encoder reads."""
     return ("inputs", "second") if columns.second else ("inputs",)
 
 
 def score_of(record: Any) -> float:
-    """The number that a target is, NaN where there is none.
+    """Return the target as a number, or NaN if it is unknown.
 
     Raises:
-      InputError: it is none.
+      InputError: if the target is not a number.
     """
     if record["targets"] == UNKNOWN:
         return math.nan
@@ -265,6 +270,6 @@ def score_of(record: Any) -> float:
         return float(record["targets"])
     except ValueError as error:
         raise InputError(
-            f"the target {record['targets']!r} of row {record['id']} is no number, which "
+            f"the target {record['targets']!r} of row {record['id']} is not a number, which "
             "tasks.files:regress needs"
         ) from error

@@ -1,22 +1,22 @@
-"""Which documents data.directory has, and which of them are held out.
+"""Discovery of the files of unlabelled text in data.directory, and the held-out split.
 
-data.directory of unlabelled text is one of these, here or in a bucket:
+data.directory is one of these, local or in a bucket:
 
     a directory                 C4's shards, else *.txt and *.jsonl, else *.json, *.parquet, *.arrow
     a file, or a pattern        of these kinds; "corpus/*.parquet"
     hf://NAME[:CONFIG][:SPLIT]  a data set of the hub
     tfds://NAME[:VERSION]       data that TensorFlow Datasets prepared (`text_source`)
 
-`data.formats.documents` says what is in the files; *.txt, *.jsonl and *.json may be compressed.
-Held out are
+`data.formats.documents` describes the formats; *.txt, *.jsonl and *.json may be compressed. The
+first rule that applies defines the held-out documents:
 
-1. the files of data.columns.validation; else the shards c4-validation.*; else the files in
-   DIR/validation/ and the files named validation*, if there are any: training takes DIR/train/ and
-   all other files in DIR. Tables may have the names that labelled ones have (`table_splits`);
-2. else, of at least 20 files, every 20th in the order of their names (the 20th, the 40th, ...);
-3. else documents, not files: both splits get all files and divide the documents among them.
+1. The files of data.columns.validation; else the shards c4-validation.*; else the files in
+   DIR/validation/ and the files named validation*. Training reads DIR/train/ and all other files in
+   DIR. Tables may have the names of labelled tables (`table_splits`).
+2. With at least 20 files, every 20th in the order of their names (the 20th, the 40th, ...).
+3. Documents, not files: both splits have all files and divide the documents among them.
 
-Of mC4 each language has shards of its own, c4-LANGUAGE.* and c4-LANGUAGE-validation.*.
+In mC4 each language has separate shards, c4-LANGUAGE.* and c4-LANGUAGE-validation.*.
 """
 
 import functools
@@ -48,29 +48,31 @@ from t5x_lite.data.formats.tables import require_columns
 _logger = logging.getLogger(__name__)
 
 SUFFIXES = (".txt", ".jsonl")
-"""Of text: if a directory has such files, they alone are read."""
+"""Suffixes of text files. If a directory has such files, only they are read."""
 _OTHERS = (*JSON, *TABLES)
 _METADATA = re.compile(
     r"(manifest|stats|state|config|features|dataset_\w+|metadata|.*\.report)\.json"
 )
-"""JSON that describes data and is none."""
+"""JSON files with metadata, which are not data."""
 FILES_PER_HELD_OUT_FILE = 20
 _CHECKED = 1000
-"""Tables of this machine whose columns are looked at before the first row is read."""
+"""Maximum number of local tables that are checked for columns before the first row is read."""
 _USUAL = Columns()
 _Splits = Mapping[str, Sequence[Any]]
 
 
 def split_files(directory: str, *, columns: Columns = _USUAL, language: str = "") -> _Splits:
-    """The shards of "train" and "validation"; one and the same list where documents are split.
+    """Return the shards of "train" and "validation".
+
+    Both are the same list object if documents, not files, are split.
 
     Args:
-      directory: data.directory; not of TFDS.
-      columns: of which train and validation may name files, or patterns.
-      language: of mC4.
+      directory: data.directory, other than TFDS.
+      columns: columns; their train and validation may name files or patterns.
+      language: language of mC4; "" for all other data.
 
     Raises:
-      InputError: there is no such place, no file to train on, or no such language.
+      InputError: if the directory, the language or a file to train on is missing.
     """
     if columns.train or columns.validation:
         patterns = {"train": columns.train, "validation": columns.validation}
@@ -102,10 +104,10 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
 
 
 def shards_of(place: str) -> list[Shard]:
-    """The training shards of a file, a pattern, a directory or a data set of the hub.
+    """Return the training shards of a file, a pattern, a directory or a data set of the hub.
 
     Raises:
-      InputError: there are none.
+      InputError: if no shard is found.
     """
     if place.startswith(HUB):
         return [*split_files(place)["train"]]
@@ -138,7 +140,7 @@ def _is_pattern(place: str) -> bool:
 
 
 def is_no_directory(place: str) -> bool:
-    """Whether a place is the name of a data set, a pattern or a file."""
+    """Return whether a place is the name of a data set, a pattern or a file."""
     if is_named(place):
         return True
     local = not is_remote(place)
@@ -150,7 +152,7 @@ def is_no_directory(place: str) -> bool:
 
 
 def divided(train: Sequence[Any], directory: str) -> _Splits:
-    """Both splits of files of which none is named validation; see the rules 2 and 3."""
+    """Return both splits of files without named validation files, by rules 2 and 3."""
     if not train:
         raise InputError(f"no file to train on in {directory}")
     if len(train) < FILES_PER_HELD_OUT_FILE:
@@ -160,15 +162,17 @@ def divided(train: Sequence[Any], directory: str) -> _Splits:
 
 
 def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "") -> _Splits:
-    """The files of "train" and "validation", sorted; one and the same list where lines are split.
+    """Return the sorted files of "train" and "validation".
+
+    Both are the same list object if lines, not files, are split.
 
     Args:
-      directory: that holds them.
-      suffixes: of their names.
-      shown: the names in words.
+      directory: directory with the files.
+      suffixes: suffixes of the files' names.
+      shown: names of the files for messages; "" for the suffixes.
 
     Raises:
-      InputError: if there is not a directory, or there are no files for one of the two.
+      InputError: if the directory does not exist, or has no files for one of the splits.
     """
     root = data_path(directory)
     shown = shown or " or ".join(f"*{suffix}" for suffix in suffixes)
@@ -191,7 +195,7 @@ _SHOWN = "*.txt, *.jsonl, *.json, *.parquet or *.arrow"
 
 
 def _split_directory(directory: str) -> _Splits:
-    """The files of a directory of one family: text, else other kinds."""
+    """Return the files of one family in a directory: text if present, else other kinds."""
     root = data_path(directory)
     places = (root, root / "train") if directory and root.is_dir() else ()
     text, others = (
@@ -209,7 +213,7 @@ def _split_directory(directory: str) -> _Splits:
 
 
 def _named_tables(directory: str) -> _Splits:
-    """Tables that `datasets` saved, or with the names of splits, as the hub has them."""
+    """Return tables that `datasets` saved, or tables with names of splits, as on the hub."""
     found = {
         split: [table for table in tables if kind_of(table) == "table"]
         for split, tables in table_splits(directory).items()
@@ -235,19 +239,20 @@ def _tell_of_others(directory: str, name: str, number: int) -> None:
 
 
 def template_of(columns: Columns) -> str:
-    """The text of a row: data.columns.inputs, or the column "text".
+    """Return the template of a row's text: data.columns.inputs, or the column "text".
 
     Raises:
-      InputError: it names no column.
+      InputError: if it names no column.
     """
     return as_template(columns.inputs) if columns.inputs else TEXT
 
 
 def check_columns(splits: Mapping[str, Sequence[Any]], template: str) -> None:
-    """Look whether tables have the columns of a template, before the first row is read.
+    """Check that tables have the columns of a template, before the first row is read.
 
     Raises:
-      InputError: naming the shard and the columns that it has; or plain text has none.
+      InputError: if a column is missing or the shards are plain text. The message names the shard
+        and its columns.
     """
     shards = [*dict.fromkeys(shard for split in splits.values() for shard in split)]
     tables = [shard for shard in shards if kind_of(shard) == "table"]
@@ -270,10 +275,10 @@ _RELEASE = re.compile(
 
 
 def one_language(languages: Sequence[str]) -> str:
-    """The language of a task's documents; "" is that of data without languages.
+    """Return the language of a task's documents, or "" for data without languages.
 
     Raises:
-      InputError: there are several: `data.mixtures` gives each a task.
+      InputError: if there are several languages, because `data.mixtures` makes a task for each.
     """
     if len(languages) > 1 or "all" in languages:
         raise InputError(f"a task reads one language: got {', '.join(languages)}")
@@ -281,19 +286,19 @@ def one_language(languages: Sequence[str]) -> str:
 
 
 def check_language(language: str, there: Collection[str], *, where: str) -> None:
-    """Raise InputError, with the languages that there are, unless a language is among them."""
+    """Raise InputError, with a list of existing languages, unless the language is among them."""
     if language not in there:
         listed = ", ".join(there) or "none"
         raise InputError(f"data.languages: {where} has no {language!r}; its languages are {listed}")
 
 
 def has_release(directory: str) -> bool:
-    """Whether a directory has shards that are named as C4's or mC4's."""
+    """Return whether a directory has shards with the names of C4 or mC4."""
     return bool(directory) and not is_no_directory(directory) and bool(_released(directory))
 
 
 def release(directory: str, split: str) -> list[str]:
-    """The shards of a split of C4 that are there, of all that their names promise."""
+    """Return the existing shards of a split of C4, and warn if some are missing."""
     shards = _released(directory).get(split, [])
     name = f"c4-{split}.*.json"
     return numbered_shards(
@@ -306,7 +311,7 @@ def _is_gzip(name: str) -> bool:
 
 
 def _released(directory: str) -> dict[str, list[str]]:
-    """The shards of each split of C4 or mC4, by its name."""
+    """Return the shards of each split of C4 or mC4, by the split's name."""
     found: dict[str, list[str]] = {}
     for path in files_matching(directory, "c4-*.json*"):
         match = _RELEASE.fullmatch(plain_name(path.rpartition("/")[2]))
@@ -316,7 +321,7 @@ def _released(directory: str) -> dict[str, list[str]]:
 
 
 def _languages(directory: str) -> dict[str, _Splits]:
-    """The shards of "train" and "validation" of each language, by its name."""
+    """Return the shards of "train" and "validation" of each language, by its name."""
     names = [] if not directory or is_no_directory(directory) else sorted(_released(directory))
     return {
         name: {
@@ -329,7 +334,7 @@ def _languages(directory: str) -> dict[str, _Splits]:
 
 
 def language_sizes(directory: str) -> dict[str, int]:
-    """The languages of a directory, with the bytes of their training shards."""
+    """Return the languages of a directory, with the bytes of their training shards."""
     return {
         name: sum(size_of(shard) for shard in splits["train"])
         for name, splits in _languages(directory).items()
@@ -337,18 +342,20 @@ def language_sizes(directory: str) -> dict[str, int]:
 
 
 COLLECTIONS = ("corpus.jsonl", "collection.tsv", "psgs_w100.tsv", "msmarco-docs.tsv")
-"""Files of passages under the names that they are published by."""
+"""Published file names of passage collections."""
 
 
 def collection_files(directory: str, *, named: bool = False) -> _Splits:
-    """The files of a collection of passages, which are one list: passages are split.
+    """Return the files of a collection of passages, with the same list for both splits.
+
+    The passages, not the files, are split.
 
     Args:
       directory: one file, or a directory with one of `COLLECTIONS`, or else with *.jsonl and *.tsv.
-      named: whether only the names of `COLLECTIONS` count, as where queries stand beside.
+      named: if True, only the names of `COLLECTIONS` count, for directories that also hold queries.
 
     Raises:
-      InputError: there is no such file.
+      InputError: if no such file is found.
     """
     root = data_path(directory)
     if directory and root.is_file():
@@ -362,7 +369,7 @@ def collection_files(directory: str, *, named: bool = False) -> _Splits:
         if found := [file for file in there if plain_name(file.name).endswith(suffixes)]:
             return _one_list(found)
     raise InputError(
-        f"data.directory {directory!r} is no collection: it must be a file of passages, or a "
+        f"data.directory {directory!r} is not a collection: it must be a file of passages, or a "
         f"directory with {', '.join(COLLECTIONS)}, or other *.jsonl or *.tsv"
     )
 
@@ -380,12 +387,13 @@ def _text_files(
 
 
 def files_matching(directory: str, pattern: str) -> list[str]:
-    """The paths of the files right in a directory whose names match, sorted.
+    """Return the sorted paths of the files directly in a directory with matching names.
 
-    Where the package that reads a bucket is missing, TensorFlow looks, which reads TFDS's data.
+    If the package that reads a bucket is not installed, TensorFlow lists it, which also reads
+    TFDS's data.
 
     Raises:
-      tf.errors.OpError: it cannot.
+      tf.errors.OpError: if TensorFlow cannot list it.
     """
     if not _by_tensorflow(directory):
         return sorted(map(str, data_path(directory).glob(pattern)))
@@ -395,7 +403,7 @@ def files_matching(directory: str, pattern: str) -> list[str]:
 
 
 def is_there(directory: str, name: str) -> bool:
-    """Whether a directory holds a file or a directory; see `files_matching`."""
+    """Return whether a directory holds a file or a directory; see `files_matching`."""
     if not _by_tensorflow(directory):
         return (data_path(directory) / name).exists()
     from t5x_lite.data.elements import tf
@@ -408,15 +416,15 @@ def _by_tensorflow(directory: str) -> bool:
 
 
 def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[str]:
-    """The shards of one release that are there; a warning says how many are missing.
+    """Return the existing shards of one release, and warn if some are missing.
 
     Args:
       found: paths that end in "NUMBER-of-TOTAL" and suffixes, such as "c4-train.00000-of-01024".
-      name: their pattern, for messages.
-      directory: where they are, for messages.
+      name: pattern of the names, for messages.
+      directory: directory of the shards, for messages.
 
     Raises:
-      InputError: they are not of one release.
+      InputError: if the shards are from several releases.
     """
     names = [re.search(r"\.(?:tfrecord-)?(\d+)-of-(\d+)\.[^/]*$", shard) for shard in found]
     numbers = {int(match[1]) for match in names if match}
@@ -425,8 +433,8 @@ def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[
         return []
     if None in names or len(totals) > 1 or max(numbers) >= max(totals) or len(numbers) < len(found):
         raise InputError(
-            f"data.directory {directory}: {len(found)} shards {name} are not those of one release, "
-            f"which are numbered 00000-of-{max(totals, default=0):05} and on"
+            f"data.directory {directory}: {len(found)} shards {name} are not from one release, "
+            f"which is numbered from 00000-of-{max(totals, default=0):05}"
         )
     if len(found) < max(totals):
         _tell_of_missing(directory, name, len(found), max(totals))
@@ -436,7 +444,7 @@ def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[
 @functools.cache
 def _tell_of_missing(directory: str, name: str, there: int, total: int) -> None:
     _logger.warning(
-        "data.directory %s: %d of %d shards %s are missing: the %d there are the data",
+        "data.directory %s: %d of %d shards %s are missing: only the other %d are read",
         directory,
         total - there,
         total,

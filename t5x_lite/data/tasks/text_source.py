@@ -1,18 +1,17 @@
-"""Unlabelled documents as a seqio source: text, JSON lines, tables, the hub and TFDS.
+"""Seqio source of unlabelled documents: text, JSON lines, tables, the hub and TFDS.
 
-    document_source(arguments)     # what `arguments.directory` is, in the splits that it has
+    document_source(arguments.directory)     # a source of the directory, with its splits
     text_lines([Path("a.txt"), Path("c4-train.00000-of-00001.json.gz")])   # {"text": "..."}, ...
-    text_documents([Path("b.txt")])        # the same, of what blank lines divide
-    json_objects([Path("c.jsonl")], parse)   # the same, of what is made of each object
-    parsed_lines([Path("c.tsv")], parse)     # the same, of what is made of each line
-    passage_texts([Path("collection.tsv")])  # the same, of titles and texts of passages
-    text_lines(["d.txt"], shuffle=Shuffle(seed=0, epoch=epoch))   # the same, in another order
+    text_documents([Path("b.txt")])          # one example per block between blank lines
+    json_objects([Path("c.jsonl")], parse)   # one example per JSON object
+    parsed_lines([Path("c.tsv")], parse)     # one example per line
+    passage_texts([Path("collection.tsv")])  # one example per passage, with title and text
+    text_lines(["d.txt"], shuffle=Shuffle(seed=0, epoch=epoch))   # shuffled
 
-`text_files` says what a directory may be, and which of its documents are held out. Files may be
-compressed (`compressed`). In order, up to 64 of them are read in turn, 128 lines from
-each. Shuffled, the parts of all files (`line_blocks`) come in an order of their own, and up to 64
-of them are read in turn: a shuffle buffer behind them sees many places of one file. An iterator
-over either can be saved.
+`text_files` documents the kinds of directories and the held-out documents. Files may be compressed.
+In order, up to 64 files are read in turn, 128 lines from each. When shuffled, the parts of all
+files (`line_blocks`) are permuted, and up to 64 parts are read in turn, so that a shuffle buffer
+holds examples from many positions of a file. Iterators over both can be saved.
 """
 
 import contextlib
@@ -42,10 +41,10 @@ Dataset = Any
 """tf.data.Dataset."""
 
 _OPEN = 64
-"""Files, or parts of them, that are read in turn."""
+"""Maximum number of files, or parts of files, that are read in turn."""
 _USUAL = Columns()
 HELD_OUT = 100
-"""One document in so many is held out, of files that are not divided by split."""
+"""If the files are not divided by split, one document in HELD_OUT is held out."""
 
 
 def document_source(
@@ -56,17 +55,17 @@ def document_source(
     blocks: bool = False,
     c4: bool = False,
 ) -> Any:
-    """The documents of data.directory as examples {"text"}: a `stages.FileSource`.
+    """Return a `stages.FileSource` of the documents of data.directory as examples {"text"}.
 
     Args:
       directory: data.directory.
       columns: data.columns.
-      languages: the language of multilingual data; () of others.
-      blocks: whether blank lines divide the documents of plain text, and no line ends.
-      c4: whether a directory of TFDS without other data, or "", is that of c4/en.
+      languages: language of multilingual data; () for other data.
+      blocks: if True, blank lines separate the documents of plain text; if False, each line is one.
+      c4: if True, a TFDS directory without other data, or "", is read as c4/en.
 
     Raises:
-      InputError: there are no documents, a language or a column is missing, or a package is.
+      InputError: if documents, a language, a column or a package are missing.
     """
     from t5x_lite.data.tasks import stages
 
@@ -91,12 +90,14 @@ def source_of_files(
     *,
     held_out: int = HELD_OUT,
 ) -> Any:
-    """A `stages.FileSource` of the files of each split.
+    """Return a `stages.FileSource` of the files of each split.
 
     Args:
-      splits: their files; one and the same list for both where documents are split by their hash.
-      read: from files, which of their documents to keep, and a `Shuffle` or None, to examples.
-      held_out: one document in so many is for validation.
+      splits: files of each split; the same list object for both if documents are split by their
+        hash.
+      read: function from files to examples, with options `keep`, the filter of documents, and
+        `shuffle`, a `Shuffle` or None.
+      held_out: one document in `held_out` is for validation.
     """
     from t5x_lite.data.tasks import stages
 
@@ -131,21 +132,22 @@ def text_lines(
     shuffle: Shuffle | None = None,
     template: str = TEXT,
 ) -> Dataset:
-    """The non-empty lines of text files, and the texts of files of JSON and of tables.
+    """Read the non-empty lines of text files, and the texts of JSON files and tables.
 
     Args:
-      files: the files to read, in UTF-8, one document a line; compressed ones end in .gz,
-        .zst or .xz. Also tables and splits of the hub (`data.formats.documents`).
-      keep: from stripped lines, string [n], to a mask [n] of those wanted; all by default.
-      shuffle: what the order depends on; None is the files' own, always the same.
-      template: the text of an object or a row, with columns in braces.
+      files: files in UTF-8 with one document per line; compressed ones end in .gz, .zst or .xz.
+        Tables and splits of the hub are also supported (`data.formats.documents`).
+      keep: function from stripped lines, string [n], to a mask [n] of the lines to keep; None for
+        all.
+      shuffle: seed and epoch of the order; None for the fixed order of the files.
+      template: text of an object or a row, with columns in braces.
 
     Returns:
-      Examples {"text": str}. Iterating raises where a line is not UTF-8 or, in a file of JSON, not
-      an object with a string "text"; `elements.input_error` reads it.
+      Examples {"text": str}. Iterating raises if a line is not UTF-8 or, in a JSON file, not an
+        object with a string "text"; `elements.input_error` reads this error.
 
     Raises:
-      InputError: a file cannot be read.
+      InputError: if a file cannot be read.
     """
     return _texts(_blocks(Files(files, template=template), keep, shuffle), files, template)
 
@@ -157,19 +159,20 @@ def text_documents(
     shuffle: Shuffle | None = None,
     template: str = TEXT,
 ) -> Dataset:
-    """What blank lines divide in text files, and the texts of files of JSON and of tables.
+    """Read the blocks between blank lines of text files, and the texts of JSON files and tables.
 
     Args:
-      files: as of `text_lines`; a document's lines are stripped and stay lines.
-      keep: from documents, string [n], to a mask [n] of those wanted; all by default.
-      shuffle: as of `text_lines`.
-      template: as of `text_lines`.
+      files: files, as in `text_lines`; the lines of a document are stripped and remain separate
+        lines.
+      keep: function from documents, string [n], to a mask [n] of those to keep; None for all.
+      shuffle: seed and epoch of the order, as in `text_lines`.
+      template: text of an object or a row, as in `text_lines`.
 
     Returns:
-      Examples {"text": str}, in the files' own order those of text files first; see `text_lines`.
+      Examples {"text": str}; see `text_lines`. Without `shuffle`, text files come first.
 
     Raises:
-      InputError: a file cannot be read.
+      InputError: if a file cannot be read.
     """
     ordered = sorted(files, key=lambda file: kind_of(file) != "text")
     divided = [kind_of(file) == "text" for file in ordered]
@@ -189,17 +192,18 @@ def json_objects(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """What is made of each object of files of JSON lines; else as `text_lines`.
+    """Read one text from each object of JSON-lines files, otherwise as `text_lines`.
 
     Args:
-      files: each line is a JSON object.
-      parse: from an object and its place, "file:line", to a text; a pure function, which may raise
-        InputError. The place is for its message alone: shuffled, it has no line until it is shown.
-      keep: from lines, string [n], to a mask [n] of those wanted; all by default.
-      shuffle: as of `text_lines`.
+      files: files with one JSON object per line.
+      parse: pure function from an object and its location, "file:line", to a text; it may raise
+        InputError. The location is only for messages: in a shuffled file, the line number is filled
+        in when an error is shown.
+      keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
+      shuffle: seed and epoch of the order, as in `text_lines`.
 
     Raises:
-      InputError: a file cannot be read.
+      InputError: if a file cannot be read.
     """
     return _made(_blocks(Files(files), keep, shuffle), partial(of_object, parse=parse))
 
@@ -207,14 +211,15 @@ def json_objects(
 def texts_of_files(
     files: Sequence[str | DataPath], make: Callable[[bytes, str], bytes]
 ) -> Iterator[str]:
-    """The texts that `json_objects` or `parsed_lines` gives of files, in order, without TensorFlow.
+    """Yield the texts of `json_objects` or `parsed_lines`, in order, without TensorFlow.
 
     Args:
-      files: see `text_lines`.
-      make: from a line and its place, "file:line", to a text; "" leaves the line out.
+      files: files, as in `text_lines`.
+      make: function from a line and its location, "file:line", to a text; a line with the text ""
+        is skipped.
 
     Raises:
-      InputError: a file cannot be read, or a line cannot.
+      InputError: if a file or a line cannot be read.
     """
     reader = Files(files)
     for file in range(len(files)):
@@ -244,17 +249,17 @@ def parsed_lines(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """What is made of each non-empty line of text files; else as `json_objects`.
+    """Read one text from each non-empty line of text files, otherwise as `json_objects`.
 
     Args:
-      files: see `text_lines`.
-      parse: from a line and its place, "file:line", to a text; see `json_objects`. "" leaves the
-        line out.
-      keep: as of `json_objects`.
-      shuffle: as of `text_lines`.
+      files: files, as in `text_lines`.
+      parse: function from a line and its location, "file:line", to a text, as in `json_objects`. A
+        line with the text "" is skipped.
+      keep: filter of lines, as in `json_objects`.
+      shuffle: seed and epoch of the order, as in `text_lines`.
 
     Raises:
-      InputError: a file cannot be read.
+      InputError: if a file cannot be read.
     """
     return _not_empty(_made(_blocks(Files(files), keep, shuffle), partial(of_line, parse=parse)))
 
@@ -266,16 +271,16 @@ def passage_texts(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """Title and text of each passage of collections; else as `text_lines`.
+    """Read title and text of each passage of collections, otherwise as `text_lines`.
 
     Args:
-      files: see `data.formats.passages`.
-      write: from a passage to a text, a pure function; "" leaves it out.
-      keep: from lines, string [n], to a mask [n] of those wanted; all by default.
-      shuffle: as of `text_lines`.
+      files: files in a format of `data.formats.passages`.
+      write: pure function from a passage to a text; a passage with the text "" is skipped.
+      keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
+      shuffle: seed and epoch of the order, as in `text_lines`.
 
     Raises:
-      InputError: a file cannot be read.
+      InputError: if a file cannot be read.
     """
     readers = {str(file): line_reader(str(file)) for file in files}
 
@@ -299,7 +304,7 @@ def _is_json(file: str | Shard) -> bool:
 def _blocks(
     files: Files, keep: Callable[[Tensor], Tensor] | None, shuffle: Shuffle | None
 ) -> Dataset:
-    """Blocks of wanted texts, {"file", "place", "text"}, each [n]."""
+    """Return blocks of the texts to keep, {"file", "place", "text"}, each [n]."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
@@ -323,7 +328,7 @@ def _blocks(
     def blocks(unit: Tensor) -> Dataset:
         numbers = tf.data.Dataset.range(tf.int64.max)
         places = numbers.map(lambda number: {"unit": unit, "number": number})
-        # One after the other: a file that is open is read on.
+        # Blocks are read in sequence, so that an open file is read further.
         found = stages.map_numpy(places, block, spec, parallel=False)
         found = found.take_while(lambda block: ~block["ended"])
         return found.map(lambda block: {name: block[name] for name in ("file", "place", "text")})
@@ -340,14 +345,14 @@ def _blocks(
     turns: Any = {"cycle_length": min(count, _OPEN), "block_length": 1}
     if shuffle is None:
         dataset = tf.data.Dataset.range(count).interleave(blocks, **turns)
-    else:  # text by text, so that neighbours are of different places
+    else:  # text by text, so that nearby texts come from different parts
         units = permuted_range(count, shuffle)
         dataset = units.interleave(texts, **turns).batch(LINES)
     return dataset.map(wanted, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def _texts(blocks: Dataset, files: Sequence[str | Shard], template: str) -> Dataset:
-    """Examples of the texts of blocks; a file of JSON has them in its objects."""
+    """Return examples of the texts of blocks, parsing the objects of JSON files."""
     if not any(_is_json(file) for file in files):
         return blocks.map(lambda block: {"text": block["text"]}).unbatch()
 
@@ -360,7 +365,7 @@ def _made(
     *,
     only: Callable[[str], bool] = lambda file: True,
 ) -> Dataset:
-    """Examples of what a function of a text and its place, "file:line", makes."""
+    """Return examples of a function of each text and its location, "file:line"."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
@@ -378,7 +383,7 @@ def _made(
 
 
 def _of_place(make: Callable[[bytes, str], bytes], text: bytes, file: str, place: int) -> bytes:
-    """What a function makes of a text; the line of one in a part is counted for a message alone."""
+    """Apply a function to a text; the line number of a text in a part is only found for errors."""
     where = f"{file}:{place + 1}"
     try:
         return make(text, where)
@@ -417,7 +422,7 @@ def _object(line: bytes, *, where: str) -> dict[str, Any]:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from error
-    except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits
+    except (RecursionError, ValueError) as error:  # deep nesting, or a number of 5000 digits
         raise InputError(f"{where}: not JSON that can be read ({error})") from error
     if not isinstance(record, dict):
         raise InputError(f"{where}: must be a JSON object, got {type(record).__name__}")
@@ -425,15 +430,15 @@ def _object(line: bytes, *, where: str) -> dict[str, Any]:
 
 
 def texts_of(place: str, *, template: str = TEXT, blocks: bool = False) -> Iterator[str]:
-    """The training documents of a directory, a file, a pattern or a data set, for commands.
+    """Yield the training documents of a directory, a file, a pattern or a data set, for commands.
 
     Args:
-      place: as data.directory.
-      template: the text, with columns in braces.
-      blocks: whether blank lines divide the documents of plain text.
+      place: location, as data.directory.
+      template: template of the text, with columns in braces.
+      blocks: if True, blank lines separate the documents of plain text.
 
     Raises:
-      InputError: as `document_source`.
+      InputError: as in `document_source`.
     """
     if place.startswith(TFDS):
         from t5x_lite.data.elements import as_numpy
@@ -448,17 +453,19 @@ def texts_of(place: str, *, template: str = TEXT, blocks: bool = False) -> Itera
 
 
 def language_sizes(directory: str) -> dict[str, int]:
-    """The languages of multilingual data with their sizes: examples of TFDS, or bytes of files.
+    """Return the languages of multilingual data with their sizes.
+
+    A size is a number of examples for TFDS, or of bytes for files.
 
     Raises:
-      InputError: there are none.
+      InputError: if the data have no languages.
     """
     prepared = _prepared(directory, c4=False, language="und")
     found = text_files.language_sizes(directory) if prepared is None else prepared.languages()
     if not found:
         raise InputError(
             f"data.directory {directory!r} has no languages: data.languages needs mC4's files "
-            "c4-LANGUAGE.tfrecord-*.json.gz, those of `t5x-lite c4 --variant multilingual`, or "
+            "c4-LANGUAGE.tfrecord-*.json.gz, files of `t5x-lite c4 --variant multilingual`, or "
             "c4/multilingual of TFDS"
         )
     return found
@@ -471,7 +478,7 @@ _ENGLISH, _VERSION, _MULTILINGUAL = "c4/en", "3.1.0", "c4/multilingual"
 
 
 def _prepared(directory: str, *, c4: bool, language: str) -> "_Prepared | None":
-    """The data of TFDS that data.directory is of; None if it is of none."""
+    """Return the TFDS data of data.directory, or None for other data."""
     from t5x_lite.data.elements import tf
 
     if directory.startswith(TFDS):
@@ -509,9 +516,10 @@ class _Prepared:
 
     Args:
       name: "wikipedia/20230601.en:1.0.0", or the directory of one version.
-      is_directory: whether it is that.
-      data_dir: where TFDS looks; None is its own place.
-      is_default: whether nobody named the data: they are looked at when they are read.
+      is_directory: if True, `name` is a directory.
+      data_dir: TFDS's directory; None for its default.
+      is_default: if True, the data were not named explicitly, and are only checked when they are
+        read.
     """
 
     def __init__(
@@ -533,7 +541,7 @@ class _Prepared:
             return _builder_of(self._name, self._data_dir or os.environ.get("TFDS_DATA_DIR"))
 
     def source(self, template: str, *, language: str) -> Any:
-        """A `stages.FileSource` of the splits, or of those of a language."""
+        """Return a `stages.FileSource` of the splits, or of a language's splits."""
         from t5x_lite.data.tasks import stages
 
         splits = {split: split for split in _TRAINED}
@@ -560,7 +568,7 @@ class _Prepared:
         )
 
     def languages(self) -> dict[str, int]:
-        """The languages and the numbers of their training examples."""
+        """Return the languages and the numbers of their training examples."""
         splits = self._builder.info.splits
         return {
             name: int(split.num_examples)
@@ -569,7 +577,7 @@ class _Prepared:
         }
 
     def _shards(self, split: str) -> Sequence[str]:
-        """TFDS's own names of the shards of a split."""
+        """Return TFDS's names of the shards of a split."""
         there = self._builder.info.splits
         number = there[split].num_shards if split in there else 0
         return [f"{split}[{shard}shard]" for shard in range(number)]
@@ -582,7 +590,7 @@ class _Prepared:
             dataset = self._builder.as_dataset(
                 split=split if whole else "+".join(shards),
                 shuffle_files=False,
-                # A cache in memory is not part of what a saved iterator holds.
+                # An in-memory cache is not part of a saved iterator.
                 read_config=tfds.ReadConfig(try_autocache=False, skip_prefetch=True),
             )
         self._check_features(dataset.element_spec, template)
@@ -599,7 +607,7 @@ class _Prepared:
                 )
             found = features[name]
             if getattr(found, "dtype", None) != tf.string or found.shape.rank:
-                raise InputError(f"{TFDS}{self._name}: the feature {name!r} is no text")
+                raise InputError(f"{TFDS}{self._name}: the feature {name!r} is not text")
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -615,7 +623,7 @@ class _Prepared:
 
 
 def _joined_features(template: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """What fills a template with the features of an example, in a graph."""
+    """Return a graph function that fills a template with the features of an example."""
     from t5x_lite.data.elements import tf
 
     names = places(template)

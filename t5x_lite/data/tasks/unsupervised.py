@@ -1,4 +1,4 @@
-"""The unsupervised objectives as tasks use them: how text is cut, and what is made of each piece.
+"""Unsupervised objectives of tasks: the chunk length of the text and the corruption of each chunk.
 
     Raffel et al. 2020                 here                               T5's name
     language model (table 2)           language_model                     lm
@@ -12,13 +12,13 @@
     span corruption (table 7)          span_corruption                    span_{2,3,5,10}_15_u_u
     UL2 (Tay et al. 2022)              mixture_of_denoisers
 
-Each takes a task's arguments and gives an `Objective` for its lengths, or an InputError where these
-do not go together. A piece of text is as long as fills the inputs, EOS counted: 511 tokens of 512,
-or 568 for spans of 3 at 15 %. The paper's targets then have, of inputs of 512: 114 (span_3_15_u_u;
-126, 105 and 99 of spans of 2, 5 and 10), 103, 192, 256 and 512 (iid_10, 15, 25 and 50_u_u), 104
-(iid_15_d_d), and else 512. With `data.final_sentinel` the targets of span corruption have one token
-more, of the same text. Where noise is i.i.d. targets have no greatest length, and what is
-longer is cut off, as in T5.
+Each function takes a task's arguments and returns an `Objective` for its lengths. It raises
+InputError if the lengths are incompatible. A chunk of text fills the inputs, including EOS: 511
+tokens for inputs of 512, or 568 for spans of 3 at 15 %. For inputs of 512, the paper's targets have
+114 tokens (span_3_15_u_u; 126, 105 and 99 for spans of 2, 5 and 10), 103, 192, 256 and 512 (iid_10,
+15, 25 and 50_u_u), 104 (iid_15_d_d), and otherwise 512. With `data.final_sentinel` the targets of
+span corruption have one more token for the same text. Targets of i.i.d. noise have no maximum
+length; longer targets are truncated, as in T5.
 
 Source: t5/models/gin/objectives in google-research/text-to-text-transfer-transformer.
 """
@@ -46,14 +46,14 @@ Corruption = Callable[..., Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What a task makes of text.
+    """Chunk length of the text and corruption of each chunk.
 
     Attributes:
-      chunk_length: tokens of the pieces that text is cut into; a last one may be shorter.
-      corruption: what is made of a piece; None where it is the targets as it stands.
-      join_documents: whether 128 documents are put one behind the other before they are cut, so
-        that few pieces are short.
-      eos_of_documents: whether EOS ends the documents, and not the pieces.
+      chunk_length: tokens of the chunks that text is cut into. The last chunk may be shorter.
+      corruption: function from a chunk to an example; None if the chunk itself is the targets.
+      join_documents: if True, 128 documents are concatenated before they are cut, so that few
+        chunks are short.
+      eos_of_documents: if True, EOS ends each document; if False, each chunk.
     """
 
     chunk_length: int
@@ -65,15 +65,17 @@ class Objective:
 def span_corruption(
     arguments: TaskArguments, *, noise_density: float = 0.15, mean_noise_span_length: float = 3.0
 ) -> Objective:
-    """Spans of tokens become sentinels; the targets list them.
+    """Return the span-corruption objective: spans of tokens become sentinels.
+
+    The targets list the sentinels and the tokens that they replace.
 
     Args:
-      arguments: of the task.
-      noise_density: share of the tokens to cut.
-      mean_noise_span_length: mean tokens of a cut span.
+      arguments: arguments of the task function.
+      noise_density: fraction of the tokens to replace.
+      mean_noise_span_length: mean tokens of a span.
 
     Raises:
-      InputError: if the lengths do not go together, or the sentinels do not suffice.
+      InputError: if the lengths are incompatible, or there are too few sentinels.
     """
     inputs_length = arguments.inputs_length
     _check_inputs_length("span corruption", inputs_length, least=3)
@@ -95,15 +97,15 @@ def span_corruption(
 
 
 def iid_replace_spans(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
-    """The paper's baseline: i.i.d. noise, each span of which becomes one sentinel.
+    """Return the paper's baseline objective: each span of i.i.d. noise becomes one sentinel.
 
     Args:
-      arguments: of the task.
+      arguments: arguments of the task function.
       noise_density: probability that a token is noise.
 
     Raises:
-      InputError: if more than half of the targets would be cut off, or sentinels would take the
-        vocabulary's special tokens.
+      InputError: if more than half of the targets would be truncated, or sentinels would overlap
+        the vocabulary's special tokens.
     """
     length = _whole_chunk("i.i.d. noise", arguments)
     final = arguments.final_sentinel
@@ -121,7 +123,10 @@ def iid_replace_spans(arguments: TaskArguments, *, noise_density: float = 0.15) 
 
 
 def iid_drop_tokens(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
-    """I.i.d. noise is dropped, and is the targets; arguments are those of `iid_replace_spans`."""
+    """Return the objective that drops i.i.d. noise from the inputs and predicts it.
+
+    The arguments are as in `iid_replace_spans`.
+    """
     _no_final_sentinel("dropping tokens", arguments)
     length = _whole_chunk("dropping tokens", arguments)
     deviation = math.sqrt(length * noise_density * (1 - noise_density))
@@ -134,15 +139,17 @@ def iid_drop_tokens(arguments: TaskArguments, *, noise_density: float = 0.15) ->
 def bert_style(
     arguments: TaskArguments, *, noise_density: float = 0.15, random_share: float = 0.1
 ) -> Objective:
-    """I.i.d. noise becomes sentinels, or random tokens; the targets are all of the text.
+    """Return the objective that predicts the full text from noised inputs, as in BERT.
+
+    I.i.d. noise becomes sentinels or random tokens.
 
     Args:
-      arguments: of the task.
+      arguments: arguments of the task function.
       noise_density: probability that a token is noise.
       random_share: probability that noise becomes a random token.
 
     Raises:
-      InputError: if targets are shorter than inputs.
+      InputError: if targets_length is less than inputs_length.
     """
     _no_final_sentinel("BERT-style", arguments)
     function = partial(
@@ -155,7 +162,12 @@ def bert_style(
 
 
 def mass_style(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
-    """I.i.d. noise becomes one and the same sentinel; arguments are those of `bert_style`."""
+    """Return the objective that predicts the full text from inputs with one noise sentinel.
+
+    Every token of i.i.d. noise becomes the same sentinel.
+
+    The arguments are as in `bert_style`.
+    """
     _no_final_sentinel("MASS-style", arguments)
     function = partial(
         denoising.mass_style,
@@ -166,10 +178,10 @@ def mass_style(arguments: TaskArguments, *, noise_density: float = 0.15) -> Obje
 
 
 def deshuffling(arguments: TaskArguments) -> Objective:
-    """The tokens of a document in random order; the targets have them in theirs.
+    """Return the objective that restores the order of a document's shuffled tokens.
 
     Raises:
-      InputError: if targets are shorter than inputs.
+      InputError: if targets_length is less than inputs_length.
     """
     _no_final_sentinel("deshuffling", arguments)
     return Objective(
@@ -180,14 +192,14 @@ def deshuffling(arguments: TaskArguments) -> Objective:
 
 
 def prefix_lm(arguments: TaskArguments) -> Objective:
-    """A document's text split at a random place into inputs and targets.
+    """Return the objective that splits a document at a random position into inputs and targets.
 
-    A piece of text is two tokens shorter than the shorter of inputs_length and targets_length, so
-    that no split is cut off and, where these are equal, two examples just fill a row of the
-    "prefix_lm" layout; T5's is one token longer.
+    A chunk of text is two tokens shorter than the minimum of inputs_length and targets_length. So
+    no split is truncated and, if the lengths are equal, two examples fill a row of the "prefix_lm"
+    layout. T5's chunk is one token longer.
 
     Raises:
-      InputError: if the lengths hold no piece of two tokens.
+      InputError: if the lengths are too short for a chunk of two tokens.
     """
     _no_final_sentinel("a prefix language model", arguments)
     shorter = min(arguments.inputs_length, arguments.targets_length)
@@ -199,10 +211,12 @@ def prefix_lm(arguments: TaskArguments) -> Objective:
 
 
 def language_model(arguments: TaskArguments) -> Objective:
-    """The text itself in pieces of targets_length, the EOS of each included.
+    """Return the objective with the text itself as targets, in chunks of targets_length.
+
+    The EOS of each chunk counts.
 
     Raises:
-      InputError: if targets_length holds no piece of two tokens.
+      InputError: if targets_length is too short for a chunk of two tokens.
     """
     _no_final_sentinel("a language model", arguments)
     length = _chunk_length("targets_length", arguments.targets_length, extra=1)
@@ -210,10 +224,10 @@ def language_model(arguments: TaskArguments) -> Objective:
 
 
 def full_language_model(arguments: TaskArguments) -> Objective:
-    """The text itself in pieces of targets_length, with EOS where documents end.
+    """Return the language-model objective with EOS at the end of documents, not of chunks.
 
     Raises:
-      InputError: if targets_length holds no piece of two tokens.
+      InputError: if targets_length is too short for a chunk of two tokens.
     """
     _no_final_sentinel("a language model", arguments)
     length = _chunk_length("targets_length", arguments.targets_length, extra=0)
@@ -223,14 +237,14 @@ def full_language_model(arguments: TaskArguments) -> Objective:
 def mixture_of_denoisers(
     arguments: TaskArguments, *, sequential_share: float = ul2.SEQUENTIAL_SHARE
 ) -> Objective:
-    """UL2: each example is of one of seven denoisers, which its first tokens name.
+    """Return UL2's objective: the first tokens of an example name one of seven denoisers.
 
     Args:
-      arguments: of the task.
+      arguments: arguments of the task function.
       sequential_share: probability of the S denoiser; the others are equally likely.
 
     Raises:
-      InputError: if the lengths do not go together, or the sentinels do not suffice.
+      InputError: if the lengths are incompatible, or there are too few sentinels.
     """
     _no_final_sentinel("UL2", arguments)
     vocabulary, inputs_length = arguments.vocabulary, arguments.inputs_length
@@ -261,11 +275,11 @@ def mixture_of_denoisers(
     return Objective(chunk_length=chunk, corruption=function)
 
 
-# What goes together.
+# Checks of lengths and sentinels.
 
 
 def _final(arguments: TaskArguments) -> dict[str, bool]:
-    """The option of a corruption; none by default, as caches of earlier versions have it."""
+    """Return the option for the final sentinel; {} by default, for caches of earlier versions."""
     return {"final_sentinel": True} if arguments.final_sentinel else {}
 
 
@@ -300,7 +314,7 @@ def _check_sentinels(what: str, arguments: TaskArguments, *, spans: int) -> None
 
 
 def _tell_of_sentinels(arguments: TaskArguments, *, spans: int) -> None:
-    """Says where ordinary tokens must serve as sentinels, and refuses where special ones would."""
+    """Warn if ordinary tokens serve as sentinels; raise InputError for special tokens."""
     vocabulary = arguments.vocabulary
     if vocabulary.sentinel_start - spans < vocabulary.unk_id:
         _check_sentinels("this objective", arguments, spans=spans)
@@ -318,13 +332,13 @@ def _warn_once(message: str) -> None:
 
 
 def _whole_chunk(what: str, arguments: TaskArguments) -> int:
-    """Tokens of text that are as long as the inputs."""
+    """Return the tokens of a chunk that is as long as the inputs."""
     _check_inputs_length(what, arguments.inputs_length, least=3)
     return arguments.inputs_length - 1
 
 
 def _full_targets(what: str, arguments: TaskArguments) -> int:
-    """Tokens of text that are as long as the inputs, and the targets too."""
+    """Return the tokens of a chunk that is as long as the inputs and the targets."""
     _check_targets_length(what, arguments, needed=arguments.inputs_length)
     return _whole_chunk(what, arguments)
 
@@ -332,7 +346,7 @@ def _full_targets(what: str, arguments: TaskArguments) -> int:
 def _check_mean_targets(
     what: str, arguments: TaskArguments, *, mean: float, deviation: float
 ) -> None:
-    """Refuses targets that are shorter than those of the mean example."""
+    """Raise InputError if targets_length is less than the mean length of the targets."""
     if arguments.targets_length < mean + 1:
         raise InputError(
             f"{what} of data.inputs_length {arguments.inputs_length} gives {round(mean) + 1} "

@@ -251,7 +251,7 @@ def test_a_shard_that_is_damaged_while_it_is_read_is_named(
     train, tmp_path, small_cache, recipes, chunks
 ):
     directory = small_cache(tmp_path / "c", {"train": chunks(50)}, recipes.spans)
-    shard = directory / "train-00000.array_record"
+    shard = directory / "train-00000.tokens"
     content = bytearray(shard.read_bytes())
     content[150:600] = bytes(450)
     shard.write_bytes(content)

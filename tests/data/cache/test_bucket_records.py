@@ -99,7 +99,7 @@ def test_a_cache_in_a_bucket_gives_the_same_batches_by_ranges(both, train, direc
 
 @pytest.mark.usefixtures("unheld")
 def test_what_is_asked_for_is_bounded(both, train, directory, monkeypatch):
-    """The index, its files' sizes, the lengths; of a shard its end, and then its records alone."""
+    """The index, its files' sizes, the ends and checksums; of shards only the examples' bytes."""
     _, there = both
     batches = train(there)
     batches.close()
@@ -109,13 +109,13 @@ def test_what_is_asked_for_is_bounded(both, train, directory, monkeypatch):
     assert len(shards) == 3
     assert fake_store.counts["list"] == 2  # one for each opening
     whole = sum(shard.size for shard in shards)
-    assert 0 < read_bytes("array_record") < whole
+    assert 0 < read_bytes("tokens") < whole
     fake_store.counts.clear()
     split = Cache("gs://bucket/caches/spans").split("train")
     opening = dict(fake_store.counts)
-    assert (opening["list"], opening["get"]) == (1, 2)  # the index and the lengths
+    assert (opening["list"], opening["get"]) == (1, 3)  # the index, ends and checksums
     split.read(np.arange(40))
-    assert fake_store.counts["get"] - opening["get"] == 2 * 1 + 1  # a footer, neighbours at once
+    assert fake_store.counts["get"] - opening["get"] == 1  # neighbours at once
     rng = np.random.default_rng(0)
     split.read(rng.permutation(EXAMPLES)[:200])
     fake_store.counts.clear()
@@ -134,8 +134,7 @@ def test_small_shards_are_held_and_read_once(both, train, directory):
     here, there = both
     assert_equal_batches(take(train(there), 400), take(train(here), 400))  # into the second epoch
     shards = Cache(directory).index.splits["train"].shards
-    ends = len(shards) * 2 * 65_536
-    assert read_bytes("array_record") <= sum(shard.size for shard in shards) + ends
+    assert read_bytes("tokens") <= sum(shard.size for shard in shards)
 
 
 def test_no_more_is_held_than_is_said(both, monkeypatch):
@@ -143,7 +142,7 @@ def test_no_more_is_held_than_is_said(both, monkeypatch):
     size = sum(shard.size for shard in cache.index.splits["train"].shards)
     monkeypatch.setattr(files, "HELD_BYTES", 2 * size - 1)
     monkeypatch.setattr(files, "_held", [0])
-    first, second = (cache.split("train")._records for _ in range(2))
+    first, second = (cache.split("train")._examples._shards for _ in range(2))
     assert first._blocks == {}
     assert second._blocks is None
     del first
@@ -216,11 +215,13 @@ def test_what_is_wrong_with_a_cache_in_a_bucket(both, store, directory):  # noqa
         Cache("gs://bucket/none")
     shard = Cache(where).index.splits["train"].shards[0].name
     content = (there / shard).read_bytes()
-    for place in (300, len(content) - 65_500, content.rindex(b"\x28\xb5\x2f\xfd") + 8):
+    for place in (0, 300):
         damaged = bytearray(content)
         damaged[place] ^= 1
         (there / shard).write_bytes(damaged)
-        with pytest.raises(InputError, match=r"bucket/caches/spans is damaged \(a record"):
+        with pytest.raises(
+            InputError, match=r"bucket/caches/spans is damaged \(example \d+ in train-00000"
+        ):
             Cache(where).split("train").read(np.arange(20))
     with pytest.raises(InputError, match=f"{shard} does not fit its checksum"):
         Cache(where).verify()
@@ -231,8 +232,8 @@ def test_what_is_wrong_with_a_cache_in_a_bucket(both, store, directory):  # noqa
     with pytest.raises(InputError, match=rf"{shard} cannot be read \(No such file"):
         Cache(where)
     shutil.copy(directory / shard, there / shard)
-    lengths = bytearray((there / "train.lengths").read_bytes())
-    lengths[0] ^= 1
-    (there / "train.lengths").write_bytes(lengths)
-    with pytest.raises(InputError, match=r"train\.lengths does not fit its checksum"):
+    ends = bytearray((there / "train.ends").read_bytes())
+    ends[0] ^= 1
+    (there / "train.ends").write_bytes(ends)
+    with pytest.raises(InputError, match=r"train\.ends does not fit its checksum"):
         Cache(where).split("train")

@@ -43,7 +43,7 @@ def test_the_index_says_what_the_rest_is(directory, examples, byte_vocabulary):
     assert (split.examples, len(split.shards) > 2) == (60, True)
     assert split.tokens == sum(len(part) for parts in examples for part in parts)
     assert sum(shard.examples for shard in split.shards) == 60
-    for file in (*split.shards, split.lengths):
+    for file in split.files:
         assert file.sha256 == file_digest(directory / file.name)
     vocabulary = load_vocabulary(directory / "vocabulary", extra_ids=100)
     assert vocabulary.digest == cache.index.vocabulary["digest"] == byte_vocabulary.digest
@@ -82,7 +82,7 @@ def test_what_is_no_cache_is_refused(tmp_path):
 def test_a_file_outside_the_cache_is_refused(directory, name):
     index = directory / INDEX_NAME
     node = json.loads(index.read_text())
-    node["splits"]["train"]["lengths"]["name"] = name
+    node["splits"]["train"]["ends"]["name"] = name
     del node["sha256"]
     digest = hashlib.sha256(json.dumps(node, sort_keys=True).encode()).hexdigest()
     index.write_text(json.dumps({**node, "sha256": digest}))
@@ -95,8 +95,10 @@ def test_a_file_outside_the_cache_is_refused(directory, name):
 
 def test_another_format_is_refused(directory):
     index = json.loads((directory / INDEX_NAME).read_text())
-    (directory / INDEX_NAME).write_text(json.dumps(index | {"format": 2}))
-    with pytest.raises(InputError, match="has format 2, and this version reads format 1") as error:
+    (directory / INDEX_NAME).write_text(json.dumps(index | {"format": 3}))
+    with pytest.raises(
+        InputError, match="has format 3, and this version reads formats 1 and 2"
+    ) as error:
         Cache(directory)
     one_line(error)
 
@@ -130,7 +132,7 @@ def signed(node):
     [
         (("splits", "train", "examples"), "60"),
         (("splits", "train", "examples"), 61),
-        (("splits", "train", "lengths", "size"), None),
+        (("splits", "train", "ends", "size"), None),
         (("splits", "train", "shards", 0, "name"), "../a"),
         (("splits", "train", "shards", 0, "examples"), 1 << 70),
         (("dtype",), "object"),
@@ -165,7 +167,7 @@ def test_a_nested_index_is_refused(directory, depth):
             Cache(directory)
 
 
-@pytest.mark.parametrize("name", ["train-00001.array_record", "train.lengths"])
+@pytest.mark.parametrize("name", ["train-00001.tokens", "train.ends", "train.checksums"])
 def test_a_file_that_was_cut_or_lost_is_named(directory, name):
     content = (directory / name).read_bytes()
     (directory / name).write_bytes(content[:-9])
@@ -183,27 +185,34 @@ def flip(path, place):
     path.write_bytes(content)
 
 
-def test_flipped_lengths_are_found_when_the_split_is_opened(directory):
-    flip(directory / "train.lengths", 40)
-    with pytest.raises(InputError, match=r"train\.lengths does not fit its checksum"):
+def test_flipped_ends_are_found_when_the_split_is_opened(directory):
+    flip(directory / "train.ends", 40)
+    with pytest.raises(InputError, match=r"train\.ends does not fit its checksum"):
         Cache(directory).split("train")
 
 
 def test_a_flipped_record_is_found_when_it_is_read(directory, examples):
-    name = "train-00000.array_record"
+    name = "train-00000.tokens"
     record = np.concatenate(examples[2]).astype("<u2").tobytes()
-    place = (directory / name).read_bytes().find(record)
-    if place < 0:  # it is compressed: the first bytes behind the file's own header
-        place = 200
-    flip(directory / name, place + 4)
+    flip(directory / name, (directory / name).read_bytes().find(record) + 4)
     split = Cache(directory).split("train")
-    with pytest.raises(InputError, match=r"cache .* is damaged \(.*\): copy it again") as error:
+    split.read(np.array([0, 1, 3]))
+    told = rf"cache .* is damaged \(example 2 in {name} does not fit its checksum\): copy it again"
+    with pytest.raises(InputError, match=told) as error:
         split.read(np.arange(60))
     one_line(error)
 
 
+def test_a_flipped_checksum_is_an_error_of_its_example(directory):
+    flip(directory / "train.checksums", 4 * 7)
+    split = Cache(directory).split("train")
+    split.read(np.array([6, 8]))
+    with pytest.raises(InputError, match=r"example 7 in .* does not fit its checksum"):
+        split.read(np.array([8, 7]))
+
+
 def test_verify_reads_every_byte(directory):
     Cache(directory).verify()
-    flip(directory / "validation-00000.array_record", -1)
-    with pytest.raises(InputError, match=r"validation-00000\.array_record does not fit its check"):
+    flip(directory / "validation-00000.tokens", -1)
+    with pytest.raises(InputError, match=r"validation-00000\.tokens does not fit its check"):
         Cache(directory).verify()

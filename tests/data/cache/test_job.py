@@ -31,8 +31,8 @@ def test_a_split_without_an_example_is_told_or_refused(job, caplog):
 
 
 def test_the_index_says_what_the_job_is(job):
-    file = File(name="train.lengths", size=4, sha256="0", examples=1)
-    split = SplitIndex(examples=1, tokens=3, shards=(), lengths=file)
+    file = File(name="train.ends", size=4, sha256="0", examples=1)
+    split = SplitIndex(examples=1, tokens=3, shards=(), ends=file, checksums=file)
     index = index_of(job, {"train": split})
     assert (index.task, index.dtype, index.baked) == ("tasks.small:task", "uint16", None)
     assert (index.recipe, index.splits) == (job.recipe, {"train": split})

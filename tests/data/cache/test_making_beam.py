@@ -92,8 +92,10 @@ def test_the_examples_are_those_of_one_file_after_another(
             "cache.json",
             "vocabulary",
             *(shard.name for split in found.index.splits.values() for shard in split.shards),
-            "train.lengths",
-            "validation.lengths",
+            "train.checksums",
+            "train.ends",
+            "validation.checksums",
+            "validation.ends",
         ]
     )
 

@@ -80,10 +80,10 @@ def test_parts_are_joined_in_the_order_of_the_source(job, place):
     assert of_files[1] == 0
     assert [shard.examples for shard in found.shards] == [of_files[0], of_files[2]]
     assert [shard.name for shard in found.shards] == [
-        "train-00000.array_record",
-        "train-00001.array_record",
+        "train-00000.tokens",
+        "train-00001.tokens",
     ]
-    assert found.lengths.size == 4 * found.examples == 4 * sum(of_files)
+    assert found.ends.size == 4 * found.examples == 4 * sum(of_files)
     assert not list((place / "parts").glob(".*"))
 
 
@@ -103,7 +103,7 @@ def test_a_worker_elsewhere_is_told(job, place, monkeypatch):
     assert "sees 3 shards of split train, and there are 2 where" in work("train", 0).error
     work = writer(job, place, {"train": 3})
     part = work("train", 0)
-    (place / "parts" / part.written.lengths.name).write_bytes(b"")
+    (place / "parts" / part.written.ends.name).write_bytes(b"")
     with pytest.raises(InputError, match="has 0 bytes here: --output must be on a file system"):
         join("train", [part], where=place / "parts", directory=place)
     monkeypatch.setattr(cache_parts.Path, "is_dir", lambda path: False)

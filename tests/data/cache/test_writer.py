@@ -1,10 +1,12 @@
 import errno
 import os
+import zlib
 
 import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.data.cache import making
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import SplitWriter, new_cache
 from tests.full_disk import MESSAGE, full_disk
@@ -17,12 +19,24 @@ def test_shards_are_of_whole_examples(tmp_path):
     assert (writer.examples, writer.tokens) == (4, 15)
     split = writer.finish()
     assert [shard.name for shard in split.shards] == [
-        "train-00000.array_record",
-        "train-00001.array_record",
-        "train-00002.array_record",
+        "train-00000.tokens",
+        "train-00001.tokens",
+        "train-00002.tokens",
     ]
     assert [shard.examples for shard in split.shards] == [2, 1, 1]
-    assert np.fromfile(tmp_path / "train.lengths", "<u4").tolist() == [2, 1, 3, 1, 5, 1, 1, 1]
+    assert np.fromfile(tmp_path / "train.ends", "<u4").tolist() == [2, 3, 6, 7, 5, 6, 1, 2]
+    tokens = np.fromfile(tmp_path / "train-00000.tokens", "<u2")
+    assert tokens.tolist() == [0, 1, 0, 0, 1, 2, 0]
+    checksums = np.fromfile(tmp_path / "train.checksums", "<u4")
+    assert checksums[1] == zlib.crc32(tokens[3:].tobytes())
+
+
+def test_a_shard_ends_where_its_tokens_could_not_be_numbered(tmp_path, monkeypatch):
+    monkeypatch.setattr(making, "MOST_TOKENS", 6)
+    writer = SplitWriter(tmp_path, "train", num_features=1, dtype="uint16")
+    for size in (4, 2, 3):
+        writer.add([np.arange(size)])
+    assert [shard.examples for shard in writer.finish().shards] == [2, 1]
 
 
 def test_a_split_that_is_given_up_closes_its_files(tmp_path):

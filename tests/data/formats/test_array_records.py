@@ -90,5 +90,5 @@ def test_damage_is_found_wherever_it_is(tmp_path):
 def test_without_the_package_that_decompresses(tmp_path, monkeypatch):
     content = write(tmp_path / "a", texts_of(3))
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(InputError, match=r"a cache in a bucket needs zstandard.*\[zst\]"):
+    with pytest.raises(InputError, match=r"a cache of version 0.1 needs zstandard.*\[zst\]"):
         starts_of(content, 3)

@@ -54,7 +54,7 @@ def test_tsv_with_incomplete_rows(file, caplog):
     with caplog.at_level(logging.WARNING):
         rows = read_tsv(path, columns=("id",), skip_incomplete=True)
     assert [row.fields["id"] for row in rows] == ["1", "3"]
-    assert "2 rows with too few columns are left out (lines 3, 4)" in caplog.text
+    assert "2 rows with too few columns are skipped (lines 3, 4)" in caplog.text
     with pytest.raises(InputError, match=r"rows\.tsv:2: 3 columns, but the header has 2"):
         read_tsv(file("a\tb\n1\t2\t3\n"), columns=(), skip_incomplete=True)
 
@@ -157,7 +157,7 @@ def test_squad_questions(file):
         ),
         (
             squad_file({"id": "a", "question": "?"}, {"id": "a", "question": "!"}),
-            "data[0].paragraphs[0].qas[1]: the id 'a' is that of data[0].paragraphs[0].qas[0]",
+            "data[0].paragraphs[0].qas[1]: the id 'a' is also in data[0].paragraphs[0].qas[0]",
         ),
         (
             squad_file({"id": "a", "question": "?", "answers": [{"text": 3}]}),
@@ -225,7 +225,7 @@ def test_rows_are_numbered_by_a_column_or_from_zero(file):
     rows = read_tsv(path, columns=())
     assert [number for _, number in numbered(rows, column="index")] == [7, 3]
     assert [number for _, number in numbered(rows, column="idx")] == [0, 1]
-    with pytest.raises(InputError, match=r"rows\.tsv:3: index 7 is that of .*rows\.tsv:2"):
+    with pytest.raises(InputError, match=r"rows\.tsv:3: index 7 is also in .*rows\.tsv:2"):
         list(numbered(read_tsv(file("index\n7\n7\n"), columns=()), column="index"))
     with pytest.raises(InputError, match=r"rows\.tsv:2: index 'x' is not a whole number"):
         list(numbered(read_tsv(file("index\nx\n"), columns=()), column="index"))

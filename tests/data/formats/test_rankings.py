@@ -235,7 +235,7 @@ def test_qrels_in_three_forms(tmp_path):
         ("1 0 a 1\n1 a\n", r"qrels:2: must be query, 0, document, score"),
         ("1 0 a x\n", r"qrels:1: a score must be a whole number, got 'x'"),
         ("1 0 a 1\n1 0 a 2\n", r"qrels:2: 'a' has another score"),
-        ("\n", "no judgement"),
+        ("\n", "no judgment"),
     ],
 )
 def test_what_are_no_qrels_is_refused(tmp_path, text, message):

@@ -121,7 +121,7 @@ def test_directories_that_datasets_wrote(tmp_path):
     [
         ("{", "dataset_dict.json: not JSON"),
         ("{}", 'must have "splits"'),
-        ('{"splits": ["full"]}', "its splits are full, and none of them is train"),
+        ('{"splits": ["full"]}', "its splits are full; it needs train, valid"),
         ("[]", "must be a JSON object"),
     ],
 )

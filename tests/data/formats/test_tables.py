@@ -95,7 +95,7 @@ def test_a_file_that_was_cut_off(tmp_path, name):
 def test_files_that_are_not_there_or_no_tables(tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*a\.parquet: No such file"):
         list(read_table(tmp_path / "a.parquet", columns=()))
-    with pytest.raises(InputError, match=r"a\.xlsx is no table: its name must end in \.jsonl"):
+    with pytest.raises(InputError, match=r"a\.xlsx is not a table: its name must end in \.jsonl"):
         list(read_table(tmp_path / "a.xlsx", columns=()))
 
 

@@ -67,9 +67,37 @@ def test_float16_is_read_as_float32(tmp_path):
     np.testing.assert_array_equal(block, VECTORS)
 
 
+def test_signs_are_an_eighth_of_a_byte(tmp_path):
+    vectors = np.array([[0.5, -1, 0, 2, -3, 4, 5, -6], [-1] * 8], np.float32)
+    path = str(tmp_path / "a.npy")
+    with vector_writer(path, precision="binary") as file:
+        file.write(["0", "1"], vectors)
+    assert np.load(path).tolist() == [[0b10010110], [0]]
+    shards = VectorShards.open([path])
+    assert (len(shards), shards.size) == (2, 8)
+    signs = [[1, -1, -1, 1, -1, 1, 1, -1], [-1] * 8]
+    assert shards.rows(0, 2).tolist() == signs
+    assert shards.take(np.array([1, 0, 1])).tolist() == [signs[1], signs[0], signs[1]]
+    with (
+        pytest.raises(InputError, match="a multiple of 8 dimensions, and these have 7"),
+        vector_writer(path, precision="binary") as file,
+    ):
+        file.write(["0"], vectors[:1, :7])
+    with (
+        pytest.raises(InputError, match=r"vectors as float16 need a file \.npy"),
+        vector_writer(str(tmp_path / "a.parquet"), precision="float16"),
+    ):
+        pass
+
+
+def test_rows_are_taken_from_several_files(npy):
+    found = VectorShards.open(npy).take(np.array([6, 0, 3, 4, 0]))
+    np.testing.assert_array_equal(found, VECTORS[[6, 0, 3, 4, 0]])
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
-    [("abc", "3 ids, and .* has 7 vectors"), ("abcdefa", "the id 'a' comes twice")],
+    [("abc", "3 ids, but .* has 7 vectors"), ("abcdefa", "the id 'a' comes twice")],
 )
 def test_ids_that_do_not_fit(tmp_path, npy, names, message):
     with pytest.raises(InputError, match=message):
@@ -79,7 +107,7 @@ def test_ids_that_do_not_fit(tmp_path, npy, names, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.zeros((3, 4), np.float32), "vectors of 4 numbers"),
+        (np.zeros((3, 4), np.float32), "vectors have 4 dimensions"),
         (np.zeros(3, np.float32), "must be an array"),
         (np.zeros((3, 2), np.int32), "must be an array"),
     ],
@@ -96,7 +124,7 @@ def test_other_files_are_refused(tmp_path):
             VectorShards.open([str(tmp_path / name)])
     pytest.importorskip("pyarrow")
     (tmp_path / "a.parquet").write_bytes(b"text")
-    with pytest.raises(InputError, match="no file of Parquet"):
+    with pytest.raises(InputError, match="not a Parquet file"):
         VectorShards.open([str(tmp_path / "a.parquet")])
     with pytest.raises(InputError, match="No such file"):
         VectorShards.open([str(tmp_path / "b.parquet")])
@@ -142,5 +170,5 @@ def test_a_flipped_bit_in_parquet_is_refused(tmp_path):
     assert place > 0
     content[place + 1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"a\.parquet: no file of Parquet, or cut off"):
+    with pytest.raises(InputError, match=r"a\.parquet: not a Parquet file, or cut off"):
         VectorShards.open([str(path)]).rows(0, 7)

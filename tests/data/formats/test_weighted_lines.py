@@ -99,7 +99,7 @@ def test_a_source_without_text_is_refused(files):
     (files / "fr.txt").write_text("\n  \n")
     sources = weighted_files(["fr.txt=1", "de.txt=1"])
     assert sources is not None
-    with pytest.raises(InputError, match=r"fr\.txt holds no text: leave it out, or add some"):
+    with pytest.raises(InputError, match=r"fr\.txt holds no text: remove it, or add some"):
         weighted_lines(sources, seed=0)
 
 

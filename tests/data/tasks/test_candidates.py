@@ -204,5 +204,5 @@ def test_a_question_without_a_mark_or_candidates_is_refused(change):
     if not columns["candidates"][0]:
         columns["candidates"] = tf.zeros([2, 0], tf.string)
     dataset = tf.data.Dataset.from_tensor_slices(columns)
-    with pytest.raises(InputError, match="ran' needs @x and candidates that stand in its place"):
+    with pytest.raises(InputError, match="ran' needs @x and candidates to replace it"):
         [*as_numpy(expanded(dataset, mark="@x"))]

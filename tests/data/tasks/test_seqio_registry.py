@@ -175,5 +175,5 @@ def test_a_task_of_seqios_own_cache_alone_is_refused(arguments):
 
     task = find_task(NAME + "count_length")(arguments)
     steps = [seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(required=True)]
-    with pytest.raises(InputError, match="is read from seqio's own cache alone"):
+    with pytest.raises(InputError, match="requires seqio's own cache"):
         seqio_registry._task(task.replace(preprocessors=steps), arguments)

@@ -90,9 +90,9 @@ def test_shards_of_one_release(caplog):
     assert checked(shards(0, 1, 2)) == shards(0, 1, 2)
     assert caplog.text == ""
     assert checked(shards(0, 2)) == shards(0, 2)
-    assert "/d: 1 of 3 shards c4-train.* are missing: the 2 there are the data" in caplog.text
+    assert "/d: 1 of 3 shards c4-train.* are missing: only the other 2 are read" in caplog.text
     for wrong in (shards(3), [*shards(0), *shards(1, total=4)], [*shards(0), "/d/c4-train.json"]):
-        with pytest.raises(InputError, match="are not those of one release"):
+        with pytest.raises(InputError, match="are not from one release"):
             checked(wrong)
 
 
@@ -108,7 +108,7 @@ def test_a_collection_is_one_list_of_passages(tmp_path):
     assert names(one["train"]) == ["b.tsv"]
     (tmp_path / "empty").mkdir()
     for wrong in ("", str(tmp_path / "none"), str(tmp_path / "empty")):
-        with pytest.raises(InputError, match=r"is no collection: it must be a file of passages"):
+        with pytest.raises(InputError, match=r"is not a collection: it must be a file of passages"):
             collection_files(wrong)
 
 

@@ -207,8 +207,12 @@ def test_parts_of_speech_are_measured_by_accuracy(data, vocabulary, tmp_path):
         ("valid.txt", "the O\nrun PER\n", r"valid\.txt:2: the tag 'PER' is none of B-A, B-B, I-A"),
         ("valid.txt", "the O\nrun\n", r"valid\.txt:2: 'run' has no tag"),
         ("train.txt", "the O\nrun\n", r"train\.txt:2: 'run' has no tag"),
-        ("train.txt", "the O\n", r"train\.txt: has O alone: say all tags by --data\.columns\.la"),
-        ("train.txt", "\n", r"train\.txt: has no tag alone: say all tags"),
+        (
+            "train.txt",
+            "the O\n",
+            r"train\.txt: has O, not two tags: list all tags by --data\.",
+        ),
+        ("train.txt", "\n", r"train\.txt: has no tag, not two tags: list all tags"),
         ("eng.train", "the O\n", r"has both eng\.train and train\.txt"),
     ],
 )
@@ -224,7 +228,9 @@ def test_what_is_missing(data, vocabulary, tmp_path):
     from t5x_lite.data import loading
 
     (tmp_path / "train.txt").unlink()
-    with pytest.raises(InputError, match=r"no training file beside .*valid\.txt.*, whose tags are"):
+    with pytest.raises(
+        InputError, match=r"no training file next to .*valid\.txt.* to take the tags"
+    ):
         loading.load_task(data, vocabulary)
     given = dataclasses.replace(data, columns=Columns(labels=TAGS))
     assert tuple(loading.load_task(given, vocabulary).splits) == ("validation", "test")
