@@ -91,7 +91,7 @@ def mine(
     Args:
       input: JSON lines {"query", "pos"}, or a directory in BEIR's format.
       output: the same lines with "neg", ids and scores; OUTPUT.settings.json is written next to it.
-      checkpoint: searches with its vectors; instead of it, --rankings.
+      checkpoint: encoder to search with; or give --rankings.
       rankings: a run of bm25 search, search, fuse or rerank; its query ids are the input's "id".
       passages: passage files to search; default: the passages of the input.
       vectors: vectors that embed made of these passages, in their order.
@@ -312,7 +312,8 @@ def refresh(
       passages: files of the passages that are searched.
       batch_size: texts encoded at once.
       once: ends after the checkpoints that are there.
-      trust_project: as for embed.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Raises:
       InputError: the config has no refresh, or a file or the cache is wrong.

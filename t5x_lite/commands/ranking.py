@@ -88,8 +88,8 @@ def rerank(
         "documents", "scores"}; - is standard input.
       output: the new run; .tsv is MS MARCO's form, .jsonl JSON lines, and all else TREC's.
       beir: directory with the texts to score: corpus.jsonl and queries.jsonl.
-      queries: instead of it, queries with ids: JSON lines {"_id", "text"}, or id TAB text.
-      passages: instead of it, passages with ids, and titles if they have them: JSON lines, MS
+      queries: queries with ids, instead of --beir: JSON lines {"_id", "text"}, or id TAB text.
+      passages: passages with ids, and titles if they have them, instead of --beir: JSON lines, MS
         MARCO's collection.tsv, DPR's psgs_w100.tsv.
       depth: documents of a query that are scored; the others keep their order below them.
       sigmoid: writes probabilities instead of logits.

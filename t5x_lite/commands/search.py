@@ -107,8 +107,8 @@ def search(
         found get the scores of these.
       rescore_factor: documents found for each one that --rescore keeps.
       same_ids: keeps a document with the query's own id in its ranking; BEIR excludes it.
-      format: trec, marco (MS MARCO's three columns) or jsonl; if not given, what the name says:
-        .tsv is marco, .jsonl jsonl, and others trec.
+      format: trec, marco (MS MARCO's three columns) or jsonl; default: by the name of the output,
+        .tsv for marco, .jsonl for jsonl, and trec otherwise.
       tag: TREC's name of the run.
       shard: I/N, such as 2/8: searches only shard I of N, for N hosts; combine their runs by fuse
         --method merge.
@@ -240,8 +240,9 @@ def index_search(
       nprobe: lists of IVF that are searched; 1 in 64 if not given.
       ef_search: candidates of HNSW; 128 if not given.
       threads: faiss threads.
-      same_ids: as for search.
-      format: as for search.
+      same_ids: keeps a document with the query's own id in its ranking; BEIR excludes it.
+      format: trec, marco (MS MARCO's three columns) or jsonl; default: by the name of the output,
+        .tsv for marco, .jsonl for jsonl, and trec otherwise.
       tag: TREC's name of the run.
 
     Raises:
@@ -454,8 +455,9 @@ def bm25_search(
       k1: BM25's k1, saturation of term frequency.
       b: BM25's b, length normalization, from 0 to 1.
       lengths: exact, or as Lucene keeps them, in one byte.
-      same_ids: as for search.
-      format: as for search.
+      same_ids: keeps a document with the query's own id in its ranking; BEIR excludes it.
+      format: trec, marco (MS MARCO's three columns) or jsonl; default: by the name of the output,
+        .tsv for marco, .jsonl for jsonl, and trec otherwise.
       tag: TREC's name of the run.
 
     Raises:
@@ -535,7 +537,8 @@ def fuse(
       depth: documents of each ranking that count.
       k: maximum documents of a fused ranking.
       rrf_k: constant added to ranks by rrf.
-      format: as for search.
+      format: trec, marco (MS MARCO's three columns) or jsonl; default: by the name of the output,
+        .tsv for marco, .jsonl for jsonl, and trec otherwise.
       tag: TREC's name of the run.
 
     Raises:

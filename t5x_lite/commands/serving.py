@@ -114,7 +114,8 @@ def serve(
       num_beams: width of the beam search; 1 disables it.
       length_rule: rule that compares beams of different lengths: T5X's or transformers'.
       length_penalty: exponent of that rule; 0.6 for t5x and 1.0 for hf if not given.
-      early_stopping: as for predict.
+      early_stopping: for the rule hf, whether the search stops at num_beams outputs (True), when no
+        beam seems better (False), or when none could become better (never).
       num_return: predictions of each input; above 1 a result gets "predictions", best first.
       temperature: samples, from the logits divided by it; 0 takes the likeliest token.
       top_k: samples among the K likeliest tokens; 0 uses all.
@@ -126,11 +127,13 @@ def serve(
       normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
       role: kind of embedded texts, for a retriever with its own encoder or projection for passages.
       head: name of the head that predicts, for an encoder with several.
-      probabilities: as for predict; a request can also ask for them.
-      threshold: as for predict.
-      doc_stride: as for predict.
-      longest_answer: as for predict.
-      impossible_answers: as for predict.
+      probabilities: lists the probability of each label or choice; a request can also ask for them.
+      threshold: minimum probability of a label, for labels that do not exclude each other; default:
+        0.5.
+      doc_stride: tokens that two windows of a long text share; default: 128 for a context; a tagger
+        truncates long texts.
+      longest_answer: maximum tokens of an answer in a context; default: 15.
+      impossible_answers: admits the answer "", as for SQuAD 2.0.
       compilation_cache: a directory that keeps compiled programs, so that the next start is quick.
       queue: maximum waiting texts; further requests get 503 with Retry-After.
       max_texts: maximum texts of a request.

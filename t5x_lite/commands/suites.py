@@ -122,7 +122,8 @@ def evaluate_suite(
       query_length: maximum tokens of a query; default: the model's training length.
       document_length: maximum tokens of a document; default: the model's training length.
       depth: maximum documents per query.
-      trust_project: as for embed.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Returns:
       "mean" by metric, "sets" by name and metric, and the "missing".
@@ -374,10 +375,11 @@ def evaluate_sts(
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
       dimensions: number of leading dimensions that a vector keeps; default: all.
       prefix: beginning of every sentence; default: the checkpoint's prompt.
-      prompt: the name of that.
+      prompt: name of one of the checkpoint's prompts; default: its default prompt.
       batch_size: sentences encoded at once.
       inputs_length: maximum tokens of a sentence; default: the model's training length.
-      trust_project: as for embed.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
 
     Returns:
       By file "pairs", "spearman" and "pearson", or "triplets" and "accuracy".

@@ -63,10 +63,11 @@ class QueryEncoder:
       normalize: scales vectors to length 1; default: the checkpoint's choice.
       dimensions: number of leading dimensions that a vector keeps; default: all.
       prefix: beginning of every query; default: the checkpoint's prompt.
-      prompt: the name of that; query, if the checkpoint has one of that name.
+      prompt: name of one of the checkpoint's prompts; default: "query", if it exists.
       batch_size: queries encoded at once.
       inputs_length: maximum tokens of a query; default: the model's training length.
-      trust_project: as for embed.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
     """
 
     checkpoint: OptionalDirectory = None
@@ -163,7 +164,8 @@ class PairEncoder:
       batch_size: texts encoded at once.
       query_length: maximum tokens of a query; default: the model's training length.
       passage_length: maximum tokens of a passage; default: the model's training length.
-      trust_project: as for embed.
+      trust_project: admits your own classes in a checkpoint's config and runs their modules;
+        default: only classes of t5x_lite.
     """
 
     step: Step = None
