@@ -20,6 +20,7 @@ from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.serve import serving
 from t5x_lite.serve.serving import Address
 from tests import encoder_checkpoint, t5_checkpoint
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -117,7 +118,7 @@ def test_a_text_to_text_model_serves_endures_and_ends(tiny_vocabulary, compile_o
 
         load = asyncio.run(end_under_load())
         assert (load.lost, set(load.statuses)) == (0, {200})
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     text = log.read_text()
     assert "no other program is compiled" in text
     assert "the server ended; it had answered" in text
@@ -146,11 +147,11 @@ def test_an_encoder_embeds_behind_a_token_and_ends_by_ctrl_c(compile_once, tmp_p
             json.dumps({"texts": ["a b", "c"]}).encode(),
             {"Content-Type": "application/json", "Authorization": "Bearer correct-horse-battery"},
         )
-        with urllib.request.urlopen(asked, timeout=20) as response:
+        with urllib.request.urlopen(asked, timeout=PATIENCE) as response:
             vectors = [one["vector"] for one in json.load(response)["results"]]
         assert [len(vector) for vector in vectors] == [12, 12]
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     assert "correct-horse" not in log.read_text()
 
 
