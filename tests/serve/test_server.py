@@ -65,9 +65,7 @@ def test_a_signal_ends_it_and_is_not_passed_on(number):
 
     def ask_and_end():
         try:
-            urllib.request.urlopen(
-                f"http://127.0.0.1:{address.getsockname()[1]}/", timeout=PATIENCE
-            )
+            urllib.request.urlopen(url, timeout=PATIENCE)
         finally:
             os.kill(os.getpid(), number)
 

@@ -20,7 +20,7 @@ from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.serve import serving
 from t5x_lite.serve.serving import Address
 from tests import encoder_checkpoint, t5_checkpoint
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -71,6 +71,17 @@ def programs(port):
     return found["compiled"], found["total"]
 
 
+def answered(port):
+    """How many requests for /predict were answered."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as response:
+        lines = response.read().decode().splitlines()
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith("t5x_lite_requests_total{") and 'predict",status="200"' in line
+    )
+
+
 def wait_for(condition, process, log):
     deadline = time.monotonic() + 120
     while not (value := condition()):
@@ -109,10 +120,11 @@ def test_a_text_to_text_model_serves_endures_and_ends(tiny_vocabulary, compile_o
         assert asyncio.run(ask(port, "/predict", {"inputs": "the"}))[0] == 200
 
         async def end_under_load():
+            before = await asyncio.to_thread(answered, port)
             waiting = asyncio.ensure_future(
                 steady(port, clients=16, bodies=bodies, until_refused=True)
             )
-            await asyncio.sleep(0.5)
+            await asyncio.to_thread(wait_until, lambda: answered(port) >= before + 32)
             process.send_signal(signal.SIGTERM)
             return await waiting
 
