@@ -1,15 +1,12 @@
 """Two processes save after the same steps, by the clock of the first."""
 
 import json
-import os
-import socket
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.e2e.processes import finish, free_port, start
+
 PROGRAM = """
 import json, sys
 import jax
@@ -34,26 +31,10 @@ print(json.dumps(saved))
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-def test_two_processes_go_by_the_first(tmp_path):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(port), str(index)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(2)
-    ]
-    try:
-        told = [process.communicate(timeout=200) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], told
-    first, second = (json.loads(output.splitlines()[-1]) for output, _ in told)
+def test_two_processes_go_by_the_first():
+    port = str(free_port())
+    told = finish(start([[sys.executable, "-c", PROGRAM, port, str(i)] for i in range(2)]))
+    assert [code for code, _, _ in told] == [0, 0], told
+    first, second = (json.loads(output.splitlines()[-1]) for _, output, _ in told)
     # Half a minute is 15 steps and a minute 30: over at 30, asked at 32, known at 40.
     assert first == second == [40, 80]
