@@ -179,8 +179,10 @@ def main() -> None:
     for name in IMPORTED_ONCE:
         importlib.import_module(name)
     tests = tests_of(options.checkout, options.files)
-    with tempfile.TemporaryDirectory() as directory:
-        scratch = Path(directory) / "checkout"
+    # No TemporaryDirectory: tests of core/signals remove those of a process that ends.
+    directory = Path(tempfile.mkdtemp())
+    try:
+        scratch = directory / "checkout"
         hidden = shutil.ignore_patterns(".*")
         shutil.copytree(options.checkout, scratch, ignore=hidden)
         for number, mutant in enumerate(chosen):
@@ -200,6 +202,8 @@ def main() -> None:
             }  # fmt: skip
             with options.output.open("a") as lines_file:
                 lines_file.write(json.dumps(record) + "\n")
+    finally:
+        shutil.rmtree(directory)
     outcomes = [json.loads(line)["outcome"] for line in options.output.read_text().splitlines()]
     print(json.dumps(collections.Counter(outcomes)))
 
