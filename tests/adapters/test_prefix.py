@@ -22,7 +22,7 @@ from t5x_lite.nn.masks import Visibility, segments
 from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.task_heads import Classify
-from tests.adapters.hosts import HOSTS, learner, outputs, random
+from tests.adapters.hosts import HOSTS, decoded, learner, outputs, random
 
 PREFIX = Prefix(length=3, hidden=5)
 IDS = jnp.array([[1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 3, 3]])
@@ -127,14 +127,7 @@ def test_a_t5_decodes_by_steps_and_beams_as_it_computes_whole_targets(adapter):
             for each in (model, prepared)
         ]
         tokens = beams[0][0][:, 0]
-        steps = []
-        for each in (model, prepared):
-            logits, cache = each.prefill(inputs, max_length=4)
-            rows = [logits]
-            for i in range(3):
-                logits, cache = each.step(tokens[:, i], cache)
-                rows.append(logits)
-            steps.append(jnp.stack(rows, axis=1))
+        steps = [decoded(each, inputs, tokens[:, :3]) for each in (model, prepared)]
         forced = jnp.pad(tokens[:, :3], ((0, 0), (1, 0)))
         return beams, steps, model(inputs, forced)
 
@@ -344,12 +337,9 @@ def test_its_place_is_to_the_left_of_a_t5s_tokens():
     @jax.jit
     def run(params):
         model = made.bind_model(params)
-        logits, cache = model.prefill(inputs, max_length=3, prompt=jnp.array([[9, 3], [11, 0]]))
-        rows = [logits]
-        for tokens in (jnp.array([4, 6]), jnp.array([5, 7])):
-            logits, cache = model.step(tokens, cache)
-            rows.append(logits)
-        return jnp.stack(rows, 1), model(inputs, jnp.pad(targets, ((0, 0), (1, 0))))
+        prompt = jnp.array([[9, 3], [11, 0]])
+        steps = decoded(model, inputs, jnp.array([[4, 5], [6, 7]]), prompt=prompt)
+        return steps, model(inputs, jnp.pad(targets, ((0, 0), (1, 0))))
 
     steps, whole = run(params)
     np.testing.assert_allclose(steps[0], whole[0, 2:5], rtol=1e-5, atol=1e-5)

@@ -24,7 +24,7 @@ from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from tests.adapters.hosts import ENCODER, HOSTS, SIZES, learner, outputs, random
+from tests.adapters.hosts import ENCODER, HOSTS, SIZES, decoded, learner, outputs, random
 
 PROMPT = Prompt(length=3, init="vocab", among=(3, 16))
 
@@ -56,12 +56,8 @@ def test_a_t5_reads_and_decodes_as_with_three_more_tokens():
         wide = as_tokens(made, params)
         other = larger.bind_model(wide)
         beams = decode(one.prepared(), inputs, decoding=decoding)
-        logits, cache = one.prefill(inputs, max_length=3)
-        steps = [logits]
-        for i in (1, 2):
-            logits, cache = one.step(targets[:, i], cache)
-            steps.append(logits)
-        return one(inputs, targets), other(longer, targets), jnp.stack(steps, 1), beams
+        steps = decoded(one, inputs, targets[:, 1:])
+        return one(inputs, targets), other(longer, targets), steps, beams
 
     found, expected, steps, beams = run(params)
     np.testing.assert_allclose(found, expected[..., :16], rtol=1e-5, atol=1e-5)

@@ -16,7 +16,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
 from t5x_lite.nn import experts
 from t5x_lite.nn.masks import Visibility
-from tests.adapters.hosts import learner, outputs, random
+from tests.adapters.hosts import decoded, learner, outputs, random
 
 BLOCKS = tuple(seq_bn(name=name, reduction=4.0, activation="swish") for name in "ab")
 LORAS = tuple(Lora(name=name, rank=2, alpha=4.0) for name in "ab")
@@ -189,13 +189,8 @@ def test_a_t5_decodes_what_it_computes_of_whole_targets(kind):
     def run(params):
         bound = made.bind_model(params)
         inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
-        decoder = bound.prepared()
-        logits, cache = decoder.prefill(inputs, max_length=3)
-        steps = [logits]
-        for i in (1, 2):
-            logits, cache = decoder.step(targets[:, i], cache)
-            steps.append(logits)
-        return bound(inputs, targets), jnp.stack(steps, axis=1)
+        steps = decoded(bound.prepared(), inputs, targets[:, 1:])
+        return bound(inputs, targets), steps
 
     whole, steps = run(params)
     np.testing.assert_allclose(steps, whole, rtol=1e-5, atol=1e-5)

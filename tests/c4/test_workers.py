@@ -2,12 +2,12 @@ import functools
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from t5x_lite.c4.local import run_tasks
 from t5x_lite.core.errors import InputError
+from tests.waiting import wait_until
 
 
 def double(number: int) -> int:
@@ -55,7 +55,7 @@ def test_workers_end_with_their_parent(tmp_path):
         "import sys, time\n"
         "from t5x_lite.c4.local import run_tasks\n"
         "if __name__ == '__main__':\n"
-        "    for _ in run_tasks(time.sleep, [0.0, 60.0, 60.0], workers=2):\n"
+        "    for _ in run_tasks(time.sleep, [0.0, 600.0, 600.0], workers=2):\n"
         "        print('begun', flush=True)\n"
     )
     process = subprocess.Popen(
@@ -65,11 +65,9 @@ def test_workers_end_with_their_parent(tmp_path):
     process.stdout.readline()
     process.kill()
     process.wait()
-    for _ in range(100):
-        listed = subprocess.run(
-            ["ps", "-o", "pid=", "-g", str(process.pid)], capture_output=True, text=True
-        )
-        if not listed.stdout.split():
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"processes {listed.stdout.split()} are left")
+
+    def left() -> list[str]:
+        command = ["ps", "-o", "pid=", "-g", str(process.pid)]
+        return subprocess.run(command, capture_output=True, text=True).stdout.split()
+
+    wait_until(lambda: not left(), why=lambda: f"processes {left()} are left")

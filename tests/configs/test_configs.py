@@ -30,12 +30,6 @@ CONFIGS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _in_the_checkout(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-
 def test_there_are_configs():
     assert "configs/tiny_pretrain.py" in CONFIGS
 

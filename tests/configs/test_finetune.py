@@ -1,22 +1,12 @@
 """The figures of the paper's fine-tuning, frozen (Raffel et al. 2020, section 3.1.2)."""
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import pytest
 
 from t5x_lite import config
 from t5x_lite.evaluate.task_suite import TaskSettings
 from t5x_lite.optim.schedules import Constant
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _in_the_checkout(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,15 @@
 """The configs of BGE-M3's stages and of mDeBERTaV3: published figures, and a step of each, tiny."""
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 from t5x_lite import config
-from t5x_lite.config.batches import empty_row
-from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data.config import Fixed
-from t5x_lite.inference.loading import learner_of
-from t5x_lite.optim.partial import joint_optimizer
-from t5x_lite.train.step import init_state, make_train_step, state_shardings
+from tests.configs.tiny_step import moved_by_two_steps
 
-ROOT = Path(__file__).resolve().parents[2]
 # peak rate, steps, lengths of query and passage, rows of the shortest and of the longest
 STAGES = {
     "pretrain/m3_retromae": (7e-5, 20_000, (8192, None), None),
@@ -24,12 +17,6 @@ STAGES = {
     "finetune/m3": (1e-5, 30_000, (512, 8192), (1152, 192)),
 }
 OTHERS = ("finetune/m3_refresh", "finetune/m3_tiny")
-
-
-@pytest.fixture(autouse=True)
-def _in_the_checkout(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -85,38 +72,11 @@ def tiny(experiment):
     )
 
 
-def batch_of(data):
-    """Rows of random tokens, without padding."""
-    rng = np.random.default_rng(0)
-    found = {}
-    for name, value in empty_row(data).items():
-        shape = (data.batch_size, *value.shape[1:])
-        if name.endswith("_tokens"):
-            found[name] = rng.integers(5, 50, shape).astype(np.int32)
-        elif name.endswith(("positions", "word_ids")):
-            found[name] = np.broadcast_to(np.arange(shape[-1], dtype=np.int32), shape)
-        else:
-            found[name] = np.full(shape, int(name.endswith("segment_ids")), np.int32)
-    return found
-
-
 @pytest.mark.gate("finetune/m3")
 @pytest.mark.parametrize("name", [*STAGES, *OTHERS])
 @pytest.mark.slow
 def test_a_step_at_a_tiny_size(name):
-    experiment = tiny(config.load(f"configs/{name}.py"))
-    learner = learner_of(experiment)
-    updates, mesh = learner.updates(), make_mesh(MeshConfig())
-    layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
-    state = init_state(learner.init, joint_optimizer(updates), layout, seed=0)
-    before = jax.tree.map(np.asarray, state.params)
-    step = make_train_step(updates, mesh=mesh, layout=layout, seed=0, microbatches=2)
-    # The rate of the first step is 0, as it is warmed up.
-    for _ in range(2):
-        state, metrics = step(state, batch_of(experiment.data))
-    assert np.isfinite(metrics["loss"])
-    assert float(metrics["gradient_norm"]) > 0
-    moved = jax.tree.map(lambda a, b: np.any(a != np.asarray(b)), before, state.params)
+    moved = moved_by_two_steps(tiny(config.load(f"configs/{name}.py")))
     still = [
         jax.tree_util.keystr(path)
         for path, value in jax.tree_util.tree_leaves_with_path(moved)

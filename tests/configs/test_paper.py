@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import shlex
-import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -24,12 +23,6 @@ TINY = {"vocab_size": 512, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_heads": 4}
 TINY |= {"num_encoder_layers": 2, "num_decoder_layers": 2}
 SIZES = ("small", "base", "large", "3b", "11b")
 OTHERS = ("tasks.glue", "tasks.super_glue", "tasks.wmt", "tasks.summarize")
-
-
-@pytest.fixture(autouse=True)
-def _in_the_checkout(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.fixture(scope="module")

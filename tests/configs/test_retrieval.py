@@ -1,22 +1,13 @@
 """The recipes of retrievers: the published figures, and a step of each at a tiny size."""
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 from t5x_lite import config
-from t5x_lite.config.batches import empty_row
-from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.inference.loading import learner_of
 from t5x_lite.layouts import Groups, Ranked
-from t5x_lite.optim.partial import joint_optimizer
-from t5x_lite.train.step import init_state, make_train_step, state_shardings
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.configs.tiny_step import moved_by_two_steps
 
 # start, group, batch, lengths of query and passage, rate, steps
 RECIPES = {
@@ -32,12 +23,6 @@ RECIPES = {
 
 SMALL = ("cross_encoder_tiny", "distill_tiny")
 """Those of the guide, on a small encoder."""
-
-
-@pytest.fixture(autouse=True)
-def _in_the_checkout(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -76,36 +61,9 @@ def tiny(experiment):
     )
 
 
-def batch_of(data):
-    """Rows of random tokens, without padding."""
-    rng = np.random.default_rng(0)
-    found = {}
-    for name, value in empty_row(data).items():
-        shape = (data.batch_size, *value.shape[1:])
-        if name.endswith("_tokens"):
-            found[name] = rng.integers(5, 50, shape).astype(np.int32)
-        elif name == "teacher_scores":
-            found[name] = rng.uniform(0, 5, shape).astype(np.float32)
-        else:
-            found[name] = np.full(shape, int(name.endswith("segment_ids")), np.int32)
-    return found
-
-
 @pytest.mark.gate("retromae_distill")
 @pytest.mark.parametrize("name", [*RECIPES, *SMALL])
 @pytest.mark.slow
 def test_a_step_at_a_tiny_size(name):
-    experiment = tiny(config.load(f"configs/finetune/{name}.py"))
-    learner = learner_of(experiment)
-    updates, mesh = learner.updates(), make_mesh(MeshConfig())
-    layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
-    state = init_state(learner.init, joint_optimizer(updates), layout, seed=0)
-    before = jax.tree.map(np.asarray, state.params)
-    step = make_train_step(updates, mesh=mesh, layout=layout, seed=0, microbatches=2)
-    # The rate of the first step is 0 where it is warmed up.
-    for _ in range(2):
-        state, metrics = step(state, batch_of(experiment.data))
-    assert np.isfinite(metrics["loss"])
-    assert float(metrics["gradient_norm"]) > 0
-    moved = jax.tree.map(lambda a, b: np.any(a != np.asarray(b)), before, state.params)
+    moved = moved_by_two_steps(tiny(config.load(f"configs/finetune/{name}.py")))
     assert sum(jax.tree.leaves(moved)) > 0.8 * len(jax.tree.leaves(moved))

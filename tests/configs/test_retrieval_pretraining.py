@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,16 +16,9 @@ from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.optim.schedules import Linear
 from tests import tokenizer_files
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("retromae", "condenser", "cocondenser", "electra", "deberta_v3")
 PARAMS = "checkpoints/1/params"
 TINY = {"d_model": 16, "d_ff": 32, "num_heads": 2, "num_layers": 2}
-
-
-@pytest.fixture(autouse=True)
-def _in_the_checkout(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 SIZES = {

@@ -5,8 +5,6 @@ Raffel et al. 2020, section 3.2.
 
 import dataclasses
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,6 @@ from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.inference.loading import learner_of
 from t5x_lite.layouts import Seq2Seq
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = {"vocab_size": 512, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_heads": 4}
 BOTH = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 WORDS = {"separator": " target:"}
@@ -33,12 +30,6 @@ ROWS = [
     ("lm_lm", "lm", layouts.LM(), 110),
     ("prefix_lm_lm", "prefix_lm", layouts.PrefixLM(), 110),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _in_the_checkout(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.mark.parametrize(("name", "task", "layout", "millions"), ROWS)

@@ -8,13 +8,20 @@ import pytest
 from t5x_lite.core import object_store
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.object_store import BucketError, Patience, ask, ask_all
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    hurried = Patience(answer=0.2, first=0.001, longest=0.004, total=0.3)
-    monkeypatch.setattr(object_store, "PATIENCE", hurried)
+def hurry(monkeypatch):
+    """Short waits; called with limits, also a short patience."""
     monkeypatch.setattr(object_store, "_given_up", {})
+
+    def hurry(**limits):
+        hurried = Patience(**{"first": 0.001, "longest": 0.004, **limits})
+        monkeypatch.setattr(object_store, "PATIENCE", hurried)
+
+    hurry()
+    return hurry
 
 
 def failing(*errors):
@@ -40,9 +47,9 @@ def test_a_request_is_sent_again():
     assert ask("gs://b/a", failing(*errors)) == 5
 
 
-def test_waits_double_and_are_partly_chance(monkeypatch):
+def test_waits_double_and_are_partly_chance(monkeypatch, hurry):
     waits = []
-    monkeypatch.setattr(object_store, "PATIENCE", Patience(first=0.01, longest=0.03, total=60.0))
+    hurry(first=0.01, longest=0.03)
     monkeypatch.setattr(object_store, "_note", lambda url, error, wait: waits.append(wait))
     ask("gs://b/a", failing(*[OSError()] * 6))
     for wait, expected in zip(waits, (0.01, 0.02, 0.03, 0.03, 0.03, 0.03), strict=True):
@@ -50,32 +57,38 @@ def test_waits_double_and_are_partly_chance(monkeypatch):
     assert len({*waits}) == 6
 
 
-def test_one_that_hangs_is_left_behind():
-    hangs = [True, True]
-    started = threading.Event()
+def test_one_that_hangs_is_left_behind(hurry):
+    hangs, ended = [True, True], []
+    answered = threading.Event()
 
     def request():
         if hangs:
             hangs.pop()
-            started.wait(60)
+            answered.wait(PATIENCE)
+            ended.append(1)
         return 7
 
-    begin = time.monotonic()
+    hurry(answer=0.2)
     assert ask("gs://b/a", request) == 7
-    assert time.monotonic() - begin < 30
+    hurry(answer=0.2, total=0.3)
     with pytest.raises(BucketError, match=r"gs://b/a cannot be read.*no answer in 0\.2 seconds"):
-        ask("gs://b/a", lambda: started.wait(60))
-    started.set()
+        ask("gs://b/a", lambda: answered.wait(PATIENCE))
+    assert (hangs, ended) == ([], [])
+    answered.set()
 
 
 def test_many_are_answered_in_their_order_and_few_are_under_way(monkeypatch):
     monkeypatch.setattr(object_store, "CONNECTIONS", 3)
     running, most, lock = [0], [0], threading.Lock()
+    three = threading.Event()
 
     def request(number):
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
+            if running[0] == 3:
+                three.set()
+        assert three.wait(PATIENCE)
         time.sleep(0.002 * (number % 4))
         with lock:
             running[0] -= 1
@@ -87,7 +100,8 @@ def test_many_are_answered_in_their_order_and_few_are_under_way(monkeypatch):
     assert ask_all([]) == []
 
 
-def test_a_bucket_that_stays_away():
+def test_a_bucket_that_stays_away(hurry):
+    hurry(total=0.3)
     with pytest.raises(BucketError) as raised:
         ask("gs://b/a", failing(*[OSError("no\nroute")] * 10_000))
     assert str(raised.value) == (
@@ -96,8 +110,9 @@ def test_a_bucket_that_stays_away():
     )
 
 
-def test_one_that_was_given_up_is_asked_for_nothing_for_a_while():
+def test_one_that_was_given_up_is_asked_for_nothing_for_a_while(hurry):
     """So that the many threads of tf.data do not wait for it one after another."""
+    hurry(total=0.3, silence=3600.0)
     with pytest.raises(BucketError) as first:
         ask("gs://b/a", failing(*[OSError("away")] * 10_000))
     sent = []
@@ -112,13 +127,11 @@ def test_one_that_was_given_up_is_asked_for_nothing_for_a_while():
 def test_when_the_program_ends_nothing_is_waited_for(monkeypatch):
     monkeypatch.setattr(object_store, "_stopped", threading.Event())
     monkeypatch.setattr(object_store, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(object_store, "PATIENCE", Patience(answer=30.0))
-    ended = threading.Event()
+    ended, answers = threading.Event(), []
     threading.Timer(0.05, object_store.stop).start()
-    begin = time.monotonic()
     with pytest.raises(BucketError, match="the program ends"):
-        ask("gs://b/a", lambda: ended.wait(30))
-    assert time.monotonic() - begin < 10
+        ask("gs://b/a", lambda: answers.append(ended.wait(PATIENCE)), answer=PATIENCE)
+    assert answers == []
     ended.set()
 
 

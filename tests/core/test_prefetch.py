@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 from t5x_lite.core.workers import Prefetch
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 10
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert condition()
 
 
 def test_elements_come_in_order_and_end():
@@ -55,7 +49,7 @@ def test_the_interpreter_ends_while_the_thread_works():
         "print(next(ahead))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 

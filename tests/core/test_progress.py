@@ -12,13 +12,7 @@ import pytest
 
 from t5x_lite.core import progress
 from t5x_lite.core.progress import Lines, as_table, counting, never_silent, print_result, step
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert condition()
+from tests.waiting import wait_until
 
 
 class Terminal(io.StringIO):

@@ -1,13 +1,16 @@
 """A process ends after a signal, also where its main thread never comes back from C++."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-import time
+from pathlib import Path
 
 import pytest
+
+from tests.waiting import PATIENCE, wait_until
 
 # The second lock of a mutex waits for ever, without Python's lock, as JAX does when it allocates.
 STUCK = """
@@ -32,23 +35,36 @@ def stuck(seconds, may_end="yes"):
         text=True,
     )
     assert process.stdout.readline() == "ready\n"
-    time.sleep(1)  # until it waits for the mutex
+    waits = 0
+
+    def waits_for_the_mutex():
+        nonlocal waits
+        stat = Path(f"/proc/{process.pid}/task/{process.pid}/stat").read_text()
+        waits = waits + 1 if stat.rpartition(")")[2].split()[0] == "S" else 0
+        return waits == 50
+
+    wait_until(waits_for_the_mutex)
     return process
+
+
+def signals_pending(process):
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return any(int(mask, 16) for mask in re.findall(r"^\w*Pnd:\s*(\w+)$", status, re.MULTILINE))
 
 
 def test_the_process_ends_some_seconds_after_the_signal():
     process = stuck(0.3)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 128 + signal.SIGTERM
+    assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     assert process.stderr.read() == "error: terminated\n"
 
 
 def test_the_second_signal_ends_it_at_once():
     process = stuck(1000)
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
+    wait_until(lambda: not signals_pending(process))  # two that are pending would be one
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 128 + signal.SIGTERM
+    assert process.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow
@@ -82,7 +98,7 @@ class Command:
         print("ready", flush=True)
         if sys.argv[1] == "fail":
             raise ValueError("of the command")
-        time.sleep(30)
+        time.sleep(300)
 class Stuck:
     def __del__(self):
         threading.Event().wait()  # as an iterator of TensorFlow waits for its threads
@@ -109,7 +125,7 @@ def command(kind):
 def test_a_closed_terminal_ends_a_command():
     process = command("wait")
     process.send_signal(signal.SIGHUP)
-    assert process.wait(20) == 128 + signal.SIGHUP
+    assert process.wait(PATIENCE) == 128 + signal.SIGHUP
     assert process.stderr.read() == "error: the terminal was closed\n"
 
 
@@ -119,12 +135,12 @@ def test_nohup_keeps_a_command_from_its_terminal():
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
     process.terminate()
-    assert process.wait(20) == 128 + signal.SIGTERM
+    assert process.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
 def test_a_failed_command_does_not_wait_for_destructors():
     process = command("fail")
-    assert process.wait(20) == 1
+    assert process.wait(PATIENCE) == 1
     assert process.stderr.read().startswith("error: ValueError: of the command")
 
 
@@ -145,7 +161,7 @@ def test_output_on_a_closed_terminal_does_not_fail():
     assert shown == b"ready\r\n"
     os.close(controller)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(20) == 128 + signal.SIGHUP
+    assert process.wait(PATIENCE) == 128 + signal.SIGHUP
 
 
 def test_temporary_files_of_libraries_are_removed(tmp_path, monkeypatch):

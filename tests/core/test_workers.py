@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from t5x_lite.core.project import safe_path
 from t5x_lite.core.workers import WorkerContext, without_main_module
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -80,7 +80,7 @@ from concurrent.futures import ProcessPoolExecutor
 from t5x_lite.core.workers import WorkerContext, end_with_parent
 pool = ProcessPoolExecutor(1, mp_context=WorkerContext(), initializer=end_with_parent)
 print(pool.submit(os.getpid).result(), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -96,7 +96,4 @@ def test_workers_of_a_killed_process_end():
     assert worker.exists()
     parent.kill()
     parent.wait()
-    until = time.monotonic() + 20
-    while worker.exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not worker.exists()
+    wait_until(lambda: not worker.exists())

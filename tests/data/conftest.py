@@ -15,11 +15,18 @@ from t5x_lite.data.cache.files import INDEX_NAME, Cache, Index, file_digest
 from t5x_lite.data.cache.making import SplitWriter, new_cache, write_index
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.vocabularies.byte_level import Bytes
+from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 
 @pytest.fixture(scope="session")
 def byte_vocabulary() -> Bytes:
     return Bytes()
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tiny_vocabulary: Path):
+    """The tiny SentencePiece model."""
+    return load_vocabulary(tiny_vocabulary)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from t5x_lite.data.config import Refresh, Scheduled
 from t5x_lite.data.formats import line_blocks
 from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.tasks import shuffling
+from tests.batches import assert_equal_batches, take
 
 PACKED = {"encoder_input_tokens", "encoder_segment_ids", "encoder_positions"} | {
     f"decoder_{name}"
@@ -39,13 +40,6 @@ def reading():
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tiny_vocabulary):
-    from t5x_lite.data.vocabularies.loading import load_vocabulary
-
-    return load_vocabulary(tiny_vocabulary)
-
-
-@pytest.fixture(scope="module")
 def data(tmp_path_factory, english_lines):
     """Span corruption of some text, every hundredth line of it held out."""
     from t5x_lite.data.config import Data
@@ -61,18 +55,6 @@ def data(tmp_path_factory, english_lines):
         targets_length=24,
         shuffle_buffer=20,
     )
-
-
-def take(batches, count):
-    return [next(batches) for _ in range(count)]
-
-
-def assert_equal_batches(got, expected):
-    assert len(got) == len(expected)
-    for one, other in zip(got, expected, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
 
 
 def tokens(batches):

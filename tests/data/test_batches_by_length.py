@@ -14,6 +14,7 @@ from t5x_lite.data.config import Bucketed, Data, Fixed
 from t5x_lite.data.formats.pairs import Pairs, to_json
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
+from tests.batches import assert_equal_batches
 
 # Letters, each a token; [CLS] and [SEP] are two more.
 TRAIN = {"a": 3, "b": 9, "c": 6, "d": 4, "e": 12, "f": 3, "g": 3}
@@ -68,13 +69,6 @@ def letters(batch, vocabulary):
 
 def train(data, vocabulary, **options):
     return data_batches.train_batches(data, vocabulary, seed=0, **options)
-
-
-def assert_equal_batches(got, expected):
-    for one, other in zip(got, expected, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
 
 
 def test_a_bucket_that_is_full_is_the_next_batch(source, vocabulary):

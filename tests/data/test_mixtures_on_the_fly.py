@@ -24,13 +24,6 @@ pytestmark = pytest.mark.skipif(
 SIZES = {"many": 60, "few": 20}
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tiny_vocabulary):
-    from t5x_lite.data.vocabularies.loading import load_vocabulary
-
-    return load_vocabulary(tiny_vocabulary)
-
-
 @pytest.fixture
 def named(monkeypatch):
     """A module with two tasks, one that finds no files, and mixtures of them."""

@@ -12,14 +12,8 @@ from t5x_lite.data.config import Data
 pytest.importorskip("seqio")
 
 from t5x_lite.data.reading import Demonstration, demonstrations
-from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 LONG = "a story that is longer than any row " * 4
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tiny_vocabulary):
-    return load_vocabulary(tiny_vocabulary)
 
 
 @pytest.fixture

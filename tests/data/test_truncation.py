@@ -17,13 +17,6 @@ pytest.importorskip("seqio")
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tiny_vocabulary):
-    from t5x_lite.data.vocabularies.loading import load_vocabulary
-
-    return load_vocabulary(tiny_vocabulary)
-
-
-@pytest.fixture(scope="module")
 def directory(tmp_path_factory, english_lines):
     """400 documents to train on in two files, and one that is held out."""
     directory = tmp_path_factory.mktemp("documents")

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from t5x_lite import config
 from t5x_lite.commands.texts import cache
 from tests.config_files import saved
+from tests.e2e.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,10 +24,7 @@ def train(tmp_path, environment, *, workdir, steps, processes, own=(), code=0):
     """
     line = f"train tiny.json --workdir {workdir} --steps {steps}"
     if processes > 1:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
-        line += f" --hosts.coordinator 127.0.0.1:{port} --hosts.num-processes {processes}"
+        line += f" --hosts.coordinator 127.0.0.1:{free_port()} --hosts.num-processes {processes}"
     running = [
         subprocess.Popen(
             [

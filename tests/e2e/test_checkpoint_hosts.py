@@ -2,8 +2,6 @@
 
 import json
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from t5x_lite.checkpoints.manifest import find_damage
 from t5x_lite.checkpoints.reading import saved_steps
+from tests.e2e.processes import finish, free_port, start
 from tests.tiny_checkpoint import flip
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,23 +19,15 @@ FILES = {"config.json": "{}", "data/process_0": "here 0", "data/process_1": "her
 
 def run(job, workdir, *, processes, devices):
     """Runs the program in so many processes of so many devices; gives what each of them told."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = str(free_port())
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
-    started = [
-        subprocess.Popen(
-            [sys.executable, PROGRAM, job, workdir, str(port), str(processes), str(index)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": flags},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    commands = [
+        [sys.executable, PROGRAM, job, workdir, port, str(processes), str(index)]
         for index in range(processes)
     ]
-    told = [process.communicate(timeout=300) for process in started]
-    assert [process.returncode for process in started] == [0] * processes, told
-    return [json.loads(output.splitlines()[-1]) for output, _ in told]  # after Gloo's own lines
+    told = finish(start(commands, XLA_FLAGS=flags))
+    assert [code for code, _, _ in told] == [0] * processes, told
+    return [json.loads(output.splitlines()[-1]) for _, output, _ in told]  # after Gloo's own lines
 
 
 @pytest.mark.slow

@@ -2,13 +2,12 @@
 
 import json
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.e2e import processes
 from tests.tiny_checkpoint import flip
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,34 +17,16 @@ ARRAY_BYTES = 4 << 20
 
 def run(job, store, *, code=0):
     """Runs the program in two processes of two devices; gives what each of them told."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = str(processes.free_port())
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "XLA_FLAGS": flags,
-        "FAKE_STORE": str(store),
-        "EPATH_USE_TF": "0",
-    }
-    started = [
-        subprocess.Popen(
-            [sys.executable, PROGRAM, job, "gs://bucket/run", str(port), "2", str(index)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    commands = [
+        [sys.executable, PROGRAM, job, "gs://bucket/run", port, "2", str(index)]
         for index in range(2)
     ]
-    try:
-        told = [process.communicate(timeout=300) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [code] * 2, told
-    return [json.loads(output.splitlines()[-1]) for output, _ in told]  # after Gloo's own lines
+    started = processes.start(commands, XLA_FLAGS=flags, FAKE_STORE=str(store), EPATH_USE_TF="0")
+    told = processes.finish(started)
+    assert [ended for ended, _, _ in told] == [code] * 2, told
+    return [json.loads(output.splitlines()[-1]) for _, output, _ in told]  # after Gloo's own lines
 
 
 def array_reads(told):

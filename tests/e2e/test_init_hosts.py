@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.inference.loading import Loaded
+from tests.e2e.processes import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
@@ -26,10 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def first_loss(directory, experiment, compiled, *, count=1, steps=1):
     """The loss of the first step, of a run in so many processes."""
     config.save(experiment, directory.with_suffix(".json"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    hosts = ["--hosts.coordinator", f"127.0.0.1:{port}", "--hosts.num-processes", str(count)]
+    hosts = ["--hosts.coordinator", f"127.0.0.1:{free_port()}", "--hosts.num-processes", str(count)]
     hosts += ["--mesh.data", "1", "--mesh.fsdp", str(count)]
     line = [sys.executable, "-m", "t5x_lite", "train", str(directory.with_suffix(".json"))]
     processes = [

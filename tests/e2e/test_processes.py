@@ -1,10 +1,7 @@
 """Processes that form one JAX job train as one does, stop together, and end together."""
 
 import json
-import os
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -13,47 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.e2e.processes import finish, free_port
+from tests.e2e.processes import start as start_all
 from tests.metadata_server import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("tiny_training.py")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def start(job, *, count, **variables):
     """Starts so many processes, of one device each."""
-    port = free_port()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **variables}
-    return [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), "process", str(port), str(count), str(index), job],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    port = str(free_port())
+    commands = [
+        [sys.executable, str(PROGRAM), "process", port, str(count), str(index), job]
         for index in range(count)
     ]
-
-
-def finish(processes, *, timeout=600):
-    """Waits for all; [(exit code, standard output, standard error)]."""
-    try:
-        return [
-            (process.wait(), out, err)
-            for process in processes
-            for out, err in [process.communicate(timeout=timeout)]
-        ]
-    finally:
-        for process in processes:
-            process.kill()
+    return start_all(commands, JAX_PLATFORMS="cpu", **variables)
 
 
 def results(processes):

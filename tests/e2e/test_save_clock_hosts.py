@@ -1,15 +1,12 @@
 """Two processes save and end after the same steps, by the clock and the callbacks of the first."""
 
 import json
-import os
-import socket
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.e2e.processes import finish, free_port, start
+
 PROGRAM = """
 import json, sys
 import jax
@@ -58,37 +55,20 @@ print(json.dumps(reasons))
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-def test_two_processes_save_by_the_clock_of_the_first(tmp_path):
+def test_two_processes_save_by_the_clock_of_the_first():
     # Half a minute is 15 steps and a minute 30: over at 30, asked at 32, known at 40.
-    assert run_two(PROGRAM, tmp_path) == [[40, 80]] * 2
+    assert run_two(PROGRAM) == [[40, 80]] * 2
 
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-def test_two_processes_end_by_the_callback_of_the_first(tmp_path):
-    assert run_two(CALLBACK, tmp_path) == [["", "mine: low", "mine: low"]] * 2
+def test_two_processes_end_by_the_callback_of_the_first():
+    assert run_two(CALLBACK) == [["", "mine: low", "mine: low"]] * 2
 
 
-def run_two(program, directory):
+def run_two(program):
     """The JSON that each of two processes prints last."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(port), str(index)],
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(2)
-    ]
-    try:
-        told = [process.communicate(timeout=200) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], told
-    return [json.loads(output.splitlines()[-1]) for output, _ in told]
+    port = str(free_port())
+    told = finish(start([[sys.executable, "-c", program, port, str(i)] for i in range(2)]))
+    assert [code for code, _, _ in told] == [0, 0], told
+    return [json.loads(output.splitlines()[-1]) for _, output, _ in told]

@@ -27,6 +27,7 @@ from t5x_lite.layouts import Groups
 from t5x_lite.objectives.contrastive import Contrastive
 from tests import encoder_checkpoint, t5_checkpoint
 from tests.c4 import made_up_crawl
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
@@ -314,8 +315,7 @@ def interrupt(world, name, *, after, signum, again=None, group=False):
         if not job.resumes:
             assert not made, (case, made)
         assert all(one.endswith(_RESUMED) for one in made) or name in _DIRECTORIES, (case, made)
-    time.sleep(0.5)
-    assert not processes_of(process.pid), case
+    wait_until(lambda: not processes_of(process.pid), seconds=20.0, why=lambda: case)
     return code
 
 

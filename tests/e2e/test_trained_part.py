@@ -20,6 +20,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.train.training import train
+from tests.arrays import assert_equal_arrays
 
 pytestmark = pytest.mark.slow
 
@@ -66,15 +67,9 @@ def params(directory):
     return trees.flatten(Loaded.from_checkpoint(str(directory), step=None).params)
 
 
-def equal(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    for path, leaf in ours.items():
-        np.testing.assert_array_equal(leaf, theirs[path], err_msg=path)
-
-
 def test_the_trained_part_alone_is_saved_and_resumed(part, run):
     whole = run("whole", 10, checkpoints=Checkpoints(period=5, whole=True))
-    equal(params(part), params(whole))
+    assert_equal_arrays(params(part), params(whole))
     steps = [directory / "checkpoints" / "10" for directory in (part, whole)]
     assert all(path.startswith("adapters/lora/") for path in saved(steps[0]))
     assert {path.split("/")[0] for path in saved(steps[1])} == {"model", "adapters"}
@@ -91,7 +86,9 @@ def test_a_chosen_part_and_a_base_with_a_base(part, run, place):
         moved = np.any(np.asarray(leaf) != np.asarray(base[path]))
         assert moved == path.startswith("model/decoder/"), path
     third = run("third", 5, adapters=Adapters(add=("parallel = par_bn()",)), start="second")
-    equal({p: leaf for p, leaf in params(third).items() if p.startswith("model/")}, ours)
+    assert_equal_arrays(
+        {p: leaf for p, leaf in params(third).items() if p.startswith("model/")}, ours
+    )
     export_hf(second, place / "exported")
     found = read_safetensors(place / "exported" / "model.safetensors")
     np.testing.assert_array_equal(found["shared.weight"], base["model/token_embedding/table"])
@@ -105,7 +102,7 @@ def test_the_tree_may_move_as_a_whole(part, place, tmp_path):
         shutil.copytree(place / name, tmp_path / "moved" / name)
     hidden = (place / "t5").rename(place / "hidden")
     try:
-        equal(params(tmp_path / "moved" / "part"), params_of(part, hidden))
+        assert_equal_arrays(params(tmp_path / "moved" / "part"), params_of(part, hidden))
     finally:
         hidden.rename(place / "t5")
 
@@ -204,7 +201,9 @@ def test_a_base_in_bfloat16_is_the_same_base(part, run, place, caplog):
         f"{4 * num:,} bytes of parameters in a checkpoint"
     )
     assert told in caplog.text
-    equal(*({p: a for p, a in each.items() if p.startswith("model/")} for each in (ours, theirs)))
+    assert_equal_arrays(
+        *({p: a for p, a in each.items() if p.startswith("model/")} for each in (ours, theirs))
+    )
     dtypes = {
         path.split("/")[0]: leaf.dtype.name
         for path, leaf in trees.flatten(

@@ -10,7 +10,6 @@ import pytest
 
 from scripts import encoder_goldens as goldens
 from t5x_lite import layouts
-from t5x_lite.checkpoints.items import lazy_params
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Experiment
 from t5x_lite.core.errors import InputError
@@ -31,6 +30,7 @@ from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
+from tests.arrays import assert_equal_arrays, saved_arrays
 from tests.interop.test_torch_files import archive, state_dict, tensor
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -48,17 +48,6 @@ def release(tmp_path, variant):
     return golden, directory
 
 
-def params_of(directory):
-    return {path: array.read() for path, array in lazy_params(directory / "params").items()}
-
-
-def same(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    for name, array in ours.items():
-        assert array.dtype == theirs[name].dtype, name
-        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-
-
 @pytest.mark.gate("roberta", "electra_generator")
 @pytest.mark.parametrize("variant", goldens.VARIANTS)
 @pytest.mark.slow
@@ -66,9 +55,9 @@ def test_in_out_and_in_again_is_bit_equal(tmp_path, variant):
     golden, source = release(tmp_path, variant)
     import_hf(source, tmp_path / "ours")
     export_hf(tmp_path / "ours", tmp_path / "theirs")
-    same(read_safetensors(tmp_path / "theirs" / "model.safetensors"), golden.weights)
+    assert_equal_arrays(read_safetensors(tmp_path / "theirs" / "model.safetensors"), golden.weights)
     import_hf(tmp_path / "theirs", tmp_path / "again")
-    same(params_of(tmp_path / "again"), params_of(tmp_path / "ours"))
+    assert_equal_arrays(saved_arrays(tmp_path / "again"), saved_arrays(tmp_path / "ours"))
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert {name: config[name] for name in golden.config} == golden.config
     assert config["dtype"] == "bfloat16"
@@ -140,13 +129,15 @@ def test_the_generator_of_a_release_of_deberta(tmp_path, own_config):
     assert found.objective == MaskedLM(mask_id=4)
     assert vars(found.model)["enhanced_mask_decoder"]
     assert vars(found.model)["num_layers"] == 2 - own_config
-    np.testing.assert_array_equal(params_of(tmp_path / "ours")["model/embedding/position"], table)
+    np.testing.assert_array_equal(
+        saved_arrays(tmp_path / "ours")["model/embedding/position"], table
+    )
     import_hf(source, tmp_path / "other")
     other = Loaded.from_checkpoint(str(tmp_path / "other"), step=None).experiment
     assert not vars(other.model)["enhanced_mask_decoder"]
     export_hf(tmp_path / "ours", tmp_path / "theirs")
     import_hf(tmp_path / "theirs", tmp_path / "again")
-    same(params_of(tmp_path / "again"), params_of(tmp_path / "ours"))
+    assert_equal_arrays(saved_arrays(tmp_path / "again"), saved_arrays(tmp_path / "ours"))
 
 
 def test_what_is_imported_is_a_checkpoint(tmp_path):

@@ -60,18 +60,6 @@ def greedy(run, params, batch):
     return tokens
 
 
-@pytest.fixture
-def release(tmp_path, tiny_vocabulary):
-    """Writes a variant's directory and returns it with its golden."""
-
-    def write(variant):
-        golden = goldens.read(variant)
-        goldens.write_release(golden, tmp_path / variant, spiece=tiny_vocabulary)
-        return golden, tmp_path / variant
-
-    return write
-
-
 @pytest.mark.parametrize("variant", goldens.VARIANTS)
 def test_numbers_are_those_of_transformers(release, variant):
     golden, directory = release(variant)

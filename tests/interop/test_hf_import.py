@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from scripts import goldens
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints.items import lazy_params, write_params
 from t5x_lite.checkpoints.manifest import find_damage
@@ -32,28 +31,8 @@ from t5x_lite.train import restoring
 from t5x_lite.train.completion import trained_steps
 from t5x_lite.train.step import TrainState
 from t5x_lite.train.workdir import WorkDirectory, holds_another
+from tests.arrays import assert_equal_arrays, saved_arrays
 from tests.tiny_checkpoint import flip
-
-
-@pytest.fixture
-def release(tmp_path, tiny_vocabulary):
-    def write(variant):
-        golden = goldens.read(variant)
-        goldens.write_release(golden, tmp_path / variant, spiece=tiny_vocabulary)
-        return golden, tmp_path / variant
-
-    return write
-
-
-def params_of(directory):
-    return {path: array.read() for path, array in lazy_params(directory / "params").items()}
-
-
-def same(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    for name, array in ours.items():
-        assert array.dtype == theirs[name].dtype, name
-        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
 
 @pytest.mark.gate("umt5")
@@ -63,9 +42,9 @@ def test_in_out_and_in_again_is_bit_equal(release, tmp_path, variant):
     golden, source = release(variant)
     import_hf(source, tmp_path / "ours")
     export_hf(tmp_path / "ours", tmp_path / "theirs")
-    same(read_safetensors(tmp_path / "theirs" / "model.safetensors"), golden.weights)
+    assert_equal_arrays(read_safetensors(tmp_path / "theirs" / "model.safetensors"), golden.weights)
     import_hf(tmp_path / "theirs", tmp_path / "again")
-    same(params_of(tmp_path / "again"), params_of(tmp_path / "ours"))
+    assert_equal_arrays(saved_arrays(tmp_path / "again"), saved_arrays(tmp_path / "ours"))
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     shared = {key: value for key, value in golden.config.items() if key in config}
     dtype = {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
@@ -110,12 +89,14 @@ def test_bytes_keep_their_sentinels(release, tmp_path):
 def test_dtypes_that_are_asked_for(release, tmp_path, dtype):
     golden, source = release("t5")
     import_hf(source, tmp_path / "ours", dtype="float32")
-    params = params_of(tmp_path / "ours")
+    params = saved_arrays(tmp_path / "ours")
     assert {array.dtype for array in params.values()} == {np.dtype(np.float32)}
     export_hf(tmp_path / "ours", tmp_path / "theirs", dtype=dtype)
     found = read_safetensors(tmp_path / "theirs" / "model.safetensors")
     wanted = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32
-    same(found, {name: weight.astype(wanted) for name, weight in golden.weights.items()})
+    assert_equal_arrays(
+        found, {name: weight.astype(wanted) for name, weight in golden.weights.items()}
+    )
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["dtype"] == dtype
 
@@ -141,7 +122,9 @@ def test_what_was_trained_is_exported(tiny_run, tiny_vocabulary, tmp_path):
     np.testing.assert_array_equal(found["lm_head.weight"], flat["lm_head/kernel"].T)
     assert (tmp_path / "theirs" / "spiece.model").read_bytes() == tiny_vocabulary.read_bytes()
     import_hf(tmp_path / "theirs", tmp_path / "again")
-    same(params_of(tmp_path / "again"), {f"model/{p}": np.asarray(a) for p, a in flat.items()})
+    assert_equal_arrays(
+        saved_arrays(tmp_path / "again"), {f"model/{p}": np.asarray(a) for p, a in flat.items()}
+    )
 
 
 def spoil_config(source):
@@ -366,7 +349,7 @@ def test_t5x_and_hugging_face_give_the_same(release, tmp_path, tiny_vocabulary):
     loaded = Loaded.from_checkpoint(str(tmp_path / "hf"), step=None)
     write_t5x(tmp_path / "t5x" / "checkpoint_1", loaded)
     import_t5x(tmp_path / "t5x", tmp_path / "ours", vocabulary=tiny_vocabulary)
-    same(params_of(tmp_path / "ours"), params_of(tmp_path / "hf"))
+    assert_equal_arrays(saved_arrays(tmp_path / "ours"), saved_arrays(tmp_path / "hf"))
     again = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
     assert again.experiment.model == loaded.experiment.model
     assert again.vocabulary.digest == loaded.vocabulary.digest

@@ -3,10 +3,9 @@ import pytest
 
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.layouts.base import KEY, SPECIAL
-from tests.layouts.laying_out import BERT, encoder_tokens
+from t5x_lite.layouts.base import KEY
+from tests.layouts.laying_out import BERT
 
-MANY = encoder_tokens(cls_id=2, sep_id=3, pad_id=1, kinds=[SPECIAL] * 300)
 LAYOUT = layouts.Spans()
 
 

@@ -12,16 +12,13 @@ from t5x_lite.nn.attention_pattern import Pattern
 from t5x_lite.nn.bind import bind, cast, shapes, split
 from t5x_lite.nn.layers import PostNormConfig, PostNormLayer
 from t5x_lite.nn.masks import Visibility
+from tests.nn.tiny_layers import normal
 
 CONFIG = PostNormConfig(
     d_model=12, d_ff=20, num_heads=3, dropout_rate=0.5, attention_dropout_rate=0.5
 )
 # Its bits compile several times faster than those of the default generator.
 KEY = jax.random.key(3, impl="unsafe_rbg")
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 def filled(build):

@@ -8,13 +8,10 @@ from jax.test_util import check_grads
 
 from t5x_lite.models.base import Output
 from t5x_lite.objectives.likelihood import cross_entropy, token_losses
+from tests.nn.tiny_layers import normal
 
 B, T, D, V = 2, 7, 4, 11
 TIED, UNTIED = ("vocab", "embed"), ("embed", "vocab")
-
-
-def normal(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 HIDDEN, KERNEL = normal(B, T, D), normal(V, D, seed=1)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from scripts import encoder_goldens as goldens
-from t5x_lite.checkpoints.items import lazy_params
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.inference.loading import Loaded
+from tests.arrays import assert_equal_arrays, saved_arrays
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")
@@ -78,13 +78,7 @@ def test_in_and_out_keeps_the_numbers(tmp_path, variant, changes, change):
     ):
         np.testing.assert_array_equal(array, other)
     import_hf(tmp_path / "theirs", tmp_path / "again")
-    first, again = (
-        {path: array.read() for path, array in lazy_params(tmp_path / name / "params").items()}
-        for name in ("ours", "again")
-    )
-    assert first.keys() == again.keys()
-    for path, array in first.items():
-        np.testing.assert_array_equal(array, again[path], err_msg=path)
+    assert_equal_arrays(saved_arrays(tmp_path / "ours"), saved_arrays(tmp_path / "again"))
 
 
 @pytest.mark.parametrize("variant", ["bert", "roberta", "electra_discriminator"])

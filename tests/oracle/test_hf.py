@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from scripts import goldens
-from t5x_lite.checkpoints.items import lazy_params
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.data.vocabularies.byte_level import Bytes
 from t5x_lite.data.vocabularies.loading import SentencePiece
@@ -19,6 +18,7 @@ from t5x_lite.interop.tokenizers import write_tokenizer
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.likelihood import Seq2Seq
+from tests.arrays import saved_arrays
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")
@@ -82,12 +82,8 @@ def check_numbers(directory, model):
     np.testing.assert_allclose(loss, their_loss, rtol=1e-5)
 
 
-def params_of(directory):
-    return {path: array.read() for path, array in lazy_params(directory / "params").items()}
-
-
 def check_equal(first, second):
-    ours, others = params_of(first), params_of(second)
+    ours, others = saved_arrays(first), saved_arrays(second)
     assert ours.keys() == others.keys()
     for path, array in ours.items():
         np.testing.assert_array_equal(array, others[path], err_msg=path)
@@ -190,7 +186,7 @@ def test_dtypes_of_torch(release, tmp_path, dtype):
         (source / file).unlink()
     torch.save(model.to(getattr(torch, dtype)).state_dict(), source / "pytorch_model.bin")
     import_hf(source, tmp_path / "ours")
-    kept = {array.dtype.name for array in params_of(tmp_path / "ours").values()}
+    kept = {array.dtype.name for array in saved_arrays(tmp_path / "ours").values()}
     assert kept == {"float32" if dtype == "float64" else dtype}
     check_numbers(tmp_path / "ours", model.float())
 

@@ -5,11 +5,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
 
 import pytest
 
 from tests.docs.commands import ROOT, blocks
+from tests.waiting import wait_until
 
 TPU = ROOT / "scripts" / "tpu"
 
@@ -77,10 +77,7 @@ def test_a_run_starts_once_and_is_stopped_by_a_signal(launch, tmp_path):
     assert again.stderr == "a run goes on already: stop it first\n"
     assert "a run goes on" in launch("status").stdout
     assert launch("stop").returncode == 0
-    for _ in range(100):
-        if "saved" in log.read_text():
-            break
-        time.sleep(0.05)
+    wait_until(lambda: "saved" in log.read_text())
     assert log.read_text() == "<train><a config.py><--workdir><gs://b/x y>saved\n"
     calls = called(tmp_path)
     assert calls[0] == "compute tpus tpu-vm describe slice --zone=zone --format=value(state)"
@@ -322,10 +319,8 @@ def test_any_command_runs_as_train_does(launch, tmp_path):
     assert launch("run", "t5x-lite", "evaluate", "gs://b/a b.json").returncode == 0
     assert launch("train", "b.py").stderr == "a run goes on already: stop it first\n"
     assert launch("stop").returncode == 0
-    for _ in range(100):
-        if "no run" in (status := launch("status").stdout):
-            break
-        time.sleep(0.05)
+    wait_until(lambda: "no run" in launch("status").stdout)
+    status = launch("status").stdout
     assert status.splitlines()[0] == "ACTIVE"
     assert "the last one ended with code 143" in status
     assert (home / "t5x_lite.log").read_text() == "<evaluate><gs://b/a b.json>saved\n"

@@ -3,10 +3,11 @@
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import PATIENCE, wait_until
 
 WORKER = Path(__file__).resolve().parents[2] / "scripts" / "tpu" / "worker.sh"
 
@@ -78,7 +79,7 @@ def worker(tmp_path):
             env={"PATH": str(tools), "HOME": str(home), "RESTART_WAIT": "0.2", **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
 
     yield run
@@ -87,21 +88,15 @@ def worker(tmp_path):
 
 def ended(worker, home: Path) -> str:
     """Waits for the end of the run; returns its log."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        if "no run" in worker("status").stdout:
-            return (home / "t5x_lite-train.log").read_text()
-        time.sleep(0.05)
-    raise AssertionError((home / "t5x_lite-train.log").read_text())
+    log = home / "t5x_lite-train.log"
+    wait_until(lambda: "no run" in worker("status").stdout, why=log.read_text)
+    return log.read_text()
 
 
 def until(path: Path, text: str) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        if path.is_file() and text in path.read_text():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{path} lacks {text!r}")
+    wait_until(
+        lambda: path.is_file() and text in path.read_text(), why=lambda: f"{path} lacks {text!r}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,9 +130,8 @@ def test_another_command_has_a_log_of_its_own(worker, tmp_path):
     ended(worker, home)
     (home / "t5x_lite-train.log").write_text("trained\n")
     assert worker("run", "5", "evaluate", "a config.json").returncode == 0
-    end = time.monotonic() + 60
-    while "the last one" not in (status := worker("status").stdout) and time.monotonic() < end:
-        time.sleep(0.05)
+    wait_until(lambda: "the last one" in worker("status").stdout)
+    status = worker("status").stdout
     assert "the last one ended with code 2" in status
     runs = (home / "runs").read_text().splitlines()
     assert [run.partition(":")[2] for run in runs] == [

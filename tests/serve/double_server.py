@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -16,16 +17,19 @@ from t5x_lite.serve.app import Service
 from t5x_lite.serve.batching import Batcher, Row
 from t5x_lite.serve.requests import Limits, Refused
 from t5x_lite.serve.server import Counts
+from tests.waiting import PATIENCE
 
 
 class Double:
-    """{"inputs"} -> each text twice; "slow" takes --seconds, "fail" fails."""
+    """{"inputs"} -> each text twice, after `seconds` and once `free` is set; "fail" fails."""
 
     fields = frozenset({"inputs"})
     example = {"inputs": ["a </script> b", "c"]}  # noqa: RUF012
 
     def __init__(self, *, seconds: float = 0.0):
         self.seconds = seconds
+        self.free = threading.Event()
+        self.free.set()
         self.batches: list[tuple[int, int]] = []  # rows, size
 
     def rows(self, record):
@@ -40,6 +44,7 @@ class Double:
         self.batches.append((len(payloads), size))
         if "fail" in payloads:
             raise RuntimeError("as asked")
+        assert self.free.wait(PATIENCE)
         time.sleep(self.seconds)
         return [
             Refused(500, "Not finite.") if text == "nan" else {"double": text * 2}
@@ -58,6 +63,12 @@ class Served:
     endpoint: Double
     ready: threading.Event
     counts: Counts
+
+    @property
+    def num_accepted(self) -> int:
+        """Texts that wait, that are in a batch and that are answered."""
+        [line] = re.findall(rb"^t5x_lite_queue_texts (.*)$", self.counts.text(), re.MULTILINE)
+        return int(float(line)) + sum(rows for rows, _ in self.endpoint.batches)
 
     def ask(self, record: Any, path: str = "/double") -> tuple[int, bytes]:
         return asyncio.run(serve_load.ask(self.port, path, record))
@@ -86,7 +97,7 @@ def serving(
     *, token: str | None = None, seconds: float = 0.0, ready: bool = True, **limits: Any
 ) -> Iterator[Served]:
     bounds = Limits(
-        **{"max_rows": 4, "max_body": 2000, "timeout": 5.0, "body_timeout": 2.0, **limits}
+        **{"max_rows": 4, "max_body": 2000, "timeout": 60.0, "body_timeout": 30.0, **limits}
     )
     endpoint, is_ready = Double(seconds=seconds), threading.Event()
     batcher = Batcher({"double": endpoint.answer}, sizes=(1, 4, 8), queue=bounds.queue, wait=0.002)
@@ -119,11 +130,11 @@ def serving(
     if ready:
         is_ready.set()
     thread.start()
-    assert end.wait(10)
+    assert end.wait(PATIENCE)
     try:
         yield Served(port, endpoint, is_ready, counts)
     finally:
         result.stop()
-        thread.join(20)
+        thread.join(PATIENCE)
         batcher.close()
         assert not thread.is_alive()

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import pytest
 
 from scripts.bench import serve_load
 from scripts.bench.serve_load import request, steady
 from tests.serve.double_server import serving
+from tests.waiting import PATIENCE, wait_until
 
 TOKEN = "correct-horse-battery"
 
@@ -117,9 +119,17 @@ def test_a_token_is_asked_for():
 
 
 def test_a_full_queue_is_503_with_retry_after():
-    with serving(seconds=0.3, queue=4) as one:
-        bodies = [request("/double", {"inputs": ["a", "b", "c"]})]
-        load = asyncio.run(steady(one.port, clients=8, bodies=bodies, each=1))
+    bodies = [request("/double", {"inputs": ["a", "b", "c"]})]
+    with serving(queue=4) as one:
+        one.endpoint.free.clear()
+
+        async def crowd() -> serve_load.Load:
+            load = asyncio.ensure_future(steady(one.port, clients=8, bodies=bodies, each=1))
+            await asyncio.to_thread(wait_until, lambda: b'status="503"' in one.counts.text())
+            one.endpoint.free.set()
+            return await load
+
+        load = asyncio.run(crowd())
         assert load.lost == 0
         assert set(load.statuses) == {200, 503}
         assert one.send(post(b'{"inputs": "a"}'))[0] == 200
@@ -140,14 +150,14 @@ def test_a_body_that_takes_too_long_is_408():
 
 def test_bodies_that_arrive_together_are_bounded():
     """100 clients each send half of the largest body, and no more."""
-    with serving(max_body=1000) as one:
+    with serving(max_body=1000, body_timeout=2.0) as one:
         part = post(b"x" * 900, length=1000)
 
         async def crowd() -> list[bytes]:
             opened = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(100)]
             for _, writer in opened:
                 writer.write(part)
-            heads = [await asyncio.wait_for(reader.readline(), 5) for reader, _ in opened]
+            heads = [await asyncio.wait_for(reader.readline(), PATIENCE) for reader, _ in opened]
             for _, writer in opened:
                 writer.transport.abort()
             return heads
@@ -158,22 +168,27 @@ def test_bodies_that_arrive_together_are_bounded():
 
 
 def test_a_client_that_goes_leaves_the_queue():
-    with serving(seconds=0.4) as one:
+    with serving() as one:
+        one.endpoint.free.clear()
+
+        async def until(condition: Callable[[], bool]) -> None:
+            await asyncio.to_thread(wait_until, condition)
 
         async def go() -> None:
             first = asyncio.ensure_future(serve_load.ask(one.port, "/double", {"inputs": "a"}))
-            await asyncio.sleep(0.1)
+            await until(lambda: one.endpoint.batches == [(1, 1)])
             _, writer = await asyncio.open_connection("127.0.0.1", one.port)
             writer.write(request("/double", {"inputs": ["x", "y"]}))
             await writer.drain()
-            await asyncio.sleep(0.1)
+            await until(lambda: one.num_accepted == 3)
             writer.transport.abort()
-            await first
-            await asyncio.sleep(0.1)
+            await until(lambda: b'status="499"' in one.counts.text())
+            one.endpoint.free.set()
+            assert (await first)[0] == 200
 
         asyncio.run(go())
         assert one.endpoint.batches == [(1, 1)]
-        assert b'status="499"' in one.counts.text()
+        assert one.num_accepted == 1
 
 
 def test_many_clients_lose_nothing(served):

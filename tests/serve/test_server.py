@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import threading
-import time
+import urllib.request
 
 import pytest
 
@@ -14,6 +14,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.serve import server
 from t5x_lite.serve.requests import Limits
 from tests.serve.double_server import serving
+from tests.waiting import PATIENCE, wait_until
 
 
 def test_a_port_that_is_taken_is_an_input_error():
@@ -35,14 +36,16 @@ def test_the_end_answers_what_was_accepted():
     bodies = [request("/double", {"inputs": ["a"]})]
     loads = []
     with serving(seconds=0.2) as one:
+        one.endpoint.free.clear()
         thread = threading.Thread(
             target=lambda: loads.append(
                 asyncio.run(steady(one.port, clients=8, bodies=bodies, until_refused=True))
             )
         )
         thread.start()
-        time.sleep(0.7)
-    thread.join(10)
+        wait_until(lambda: one.num_accepted == 8)
+        one.endpoint.free.set()
+    thread.join(PATIENCE)
     [load] = loads
     assert (load.lost, set(load.statuses)) == (0, {200})
     assert len(load.latencies) >= 8
@@ -56,8 +59,18 @@ async def _app(scope, receive, send):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_and_is_not_passed_on(number):
     before = signal.getsignal(number)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), number))
-    timer.start()
-    assert server.run(_app, server.bind("127.0.0.1", 0), limits=Limits()) == 0
-    timer.join()
+    address = server.bind("127.0.0.1", 0)
+    server.listen(address, limits=Limits())
+    url = f"http://127.0.0.1:{address.getsockname()[1]}/"
+
+    def ask_and_end():
+        try:
+            urllib.request.urlopen(url, timeout=PATIENCE)
+        finally:
+            os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=ask_and_end)
+    thread.start()
+    assert server.run(_app, address, limits=Limits()) == 1
+    thread.join()
     assert signal.getsignal(number) is before

@@ -20,6 +20,7 @@ from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.serve import serving
 from t5x_lite.serve.serving import Address
 from tests import encoder_checkpoint, t5_checkpoint
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -70,6 +71,17 @@ def programs(port):
     return found["compiled"], found["total"]
 
 
+def answered(port):
+    """How many requests for /predict were answered."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as response:
+        lines = response.read().decode().splitlines()
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith("t5x_lite_requests_total{") and 'predict",status="200"' in line
+    )
+
+
 def wait_for(condition, process, log):
     deadline = time.monotonic() + 120
     while not (value := condition()):
@@ -108,16 +120,17 @@ def test_a_text_to_text_model_serves_endures_and_ends(tiny_vocabulary, compile_o
         assert asyncio.run(ask(port, "/predict", {"inputs": "the"}))[0] == 200
 
         async def end_under_load():
+            before = await asyncio.to_thread(answered, port)
             waiting = asyncio.ensure_future(
                 steady(port, clients=16, bodies=bodies, until_refused=True)
             )
-            await asyncio.sleep(0.5)
+            await asyncio.to_thread(wait_until, lambda: answered(port) >= before + 32)
             process.send_signal(signal.SIGTERM)
             return await waiting
 
         load = asyncio.run(end_under_load())
         assert (load.lost, set(load.statuses)) == (0, {200})
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     text = log.read_text()
     assert "no other program is compiled" in text
     assert "the server ended; it had answered" in text
@@ -146,11 +159,11 @@ def test_an_encoder_embeds_behind_a_token_and_ends_by_ctrl_c(compile_once, tmp_p
             json.dumps({"texts": ["a b", "c"]}).encode(),
             {"Content-Type": "application/json", "Authorization": "Bearer correct-horse-battery"},
         )
-        with urllib.request.urlopen(asked, timeout=20) as response:
+        with urllib.request.urlopen(asked, timeout=PATIENCE) as response:
             vectors = [one["vector"] for one in json.load(response)["results"]]
         assert [len(vector) for vector in vectors] == [12, 12]
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     assert "correct-horse" not in log.read_text()
 
 

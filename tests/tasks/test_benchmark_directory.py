@@ -1,16 +1,9 @@
 """A saved iterator over any kind of benchmark goes on bit for bit."""
 
-import numpy as np
 import pytest
 
+from tests.batches import assert_equal_batches, take
 from tests.tasks.benchmark_directory import write
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tiny_vocabulary):
-    from t5x_lite.data.vocabularies.loading import load_vocabulary
-
-    return load_vocabulary(tiny_vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +31,12 @@ def test_a_saved_iterator_goes_on(task, directory, vocabulary):
         shuffle_buffer=16,
     )
     batches = data_batches.train_batches(data, vocabulary, seed=7)
-    for _ in range(3):
-        next(batches)
+    take(batches, 3)
     state = batches.state()
-    expected = [next(batches) for _ in range(3)]
+    expected = take(batches, 3)
     again = data_batches.train_batches(data, vocabulary, seed=7)
     again.restore(state)
-    for batch in expected:
-        following = next(again)
-        assert following.keys() == batch.keys()
-        for name, value in following.items():
-            np.testing.assert_array_equal(value, batch[name])
+    assert_equal_batches(take(again, 3), expected)
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,6 @@ def c4():
     return c4
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tiny_vocabulary):
-    from t5x_lite.data.vocabularies.loading import load_vocabulary
-
-    return load_vocabulary(tiny_vocabulary)
-
-
 def write_shards(directory, split, pages, *, count):
     directory.mkdir(exist_ok=True)
     for number in range(count):

@@ -14,12 +14,12 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from t5x_lite import layouts
 from t5x_lite.data.config import Data
 from tests import tokenizer_files
+from tests.batches import assert_equal_batches, take
 from tests.data.formats import test_released_files as released
 from tests.tasks import benchmark_directory
 
@@ -81,13 +81,6 @@ def marked(tasks):
     for task in tasks:
         marks = [] if task in BY_DEFAULT else [pytest.mark.slow, pytest.mark.exhaustive]
         yield pytest.param(task, marks=marks)
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tiny_vocabulary):
-    from t5x_lite.data.vocabularies.loading import load_vocabulary
-
-    return load_vocabulary(tiny_vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -366,14 +359,9 @@ def _check_a_saved_iterator(data, vocabulary):
     from t5x_lite.data import batches as data_batches
 
     batches = data_batches.train_batches(data, vocabulary, seed=7)
-    for _ in range(2):
-        next(batches)
+    take(batches, 2)
     state = batches.state()
-    expected = [next(batches) for _ in range(2)]
+    expected = take(batches, 2)
     again = data_batches.train_batches(data, vocabulary, seed=7)
     again.restore(state)
-    for batch in expected:
-        following = next(again)
-        assert following.keys() == batch.keys()
-        for name, value in following.items():
-            np.testing.assert_array_equal(value, batch[name])
+    assert_equal_batches(take(again, 2), expected)

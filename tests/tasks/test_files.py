@@ -4,6 +4,7 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.columns import Columns
+from tests.tasks.examples import pairs
 
 REVIEWS = Columns(inputs="review: {text}", targets="{stars}", labels=("1=bad", "5=good"))
 
@@ -29,11 +30,6 @@ def arguments(tmp_path, tiny_vocabulary):
         targets_length=16,
         columns=REVIEWS,
     )
-
-
-def pairs(task, split):
-    dataset = task.source.get_dataset(split, shuffle=False)
-    return [(e["inputs"].decode(), e["targets"].decode()) for e in dataset.as_numpy_iterator()]
 
 
 def test_the_config_says_which_columns(files, arguments):

@@ -1,6 +1,7 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
+from tests.tasks.examples import pairs
 
 FILES = {
     "train.tsv": "sentence\tlabel\nit 's \" charming \t1\nflat \t0\n",
@@ -31,11 +32,6 @@ def arguments(tmp_path, tiny_vocabulary):
         inputs_length=64,
         targets_length=16,
     )
-
-
-def pairs(task, split):
-    dataset = task.source.get_dataset(split, shuffle=False)
-    return [(e["inputs"].decode(), e["targets"].decode()) for e in dataset.as_numpy_iterator()]
 
 
 def test_sst2_as_text(glue, arguments):

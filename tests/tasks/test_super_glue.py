@@ -8,6 +8,7 @@ from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
+from tests.tasks.examples import pairs
 
 FILES = {
     "BoolQ/train.jsonl": {"question": "is it", "passage": "It is.", "idx": 0, "label": True},
@@ -87,11 +88,6 @@ def arguments(tmp_path, tiny_vocabulary):
         inputs_length=64,
         targets_length=16,
     )
-
-
-def pairs(task, split):
-    dataset = task.source.get_dataset(split, shuffle=False)
-    return [(e["inputs"].decode(), e["targets"].decode()) for e in dataset.as_numpy_iterator()]
 
 
 @pytest.mark.parametrize(

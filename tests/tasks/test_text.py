@@ -16,13 +16,6 @@ def text():
     return text
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tiny_vocabulary):
-    from t5x_lite.data.vocabularies.loading import load_vocabulary
-
-    return load_vocabulary(tiny_vocabulary)
-
-
 @pytest.fixture
 def arguments(tmp_path, vocabulary, english_lines):
     """Twenty lines to train on."""

@@ -1,5 +1,7 @@
 import pytest
 
+from tests.tasks.examples import pairs
+
 
 @pytest.fixture
 def arguments(tmp_path, tiny_vocabulary):
@@ -21,11 +23,6 @@ def arguments(tmp_path, tiny_vocabulary):
         inputs_length=64,
         targets_length=16,
     )
-
-
-def pairs(task, split):
-    dataset = task.source.get_dataset(split, shuffle=False)
-    return [(e["inputs"].decode(), e["targets"].decode()) for e in dataset.as_numpy_iterator()]
 
 
 def test_sentences_are_translated(arguments):

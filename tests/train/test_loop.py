@@ -19,6 +19,7 @@ from t5x_lite.train.step import TrainState
 from t5x_lite.train.stopping import SaveClock, StopSignals, Watchdog
 from t5x_lite.train.throughput import NonFiniteLoss
 from t5x_lite.train.track import FIELDS, Goodput, Tracker
+from tests.waiting import PATIENCE
 
 BATCH = {
     "encoder_input_tokens": np.array([[5, 6, 0], [7, 0, 0]], np.int32),
@@ -254,7 +255,7 @@ def test_a_signal_while_the_data_wait_ends_the_run():
         def __next__(self):
             if self.handed_out == 4:
                 receive(signal.SIGTERM)()
-                assert ending.wait(10)
+                assert ending.wait(PATIENCE)
                 raise Ended("no search")
             return super().__next__()
 

@@ -1,12 +1,12 @@
 import http.server
 import socket
 import threading
-import time
 
 import pytest
 
 from t5x_lite.train import hosts
 from tests.metadata_server import PREEMPTED, Server
+from tests.waiting import PATIENCE
 
 
 def test_google_cloud_is_known_by_its_product_name(tmp_path):
@@ -24,7 +24,7 @@ def test_a_value_with_its_mark(monkeypatch):
     thread.start()
     monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
     server.asked.append((f"/{PREEMPTED}", ""))  # it fails at the first request alone
-    found = hosts.Metadata().get(f"instance/{PREEMPTED}", seconds=20.0)
+    found = hosts.Metadata().get(f"instance/{PREEMPTED}", seconds=PATIENCE)
     assert found == hosts.Answer(b"FALSE", etag="before")
     server.shutdown()
     server.server_close()
@@ -34,21 +34,20 @@ def test_a_value_with_its_mark(monkeypatch):
 def test_whether_there_is_a_server(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{server.getsockname()[1]}")
-        assert hosts.is_reachable(seconds=5.0)
-    assert not hosts.is_reachable(seconds=5.0)
+        assert hosts.is_reachable(seconds=PATIENCE)
+    assert not hosts.is_reachable(seconds=PATIENCE)
 
 
 def test_a_name_that_is_looked_up_for_ever_is_given_up(monkeypatch):
-    ended = threading.Event()
+    ended, answers = threading.Event(), []
 
     def look_up(address, timeout):
-        ended.wait(30)
+        answers.append(ended.wait(PATIENCE))
         raise OSError("no such name")
 
     monkeypatch.setattr(socket, "create_connection", look_up)
-    began = time.monotonic()
     assert not hosts.is_reachable(seconds=0.1)
-    assert time.monotonic() - began < 10
+    assert answers == []
     ended.set()
 
 
@@ -71,4 +70,4 @@ def test_whether_this_is_a_worker_of_a_slice(status, found, monkeypatch):
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{server.server_port}")
-        assert hosts.is_worker(seconds=10.0) is found
+        assert hosts.is_worker(seconds=PATIENCE) is found

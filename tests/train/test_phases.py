@@ -20,6 +20,7 @@ from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.train import phases
 from t5x_lite.train.training import train
+from tests.arrays import assert_equal_arrays
 
 pytestmark = pytest.mark.slow
 
@@ -66,12 +67,6 @@ def total(workdir):
     return sum(x.size for x in model.values())
 
 
-def equal(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    for path, leaf in ours.items():
-        np.testing.assert_array_equal(leaf, theirs[path], err_msg=path)
-
-
 @pytest.mark.exhaustive
 def test_exactly_k_entries_and_nothing_else_moved(lottery):
     """Two rounds choose K / 2 each, by how far entries moved; ties never make more than K."""
@@ -116,7 +111,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(lottery, run, removed):
             if path.name != "phases":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
     run(name, LOTTERY)
-    equal(arrays(copy), arrays(lottery))
+    assert_equal_arrays(arrays(copy), arrays(lottery))
 
 
 def test_what_a_phase_needs(lottery, run, monkeypatch):
@@ -196,7 +191,7 @@ def test_diff_pruning_finishes_with_its_own_values_beside_what_is_loaded(run, lo
         {p: x for p, x in arrays(workdir).items() if p.startswith("adapters/b/")}
         for workdir in (own, beside)
     ]
-    equal(*values)
+    assert_equal_arrays(*values)
 
 
 def test_targets_that_name_nothing(run):

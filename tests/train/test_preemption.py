@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 
 import pytest
 
@@ -10,6 +9,7 @@ from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.train import stopping
 from t5x_lite.train.stopping import StopSignals
 from tests.metadata_server import MAINTENANCE, PREEMPTED, Server
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -26,13 +26,6 @@ def server(monkeypatch):
     server.shutdown()
     server.server_close()
     thread.join()
-
-
-def wait_until(holds):
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -78,7 +71,7 @@ def test_a_notice_after_the_run_ends_nothing(server):
         watching = [thread for thread in threading.enumerate() if thread.name in names]
         assert watching
         for thread in watching:
-            thread.join(20)
+            thread.join(PATIENCE)
         assert (stop.received, stop.notices) == (None, 0)
 
 

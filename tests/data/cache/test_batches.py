@@ -12,6 +12,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.byte_level import Bytes
+from tests.batches import assert_equal_batches, take
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,18 +47,6 @@ def train(data, byte_vocabulary):
     yield make
     for batches in opened:
         batches.close()
-
-
-def take(batches, count):
-    return [next(batches) for _ in range(count)]
-
-
-def assert_equal_batches(got, expected):
-    assert len(got) == len(expected)
-    for one, other in zip(got, expected, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
 
 
 def test_a_batch_has_the_features_of_the_pipelines(train):
@@ -126,10 +115,6 @@ def test_any_number_of_processes_gives_the_same_global_batches(train, pack, coun
 def test_a_batch_that_cannot_be_divided_is_refused(train):
     with pytest.raises(InputError, match="batch_size 8 cannot be divided among 3 processes"):
         train(count=3)
-
-
-def rows_of(batches, count):
-    return {tuple(row) for batch in take(batches, count) for row in batch["encoder_input_tokens"]}
 
 
 def test_every_epoch_is_corrupted_anew(train):

@@ -15,6 +15,7 @@ from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.layouts import Encoder
 from tests import fake_store
+from tests.batches import assert_equal_batches, take
 from tests.fake_store import store  # noqa: F401 (a fixture)
 
 EXAMPLES = 3000
@@ -64,17 +65,6 @@ def quick(monkeypatch):
 @pytest.fixture
 def unheld(monkeypatch):
     monkeypatch.setattr(files, "HELD_BYTES", 0)
-
-
-def take(batches, count):
-    return [next(batches) for _ in range(count)]
-
-
-def assert_equal_batches(got, expected):
-    for one, other in zip(got, expected, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
 
 
 def read_bytes(suffix=""):

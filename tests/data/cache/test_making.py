@@ -14,13 +14,7 @@ from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tiny_vocabulary):
-    from t5x_lite.data.vocabularies.loading import load_vocabulary
-
-    return load_vocabulary(tiny_vocabulary)
+from tests.batches import assert_equal_batches
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +36,6 @@ def spans(tmp_path_factory, data, vocabulary):
     directory = tmp_path_factory.mktemp("caching") / "spans"
     write_cache(data, vocabulary, directory, shard_bytes=10_000)
     return directory
-
-
-def assert_equal_batches(got, expected):
-    for one, other in zip(got, expected, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
-from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests.data.beam_service import job_service, run_python
 
 pytest.importorskip("apache_beam")
@@ -38,11 +37,6 @@ def data(texts, tiny_vocabulary):
         inputs_length=32,
         targets_length=12,
     )
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tiny_vocabulary):
-    return load_vocabulary(tiny_vocabulary)
 
 
 def on_beam(data, vocabulary, output, *, runner="FnApiRunner", **options):

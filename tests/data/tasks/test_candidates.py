@@ -11,8 +11,6 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data import postprocess
 from t5x_lite.data.config import Data
 from t5x_lite.data.tasks.questions import CandidateText, questions
-from t5x_lite.data.vocabularies.loading import load_vocabulary
-from tests import tokenizer_files
 
 LINES = [
     {
@@ -37,11 +35,6 @@ LINES = [
         "qas": [{"query": "@placeholder", "idx": 7, "answers": [{"text": "dog"}]}],
     },
 ]
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 
 
 @pytest.fixture

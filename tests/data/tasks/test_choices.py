@@ -7,14 +7,7 @@ import pytest
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import Data
-from t5x_lite.data.vocabularies.loading import load_vocabulary
-from tests import tokenizer_files
 from tests.data.formats import test_released_files as released
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 
 
 def write(path, *records):

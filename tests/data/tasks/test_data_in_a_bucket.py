@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 
-import numpy as np
 import pytest
 
 from t5x_lite.core import object_store
 from t5x_lite.core.errors import InputError
 from t5x_lite.data import batches as data_batches
 from tests import fake_store
+from tests.batches import assert_equal_batches, take
 from tests.fake_store import store  # noqa: F401 (a fixture)
 
 
@@ -51,17 +51,6 @@ def data(directory, **changes):
         "inputs_length": 64, "targets_length": 24, "shuffle_buffer": 20,
     }  # fmt: skip
     return Data(directory=directory, **(options | changes))
-
-
-def take(batches, count):
-    return [next(batches) for _ in range(count)]
-
-
-def assert_equal_batches(got, expected):
-    for one, other in zip(got, expected, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
 
 
 def plain(lines):

@@ -21,6 +21,7 @@ from t5x_lite.data.tasks.encoder import example_task, make_examples, pieces
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files
+from tests.batches import assert_equal_batches
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -56,14 +57,6 @@ def cache(tmp_path_factory, data, vocabulary):
     assert (index.recipe.eos, index.recipe.eos_id) == ("after_trim", vocabulary.sep_id)
     assert index.recipe.lengths == {"inputs": 64}
     return str(directory)
-
-
-def assert_equal_batches(got, expected):
-    assert len(got) == len(expected)
-    for one, other in zip(got, expected, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
 
 
 def documents_of(batches):

@@ -15,11 +15,6 @@ from tests import tokenizer_files
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
-
-
-@pytest.fixture(scope="module")
 def roberta(tmp_path_factory):
     return load_vocabulary(tokenizer_files.write_byte_level(tmp_path_factory.mktemp("roberta")))
 

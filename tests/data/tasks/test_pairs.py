@@ -7,15 +7,8 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.data.formats.pairs import Pairs, to_json
 from t5x_lite.data.tasks import pairs as pair_task
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
-from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.layouts import Groups
 from t5x_lite.layouts.base import separate
-from tests import tokenizer_files
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 
 
 def made(vocabulary, *pairs, lengths=(6, 5), layout=None):

@@ -12,16 +12,9 @@ from t5x_lite.data.config import Data
 from t5x_lite.data.tasks.labelled import IMPOSSIBLE
 from t5x_lite.data.tasks.questions import divided, window_rows
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
-from t5x_lite.data.vocabularies.loading import load_vocabulary
-from tests import tokenizer_files
 
 CONTEXT = "the dog run a b c d e f g h"  # 11 tokens
 NONE, NULL = (0, 0), (1, 1)
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 
 
 def berts(size, room, stride):

@@ -5,13 +5,6 @@ import pytest
 from t5x_lite.data.tasks import shuffling
 
 
-@pytest.fixture(scope="module")
-def tf():
-    from t5x_lite.data.elements import tf
-
-    return tf
-
-
 def numbers(dataset, count):
     return [int(n) for n in itertools.islice(dataset.as_numpy_iterator(), count)]
 

@@ -12,14 +12,8 @@ from t5x_lite.data.tasks.labelled import SpanText, encode_spans, first_answer, t
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.layouts.labelled import NONE
-from tests import tokenizer_files
 
 CONTEXT = "The dogs run. (Una)"
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 
 
 def encoded(vocabulary, *spans, length=16):

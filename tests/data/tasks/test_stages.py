@@ -7,20 +7,6 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def stages():
-    from t5x_lite.data.tasks import stages
-
-    return stages
-
-
-@pytest.fixture(scope="module")
-def tf():
-    from t5x_lite.data.elements import tf
-
-    return tf
-
-
-@pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
     from t5x_lite.data.vocabularies.loading import load_vocabulary
 

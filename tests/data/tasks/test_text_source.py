@@ -20,20 +20,6 @@ from t5x_lite.data.tasks.text_source import (
 )
 
 
-@pytest.fixture(scope="module")
-def stages():
-    from t5x_lite.data.tasks import stages
-
-    return stages
-
-
-@pytest.fixture(scope="module")
-def tf():
-    from t5x_lite.data.elements import tf
-
-    return tf
-
-
 def texts(dataset):
     return [example["text"].decode() for example in dataset.as_numpy_iterator()]
 

@@ -29,11 +29,6 @@ VALIDATION = "the B-B\ndogs I-B\n\nrun O\n"
 TAGS = ("B-A", "B-B", "I-A", "I-B", "O")
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
-
-
 @pytest.fixture
 def data(tmp_path):
     (tmp_path / "train.txt").write_text(TRAIN)
