@@ -2,15 +2,15 @@
 
     compare(["work/a", "work/b", "work/c"])     # writes work/compare.html
 
-A curve has the colour of its run on the whole page. The runs may be of any length and task; a
-metric that one of them lacks is empty there.
+Each run has one color on the whole page. The runs may be of any length and task; a metric that a
+run lacks has an empty cell.
 
     compare_seeds(["work/a0", "work/a1", "work/b0", "work/b1"])     # and the numbers
 
 Runs that differ in their seed only are a group, with the mean and the sample standard deviation of
 each metric at the end and at each run's best step. As in table 1 of the T5 paper (Raffel et al.
-2020), a value is bold within two standard deviations of the best, the deviation being that of the
-group with the most runs, of several the best.
+2020), a value is bold within two standard deviations of the best. The deviation is taken from the
+group with the most runs; among groups of equal size, from the best.
 """
 
 import dataclasses
@@ -206,7 +206,7 @@ def grouped(runs: Sequence[Run], names: Sequence[str]) -> list[Group]:
 def _check_lengths(
     runs: Sequence[Run], each: Sequence[Mapping[str, str]], seeds: Sequence[int]
 ) -> None:
-    """Raise InputError if runs of different seeds differ in nothing but their length."""
+    """Raise InputError if runs of different seeds differ only in their length."""
     alike: dict[Any, list[int]] = {}
     for i, found in enumerate(each):
         key = tuple(sorted((k, v) for k, v in found.items() if not k.endswith(_LENGTHS)))

@@ -71,7 +71,7 @@ def facts(items: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of text whose first column is words and the others are numbers."""
+    """Return a table of text with words in the first column and numbers in the others."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         "<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows

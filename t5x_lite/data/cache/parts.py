@@ -1,25 +1,23 @@
-"""A cache made in parts, by shards of a task's source.
-
-A cache in parts: each shard of a task's source is written by some worker, and all are joined.
+"""A cache made in parts: workers write the shards of a task's source, then all are joined.
 
     work = PartWriter.of(job, parts, counts={"train": 8})      # pickled to the workers
     part = work("train", 3)                                    # on a worker: the fourth shard of 8
-    join("train", [part, ...], where=parts, directory=cache)   # where it began, at the end
+    join("train", [part, ...], where=parts, directory=cache)   # in the launching process, last
 
-`parts` is a directory that all see under the same path. A worker writes under a name that is not
-used twice, and then renames: a part is there whole or not at all, and one that is written again, as
-runners do when they lose a worker, has the same bytes. No name and no order depends on the workers.
+`parts` is a directory that all see under the same path. A worker writes under a unique name and
+then renames, so each part is complete or missing. A part that is written again, as runners do when
+they lose a worker, has the same bytes. No name and no order depends on the workers.
 
-A task run on its source shard by shard, as the workers of a cluster do.
+Each worker runs the task on one shard of its source:
 
     count = len(shards_of(job, "train"))      # its files, in the source's order
-    check_shards(job, "train", count)         # whether the task gives the same for each alone
-    dataset = shard_dataset(job, "train", 3, count)   # the fourth, as it is at the placeholder
+    check_shards(job, "train", count)         # InputError if the task cannot run by shards
+    dataset = shard_dataset(job, "train", 3, count)   # output of the fourth at the placeholder
 
-The steps before the placeholder start again with each shard. So it may look at one example at a
-time or at groups of neighbours, as `stages.chunk_documents` does, and must not count examples over
-all of the source: `stages.number` right before the placeholder may, for a cache numbers its
-examples by their place in it.
+The steps before the placeholder start again with each shard. So they may process one example at a
+time or groups of neighbours, as `stages.chunk_documents` does, and must not count examples over
+all of the source. Only `stages.number` right before the placeholder may: a cache numbers its
+examples by position.
 """
 
 import dataclasses
@@ -141,8 +139,8 @@ def check_shards(job: Job, split: str, count: int) -> None:
     if counting:
         raise InputError(
             f"data.task {job.data.task!r} counts its examples over the whole source "
-            f"({', '.join(counting)}), of which a worker sees one of {count} shards: {_LOCAL}, or "
-            "have nothing but stages.number count, right before the CacheDatasetPlaceholder"
+            f"({', '.join(counting)}), but a worker sees only one of {count} shards: {_LOCAL}, or "
+            "count only with stages.number, right before the CacheDatasetPlaceholder"
         )
 
 
@@ -174,7 +172,7 @@ _COPY_BYTES = 1 << 24
 
 
 class UnsharedError(Exception):
-    """A worker does not see the directory that it shall write to."""
+    """A worker does not see the shared directory of the parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +180,10 @@ class Part:
     """Result of one shard of a source.
 
     Attributes:
-      split: of the task.
-      number: of the shard.
+      split: split of the task.
+      number: index of the shard.
       written: its files in the directory of the parts.
-      error: what was wrong with the input, and nothing was written; "" if nothing.
+      error: message of an input error, which left nothing written; "" if there was no error.
     """
 
     split: str
@@ -194,7 +192,7 @@ class Part:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts and lists; `from_json` reads them."""
+        """Return plain dicts and lists for `from_json`."""
         written = None if self.written is None else self.written.to_json()
         return dataclasses.asdict(self) | {"written": written}
 
