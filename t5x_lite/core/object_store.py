@@ -63,15 +63,15 @@ class BucketError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Limits of the wait for a bucket.
+    """Timeouts and retries of requests to a bucket.
 
     Attributes:
-      answer: seconds in which a request must be answered.
-      first: seconds until a request is sent again, which double each time.
-      longest: seconds at most until it is sent again.
-      total: seconds from its first failure in which it is sent again.
-      silence: seconds in which a bucket that was given up is asked for nothing: what else wants its
-        data, such as the threads of tf.data, ends at once.
+      answer: timeout of a request, in seconds.
+      first: seconds until the first retry, doubled at each retry.
+      longest: maximum seconds between retries.
+      total: seconds of retries after the first failure.
+      silence: seconds without requests after a bucket has failed for good, in which all other
+        requests to it, such as those from threads of tf.data, fail at once.
     """
 
     answer: float = 60.0
@@ -349,7 +349,7 @@ def info_of(url: str) -> Any:
 
 
 def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
-    """Names and sizes of the objects right in a directory of a bucket, in order of their names."""
+    """Return names and sizes of the objects directly in a directory of a bucket, by name."""
     url = os.fspath(directory).rstrip("/")
     try:
         entries = ask(url, lambda: store_of(url).ls(url, detail=True))
@@ -388,7 +388,7 @@ def _scheme(url: str) -> str:
 
 
 def store_of(url: str) -> Any:
-    """fsspec's file system of a URL."""
+    """Return fsspec's file system for a URL."""
     try:
         return _store(_scheme(url), os.getpid())
     except ImportError as error:
@@ -409,7 +409,7 @@ def _store(scheme: str, process: int) -> Any:
 
 
 FIRST_BLOCK, LARGEST_BLOCK = 1 << 16, 1 << 20
-"""Bytes that a stream reads at first and, doubled each time, at last."""
+"""Bytes of a stream's first read, doubled at each further read, and of its largest read."""
 
 
 @functools.total_ordering
@@ -451,7 +451,7 @@ class BucketPath:
 
     @property
     def suffix(self) -> str:
-        """The name's last dot and what is behind it."""
+        """The suffix of the name, from its last dot on."""
         return Path(self.name).suffix
 
     @property
@@ -460,11 +460,11 @@ class BucketPath:
         return BucketPath(self.url.rpartition("/")[0])
 
     def with_name(self, name: str) -> "BucketPath":
-        """Return the path of a neighbour."""
+        """Return the path with another name in the same directory."""
         return self.parent / name
 
     def with_suffix(self, suffix: str) -> "BucketPath":
-        """Return the path of a neighbour with another suffix."""
+        """Return the path with another suffix."""
         return self.with_name(Path(self.name).with_suffix(suffix).name)
 
     def is_file(self) -> bool:
@@ -482,7 +482,7 @@ class BucketPath:
             return False
 
     def exists(self) -> bool:
-        """Return True if it is either of them."""
+        """Return True if it is an object or a directory."""
         return self.is_file() or self.is_dir()
 
     def glob(self, pattern: str) -> "Iterator[BucketPath]":
@@ -498,24 +498,24 @@ class BucketPath:
         return self.read_bytes().decode(encoding)
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
-        """Return a stream of its bytes, which can go to any place."""
+        """Return a seekable stream of its bytes."""
         if mode != "rb":
             raise ValueError(f"an object is opened to be read, got mode {mode!r}")
         return open_stream(self.url)
 
 
 DataPath: TypeAlias = Path | BucketPath
-"""A path of data, wherever they are."""
+"""A local path or a path in a bucket."""
 
 
 def data_path(path: str | os.PathLike[str]) -> DataPath:
-    """Return the path of data, wherever they are; it looks at nothing."""
+    """Return the path of data, local or in a bucket, without a request."""
     text = os.fspath(path)
     return BucketPath(text) if is_remote(text) else Path(text)
 
 
 def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list[DataPath]:
-    """Return the files of some names that are right in a directory; in a bucket by one listing."""
+    """Return the existing files among `names` in a directory; one listing for a bucket."""
     place = data_path(directory)
     if isinstance(place, BucketPath):
         there = files_in(place)
@@ -524,7 +524,7 @@ def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list
 
 
 def open_stream(url: str, *, first: int = FIRST_BLOCK) -> io.BufferedReader:
-    """Return a stream of an object's bytes, which can go to any place."""
+    """Return a seekable stream of an object's bytes."""
     return io.BufferedReader(_Blocks(url, size_of(url), first=first))
 
 

@@ -85,7 +85,7 @@ def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
 
 
 def write_whole(path: AnyPath, content: bytes) -> None:
-    """Write a file that is there whole or as it was before; an object of a bucket always is."""
+    """Write a file atomically; writes of objects to a bucket always are."""
     if is_remote(path):
         path.write_bytes(content)
     else:
@@ -141,7 +141,7 @@ def _object_store(directory: AnyPath) -> Any:
 
 
 def _list_afresh() -> None:
-    """Keep file systems that are made from now on from remembering what they have listed."""
+    """Disable the cache of listings in file systems that are created from now on."""
     from fsspec.config import conf
 
     for name in _FSSPEC_NAMES:
@@ -154,7 +154,7 @@ def files_below(directory: AnyPath) -> Iterator[str]:
 
 
 def _walk(directory: AnyPath) -> Iterator[str]:
-    """Yield the same, one directory after the other."""
+    """Yield the files below a local directory, one directory after the other."""
     for path in sorted(directory.iterdir(), key=lambda path: path.name):
         if path.is_dir():
             for below in _walk(path):

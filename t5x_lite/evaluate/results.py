@@ -284,7 +284,7 @@ class Outcome:
                 )
         for line in self.suite.trials.lines():
             _logger.info("%s", line)
-        # Tables of many tasks would hide the mixture's; their files and the report have them.
+        # Class tables of many tasks would hide the mixture's table; classes.jsonl has them.
         for name, classes in ({} if self.suite.is_mixture else self.suite.class_tables()).items():
             _logger.info("%s: classes\n%s", name, classes)
         if self.suite.is_mixture:

@@ -297,7 +297,7 @@ def pearson(
     from scipy import stats
 
     def scaled(*sides: np.ndarray) -> Any:
-        # The squares of huge and of tiny numbers leave the range of a float.
+        # Squares of huge or tiny numbers would overflow or underflow.
         return stats.pearsonr(*(values / np.abs(values).max() for values in sides))
 
     return {"pearson_corrcoef": _coefficient(scaled, targets, predictions)}

@@ -114,7 +114,7 @@ def randomisation_test(
     num = len(differences)
     if not num:
         return 1.0
-    # Sums of the same numbers in another order differ in the last bits.
+    # Floating-point sums in another order differ in the last bits.
     least = abs(differences.sum()) * (1 - 1e-12)
     if num <= _ALL_EXCHANGES:
         bits = np.arange(1 << num)[:, None] >> np.arange(num) & 1

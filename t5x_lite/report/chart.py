@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 Number: TypeAlias = int | float
 Point: TypeAlias = tuple[int, Number | None]
-"""A step and a value; None is a value that was not finite, and breaks the line."""
+"""A step and a value; None, for a value that was not finite, breaks the line."""
 
 MAX_POINTS = 2000
 MAX_TOOLTIPS = 250
@@ -36,7 +36,7 @@ class Series:
     Attributes:
       name: its name in the legend.
       points: (step, value) by ascending step.
-      colour: an index into the page's six colours; from 6 on they come again, and dashed.
+      colour: index into the page's six colors; from 6 on, the colors repeat with dashed lines.
       band: (step, lowest, highest) by ascending step, around the curve; () hides it.
     """
 

@@ -74,8 +74,8 @@ class Spread:
 
     Attributes:
       mean: the mean.
-      sd: the sample standard deviation; None of one run.
-      n: runs that have the metric.
+      sd: the sample standard deviation; None for a single run.
+      n: number of runs with the metric.
       bold: True if it is within two standard deviations of the best group.
     """
 
@@ -103,11 +103,11 @@ class Group:
     """Runs that differ in their seed only.
 
     Attributes:
-      name: the settings in which it differs from other groups.
+      name: settings that differ between groups.
       names: names of the runs.
       runs: the runs, by seed.
       seeds: seeds of the runs.
-      settings: that all of them share.
+      settings: settings that all the runs share.
     """
 
     name: str

@@ -86,7 +86,7 @@ _LARGEST = 1e300  # larger values have diverged, and would overflow the axis
 
 @dataclass(kw_only=True)
 class Run:
-    """A run: every metric's values by step, how it was configured, and what went wrong.
+    """A run: every metric's values by step, its configuration, and its warnings.
 
     Attributes:
       directory: the work directory.
@@ -417,7 +417,7 @@ def _facts(run: Run) -> list[tuple[str, str, str]]:
     number = report_chart.number
     last, planned = run.last_step, run.config.get("steps")
     items = []
-    # The task's metric and the held-out loss say most; the table below has all of them.
+    # Only the task's metric and the held-out loss; the table below has all metrics.
     for name in run.headlines():
         step, value = run.best(name)
         items.append((f"Best {words_of(name)}", number(value), f"at step {step:,}"))

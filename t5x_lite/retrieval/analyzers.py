@@ -244,7 +244,7 @@ _NO_SPACES: _SPANS = (
     (0x11700, 0x11746),
 )
 _HEBREW: _SPANS = ((0x05D0, 0x05F2), (0xFB1D, 0xFB4F))
-# Letters to Word_Break, and none to the general category.
+# Characters that are letters for Word_Break, but not by their general category.
 _MORE_LETTERS: _SPANS = (
     (0x02C2, 0x02C5),
     (0x02D2, 0x02D7),
@@ -389,7 +389,7 @@ def _pattern(
     part = f"(?>(?>{run}|{number})+)"  # WB9, WB10
     if katakana:
         part = f"(?:{part}|(?>(?:[{katakana}]{x})+))"  # WB13
-    # A row of joiners without a letter is looked at once, and not from each of them.
+    # The pattern scans a run of joiners without a letter once, not again from each joiner.
     begin = f"(?>(?<![{joiners}])(?:{joiner}){{1,{MOST_CHARACTERS}}}|)"
     word = f"{begin}{part}(?:(?>(?:{joiner})+){part})*(?>(?:{joiner})*)"  # WB13a, WB13b
     others = f"|[{alone}]{x}|(?>(?:[{without_spaces}]{x})+)" if alone else ""
@@ -463,7 +463,7 @@ def _of_language(language: str) -> Analyzer:
             f"analyzer {language!r} is not in the installed PyStemmer {stemmers.version()}; update "
             f"it: {install_command('stemmers')}"
         )
-    # The memory is ours: each thread of a server would need its own stemmer otherwise.
+    # Stems are cached here and not by PyStemmer, which would need one stemmer for each thread.
     stem = functools.lru_cache(maxsize=1 << 18)(stemmers.Stemmer(language, 0).stemWord)
     lower = _lower_of_turkish if language == "turkish" else str.lower
 

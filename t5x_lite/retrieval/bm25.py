@@ -79,8 +79,8 @@ class InvertedIndex(NamedTuple):
     Attributes:
       settings: settings of index.json: analyzer, documents, terms, postings, total_length.
       ids: ids of the documents.
-      terms: by number.
-      sorted: the numbers of the terms in the order of their bytes.
+      terms: terms, by number.
+      sorted: numbers of the terms in the order of their bytes.
       ends: end offsets of the terms' postings.
       documents: documents of all postings.
       frequencies: frequencies of all postings.
@@ -139,7 +139,7 @@ class InvertedIndex(NamedTuple):
             _check_range(getattr(self, name), limit, where=path / f"{name}.npy")
 
     def analyzer(self) -> Analyzer:
-        """Return the analyzer that the documents' terms are of."""
+        """Return the analyzer that split the documents into terms."""
         return analyzer(self.settings["analyzer"])
 
     def postings(self, term: str) -> tuple[np.ndarray, np.ndarray]:
@@ -149,7 +149,7 @@ class InvertedIndex(NamedTuple):
         return self.documents[span], self.frequencies[span]
 
     def span(self, term: str) -> slice:
-        """Return where a term's postings are in `documents` and `frequencies`."""
+        """Return the range of a term's postings in `documents` and `frequencies`."""
         number = self._number(term)
         if number is None:
             return slice(0, 0)
@@ -436,7 +436,7 @@ class BM25:
         return documents
 
     def _add(self, term: _Term, documents: np.ndarray, scores: np.ndarray) -> None:
-        """Add a term's part to the scores of some documents, in place."""
+        """Add a term's weights to the scores of some documents, in place."""
         places = np.searchsorted(term.documents, documents)
         places[places == len(term.documents)] = 0
         own = term.documents[places] == documents

@@ -59,7 +59,7 @@ MOST_TOKENS = np.iinfo(NUMBERS_DTYPE).max
 HELD_BYTES = 1 << 28
 """Bytes of shards in buckets that a process holds in memory, of all splits together."""
 BLOCK_BYTES = 1 << 18
-"""Bytes that are read at a time of a shard that is held."""
+"""Bytes per read when a shard is loaded into memory."""
 _OPEN_FILES = 128
 _COPIED_AT_A_TIME = 1 << 20
 _held = [0]
@@ -231,7 +231,7 @@ class FlatExamples:
     def _find(
         self, indices: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, "n F"]]:
-        """Shards of examples, their first tokens in these, and the tokens of their features."""
+        """Return shards of examples, their first tokens there, and the tokens of their features."""
         shards = np.searchsorted(self._before, indices, side="right") - 1
         ends = self._ends[indices].astype(np.int64)
         starts = self._ends[indices - 1, -1].astype(np.int64)
@@ -592,14 +592,14 @@ class Split:
             if digest != file.sha256:
                 raise self._cache._damaged(file.name, "does not fit its checksum")
             return np.asarray(array)
-        if verified:  # a wrong checksum of an example is found when that is read
+        if verified:  # checksums of examples are compared when the examples are read
             self._cache._check_content(file)
         if not file.size:
             return np.zeros(shape, NUMBERS_DTYPE)
         return np.asarray(np.memmap(path, NUMBERS_DTYPE, mode="r", shape=shape))
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Tokens of each stored feature of some examples, int64."""
+        """Return the tokens of each stored feature of some examples, int64."""
         try:
             return self._examples.counts(indices)
         except ValueError as error:
@@ -641,7 +641,7 @@ class Split:
             raise
         except (ValueError, IndexError, OSError) as error:
             raise self._cache.unreadable(error) from error
-        # One conversion of all tokens; one for each example would take longer than reading.
+        # All tokens are converted at once; conversion by example would take longer than reading.
         tokens = np.frombuffer(b"".join(contents), self._dtype).astype(np.int32)
         ends = counts.ravel().cumsum().tolist()
         parts = [tokens[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -168,7 +168,7 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
 
 
 def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
-    """Tokens of the longest text of an example, where a row has several (`SplitWriter`)."""
+    """Return a function that counts the tokens of an example's longest joined text, or None."""
     if not layout.joined or recipe.corruption:
         return None
     return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))
@@ -255,7 +255,7 @@ def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
                 copied.append(f"{target}/{path.relative_to(temporary).as_posix()}")
                 upload(path, copied[-1])
         except BaseException:
-            with contextlib.suppress(Exception):  # the one that is raised says enough
+            with contextlib.suppress(Exception):  # the first error is raised
                 for url in copied:
                     remove(url)
             raise
@@ -415,7 +415,7 @@ def checksums_path(directory: Path, split: str) -> Path:
 
 
 def progress_path(directory: Path, split: str) -> Path:
-    """Return the name of the record of complete shards, from which a killed command continues."""
+    """Return the name of the record of complete shards, from which a killed command resumes."""
     return directory / f"{split}.progress.json"
 
 
@@ -570,7 +570,7 @@ def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int
 
 
 def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
-    """Yield the same examples, and show their number."""
+    """Yield the examples unchanged, and show their number."""
     with counting(split, unit="examples") as advance:
         for example in examples:
             yield example
@@ -594,7 +594,7 @@ def _run(job: Job, split: str) -> Iterator[list[np.ndarray]]:
 
 
 def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[np.ndarray]]:
-    """Yield the same from several processes, in the same order."""
+    """Yield the stored features of a split from several processes, in the same order."""
     from t5x_lite.data import elements
 
     raw = job.task.source.get_dataset(split=split, shuffle=False)
@@ -632,7 +632,7 @@ def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[
 
 
 def _split(tokens: np.ndarray, counts: np.ndarray) -> Iterator[list[np.ndarray]]:
-    """Back from one array to the features of each example."""
+    """Split one array into the features of each example."""
     parts = iter(np.split(tokens, np.cumsum(counts)[:-1]))
     for _ in counts:
         yield list(itertools.islice(parts, counts.shape[1]))
@@ -679,7 +679,7 @@ def _start_worker(
 
 
 def _run_block(block: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of all stored features of the examples of a block, and their lengths [n, F]."""
+    """Return the tokens of all stored features of a block's examples, and the lengths [n, F]."""
     from t5x_lite.data import elements
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages

@@ -83,7 +83,7 @@ def write_cache(
                 goes_without(job, split, asked=bool(splits))
             else:
                 joined[split] = whole
-        shutil.rmtree(parts, ignore_errors=True)  # a worker that a runner gave up may be there yet
+        shutil.rmtree(parts, ignore_errors=True)  # an abandoned worker may still write there
         index = index_of(job, joined)
         write_index(directory, index, vocabulary)
     return index
@@ -146,7 +146,7 @@ def build(
 
 
 class _Write(beam.DoFn):
-    """A shard of the source to what was written of it, as JSON."""
+    """Stage from a shard of the source to its written part, as JSON."""
 
     def __init__(self, work: PartWriter):
         super().__init__()
@@ -161,7 +161,7 @@ class _Write(beam.DoFn):
 
 
 class _Collect(beam.DoFn):
-    """All parts to the result, in a file; gives its path."""
+    """Stage from all parts to the result in a file; yields its path."""
 
     def __init__(self, path: str):
         super().__init__()

@@ -54,9 +54,9 @@ from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 _LOCAL = "write the cache without --runner"
 _SEED_OF_SHARD = 1_000_003
-"""Between the seeds of two shards: far from the few that one shard uses."""
+"""Distance between the seeds of two shards; one shard uses only few consecutive seeds."""
 _building = threading.Lock()
-"""While a dataset is built: seqio holds the next seed in a global variable."""
+"""Lock while a dataset is built, because seqio holds the next seed in a global variable."""
 
 # Classes of tf.data that look at one example at a time, or at groups of neighbours.
 _IN_ORDER = {
@@ -116,7 +116,7 @@ def _from_raw(job: Job, split: str, number: int, count: int) -> tuple[Any, Any]:
     shard = seqio.ShardInfo(number, count) if count > 1 else None
     with _building:
         raw = job.task.source.get_dataset(split=split, shuffle=False, shard_info=shard)
-        # The first shard has the seed of a source of one shard, which is what one process runs.
+        # The first shard has the seed that one process uses for its single shard.
         seed = job.seed + number * _SEED_OF_SHARD
         return raw, job.task.preprocess_precache(raw, seed=seed)
 
@@ -205,7 +205,7 @@ class Part:
 
 
 class PartWriter:
-    """Writes parts, on any worker."""
+    """Writer of parts, on any worker."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class PartWriter:
         """See `of`."""
         self._data, self._extra_ids, self._seed = data, extra_ids, seed
         self._parts, self._counts, self._shard_bytes = parts, counts, shard_bytes
-        self._project = project.opened()  # on the workers, where the task's module is looked for
+        self._project = project.opened()  # workers search the task's module there
         self._loaded: Job | None = None
 
     @classmethod

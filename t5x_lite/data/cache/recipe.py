@@ -120,7 +120,7 @@ class Recipe:
         epoch: int,
         index: int,
     ) -> dict[str, np.ndarray]:
-        """One example, a pure function of its arguments."""
+        """Return one example, a pure function of its arguments."""
         found = stored
         if self.corruption:
             corrupt = CORRUPTIONS[self.corruption]
@@ -166,9 +166,9 @@ class Recipe:
         return np.minimum(found + np.array(added), limits)
 
     def to_json(self) -> dict[str, Any]:
-        """As the index of a cache holds it."""
+        """Return the recipe as JSON for the index of a cache."""
         node = dataclasses.asdict(self) | {"stored": list(self.stored)}
-        # An index of earlier versions has none of them, and they read one without.
+        # Earlier versions neither write nor read these fields, so empty ones are not written.
         for name in ("floats", "fixed", "ending"):
             if not node[name]:
                 del node[name]
@@ -182,7 +182,7 @@ class Recipe:
 
 
 def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
-    """Floats as a record holds them: two whole numbers below 2**16 for each."""
+    """Return floats as stored in a record: two integers below 2**16 for each."""
     return values.astype("<f4").view("<u2").astype(np.int32)
 
 
@@ -249,7 +249,7 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
 def _after(
     steps: Sequence[Callable[..., Any]], task: str
 ) -> tuple[Any, str, Mapping[str, int | float | list[int]], tuple[int, ...]]:
-    """EOS, corruption, its options and words at the end, from what is behind the placeholder."""
+    """Return EOS, corruption, its options and the ending, from the steps after the placeholder."""
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 

@@ -35,9 +35,9 @@ class Passages:
     """Tokens of passages by number, mapped and not read.
 
     Args:
-      content: int32, the tokens of all, one behind the other.
-      ends: int64, the place behind the last token of each.
-      keys: see `keys`; None is 0 for all.
+      content: int32, concatenated tokens of all passages.
+      ends: int64, end of each passage in `content`.
+      keys: see `keys`; None means 0 for all.
 
     Attributes:
       keys: uint64 [N, K], `tokens_key` of each passage without its title, `name_key` of its id, and
@@ -185,7 +185,7 @@ class Refreshes:
         self.used: dict[str, str] = {}
 
     def left(self, number: int) -> int:
-        """Batches from one on that have negatives of one search."""
+        """Return the number of consecutive batches, from one on, that use the same search."""
         return self._refresh.period - number % self._refresh.period
 
     def negatives(self, number: int) -> Negatives | None:

@@ -148,9 +148,9 @@ class ArrayRecords:
 
     Args:
       shards: the files.
-      counts: records of each.
+      counts: number of records of each file.
       lengths: uint32 [n, F], tokens of the features of each record.
-      starts: int64 [n + len(counts)], room for the starts of the records.
+      starts: int64 [n + len(counts)], buffer for the starts of the records.
       dtype: dtype of the tokens.
     """
 
@@ -350,7 +350,7 @@ def _number(content: bytes, place: int) -> tuple[int, int]:
 
 
 def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
-    """Whole numbers of a message that has no others, by their fields; -1 where one is missing."""
+    """Return the integers of a message with only integers, by field; -1 for a missing field."""
     found, place = {}, 0
     while place < len(message):
         tag, place = _number(message, place)
@@ -365,7 +365,7 @@ def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
 
 
 def _numbers(content: bytes) -> Int[np.ndarray, " n"]:
-    """All numbers, one behind the other."""
+    """Return all numbers of a sequence."""
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) < 0x80)
     starts = np.append(0, ends + 1)[: len(ends)]
     return _numbers_at(np.frombuffer(content + bytes(10), np.uint8), starts)
