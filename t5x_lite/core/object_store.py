@@ -1,27 +1,27 @@
-"""Data in an object store (gs://, s3:// and all that fsspec knows), without a mount.
+"""Data in an object store (gs://, s3:// and every other fsspec file system), without a mount.
 
-Requests to a bucket, which are sent again where they fail, and are never waited for without end.
+Requests to a bucket have a timeout and are retried if they fail:
 
     ask("gs://bucket/a", lambda: store.info("gs://bucket/a"))
     ask_all([(url, partial(read, url)) for url in urls])       # `CONNECTIONS` at a time
 
-One that fails, or has no answer in time, is sent again after a while that doubles and is partly
-chance (`Patience`). A bucket that stays away for longer is a `BucketError`, which ends a run with
-exit code 1: it may be started again. What cannot become better by waiting (no such object, no
-access, a package that is missing) is raised at once, as FileNotFoundError or InputError.
+A request that fails or times out is retried with exponential backoff and jitter (`Patience`). If
+the bucket stays unavailable, a `BucketError` ends the run with exit code 1, and the run can be
+started again. Permanent errors (a missing object, no access, a missing package) are raised at once,
+as FileNotFoundError or InputError.
 
-Objects of a bucket: ranges of their bytes, their sizes, and what a directory holds.
+Functions read ranges of objects, and list a directory with the sizes of its objects:
 
     read_ranges([Range("gs://bucket/a.txt", 100, 200), ...])     # [100 bytes, ...]
     files_in("gs://bucket/prose")                                # {"a.txt": 5}, by one listing
 
 fsspec's file systems read them: gcsfs for gs://, s3fs for s3://, and any other that fsspec knows.
 
-Paths of data, which lie here or in a bucket, and streams of what is in a bucket.
+`data_path` gives local and bucket paths the same methods; files of a bucket open as streams:
 
-path = data_path("gs://bucket/prose")               # a BucketPath; of a local path a pathlib.Path
+path = data_path("gs://bucket/prose")               # a BucketPath; pathlib.Path for a local path
 [file.name for file in path.glob("*.txt")]          # one listing
-with (path / "a.txt").open() as file: ...           # reads ahead by blocks of 1 MiB at most
+with (path / "a.txt").open() as file: ...           # reads ahead, in blocks of up to 1 MiB
 """
 
 import errno
@@ -63,15 +63,15 @@ class BucketError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Limits of the wait for a bucket.
+    """Timeouts and retries of requests to a bucket.
 
     Attributes:
-      answer: seconds in which a request must be answered.
-      first: seconds until a request is sent again, which double each time.
-      longest: seconds at most until it is sent again.
-      total: seconds from its first failure in which it is sent again.
-      silence: seconds in which a bucket that was given up is asked for nothing: what else wants its
-        data, such as the threads of tf.data, ends at once.
+      answer: timeout of a request, in seconds.
+      first: seconds until the first retry, doubled at each retry.
+      longest: maximum seconds between retries.
+      total: seconds of retries after the first failure.
+      silence: seconds without requests after a bucket has failed for good, in which all other
+        requests to it, such as those from threads of tf.data, fail at once.
     """
 
     answer: float = 60.0
@@ -115,7 +115,7 @@ def ask_all(
 
 
 def stop() -> None:
-    """End all requests, within a second, and those that come: the program is about to end."""
+    """End all current requests within a second, and all later ones, before the program exits."""
     _stopped.set()
 
 
@@ -131,7 +131,7 @@ def _raise_given_up(url: str) -> None:
 
 
 class _Requests:
-    """Requests of which each has a thread while it is under way: one that hangs is left behind."""
+    """Requests that each run in their own thread, so that a hanging one can be abandoned."""
 
     def __init__(self, requests: Sequence[tuple[str, Callable[[], Any]]], answer: float):
         self._requests, self._answer = requests, answer
@@ -222,7 +222,7 @@ def _note(url: str, error: BaseException, wait: float) -> None:
 
 
 def _raise_lasting(url: str, error: BaseException) -> None:
-    """Raise what waiting does not mend."""
+    """Raise errors that a retry cannot fix."""
     if isinstance(error, InputError):
         raise error
     if isinstance(error, ImportError):
@@ -271,9 +271,9 @@ def not_installed(url: str) -> InputError:
 
 
 MERGED_GAP = 1 << 14
-"""Ranges of an object with no more bytes between them are one request."""
+"""Maximum gap, in bytes, between ranges of an object that are merged into one request."""
 MERGED_BYTES = 1 << 23
-"""Bytes of a request for several ranges, at most."""
+"""Maximum bytes of a request for several ranges."""
 
 
 class Range(NamedTuple):
@@ -349,7 +349,7 @@ def info_of(url: str) -> Any:
 
 
 def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
-    """Names and sizes of the objects right in a directory of a bucket, in order of their names."""
+    """Return names and sizes of the objects directly in a directory of a bucket, by name."""
     url = os.fspath(directory).rstrip("/")
     try:
         entries = ask(url, lambda: store_of(url).ls(url, detail=True))
@@ -388,7 +388,7 @@ def _scheme(url: str) -> str:
 
 
 def store_of(url: str) -> Any:
-    """fsspec's file system of a URL."""
+    """Return fsspec's file system for a URL."""
     try:
         return _store(_scheme(url), os.getpid())
     except ImportError as error:
@@ -409,12 +409,12 @@ def _store(scheme: str, process: int) -> Any:
 
 
 FIRST_BLOCK, LARGEST_BLOCK = 1 << 16, 1 << 20
-"""Bytes that a stream reads at first and, doubled each time, at last."""
+"""Bytes of a stream's first read, doubled at each further read, and of its largest read."""
 
 
 @functools.total_ordering
 class BucketPath:
-    """The path of an object or a directory of a bucket, with those of pathlib's methods that read.
+    """Path of an object or a directory of a bucket, with pathlib's methods for reading.
 
     Attributes:
       url: URL of the directory, without a slash at its end.
@@ -451,7 +451,7 @@ class BucketPath:
 
     @property
     def suffix(self) -> str:
-        """The name's last dot and what is behind it."""
+        """The suffix of the name, from its last dot on."""
         return Path(self.name).suffix
 
     @property
@@ -460,11 +460,11 @@ class BucketPath:
         return BucketPath(self.url.rpartition("/")[0])
 
     def with_name(self, name: str) -> "BucketPath":
-        """Return the path of a neighbour."""
+        """Return the path with another name in the same directory."""
         return self.parent / name
 
     def with_suffix(self, suffix: str) -> "BucketPath":
-        """Return the path of a neighbour with another suffix."""
+        """Return the path with another suffix."""
         return self.with_name(Path(self.name).with_suffix(suffix).name)
 
     def is_file(self) -> bool:
@@ -482,11 +482,11 @@ class BucketPath:
             return False
 
     def exists(self) -> bool:
-        """Return True if it is either of them."""
+        """Return True if it is an object or a directory."""
         return self.is_file() or self.is_dir()
 
     def glob(self, pattern: str) -> "Iterator[BucketPath]":
-        """Return the objects right in it whose names match, in order."""
+        """Return the objects directly below with matching names, in order."""
         return (self / name for name in fnmatch.filter(files_in(self.url), pattern))
 
     def read_bytes(self) -> bytes:
@@ -498,24 +498,24 @@ class BucketPath:
         return self.read_bytes().decode(encoding)
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
-        """Return a stream of its bytes, which can go to any place."""
+        """Return a seekable stream of its bytes."""
         if mode != "rb":
             raise ValueError(f"an object is opened to be read, got mode {mode!r}")
         return open_stream(self.url)
 
 
 DataPath: TypeAlias = Path | BucketPath
-"""A path of data, wherever they are."""
+"""A local path or a path in a bucket."""
 
 
 def data_path(path: str | os.PathLike[str]) -> DataPath:
-    """Return the path of data, wherever they are; it looks at nothing."""
+    """Return the path of data, local or in a bucket, without a request."""
     text = os.fspath(path)
     return BucketPath(text) if is_remote(text) else Path(text)
 
 
 def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list[DataPath]:
-    """Return the files of some names that are right in a directory; in a bucket by one listing."""
+    """Return the existing files among `names` in a directory; one listing for a bucket."""
     place = data_path(directory)
     if isinstance(place, BucketPath):
         there = files_in(place)
@@ -524,12 +524,12 @@ def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list
 
 
 def open_stream(url: str, *, first: int = FIRST_BLOCK) -> io.BufferedReader:
-    """Return a stream of an object's bytes, which can go to any place."""
+    """Return a seekable stream of an object's bytes."""
     return io.BufferedReader(_Blocks(url, size_of(url), first=first))
 
 
 class _Blocks(io.RawIOBase):
-    """An object's bytes; those that come next are read with those that are asked for."""
+    """An object's bytes, read ahead in blocks."""
 
     def __init__(self, url: str, size: int, *, first: int):
         self.name, self.mode, self._size, self._first = url, "rb", size, first

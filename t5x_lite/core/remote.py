@@ -2,14 +2,14 @@
 
     open_path("work/run")                                   # pathlib.Path
     open_path("gs://bucket/run")                            # etils.epath.Path, the same methods
-    local_path("gs://bucket/run", what="checkpoint")        # InputError: says what to mount
+    local_path("gs://bucket/run", what="checkpoint")        # InputError: asks for a mount
 
-What takes a bucket: the work directory of `train`, every `--checkpoint` and `--init`, and all data
-(`core.object_store`). Files that are read by a library with its own file access do not; a bucket
-that is mounted, by gcsfuse for example, is a directory of this machine for everything here.
+These may be in a bucket: the work directory of `train`, every `--checkpoint` and `--init`, and all
+data (`core.object_store`). Files read by a library with its own file access may not. A mounted
+bucket, by gcsfuse for example, counts as a local directory.
 
-fsspec's file systems remember what they have listed and never ask again, so that one host would not
-see what another has written: here they do not (`use_listings_cache`, fsspec.config).
+fsspec's file systems cache listings without expiry, so one host would not see files that another
+has written; here the cache is off (`use_listings_cache`, fsspec.config).
 """
 
 import os
@@ -24,7 +24,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import write_atomically
 
 AnyPath: TypeAlias = Path | epath.Path
-"""A path that is read and written by pathlib's methods, wherever it is."""
+"""A local path or a path in a bucket, both with pathlib's methods."""
 
 _SCHEMES = ("gs", "s3")
 _FSSPEC_NAMES = (*_SCHEMES, "gcs")
@@ -85,7 +85,7 @@ def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
 
 
 def write_whole(path: AnyPath, content: bytes) -> None:
-    """Write a file that is there whole or as it was before; an object of a bucket always is."""
+    """Write a file atomically; writes of objects to a bucket always are."""
     if is_remote(path):
         path.write_bytes(content)
     else:
@@ -112,8 +112,8 @@ class StoredObject(NamedTuple):
 def objects_below(directory: AnyPath) -> dict[str, StoredObject]:
     """Return the objects below a directory of a bucket, as they are now, by relative path.
 
-    With gcsfs or s3fs it takes one request for every thousand objects; with TensorFlow alone one
-    for each object.
+    This takes one request for every thousand objects with gcsfs or s3fs, and one request for each
+    object with only TensorFlow.
     """
     store = _object_store(directory)
     if store is None:
@@ -141,7 +141,7 @@ def _object_store(directory: AnyPath) -> Any:
 
 
 def _list_afresh() -> None:
-    """Keep file systems that are made from now on from remembering what they have listed."""
+    """Disable the cache of listings in file systems that are created from now on."""
     from fsspec.config import conf
 
     for name in _FSSPEC_NAMES:
@@ -154,7 +154,7 @@ def files_below(directory: AnyPath) -> Iterator[str]:
 
 
 def _walk(directory: AnyPath) -> Iterator[str]:
-    """Yield the same, one directory after the other."""
+    """Yield the files below a local directory, one directory after the other."""
     for path in sorted(directory.iterdir(), key=lambda path: path.name):
         if path.is_dir():
             for below in _walk(path):
@@ -164,9 +164,9 @@ def _walk(directory: AnyPath) -> Iterator[str]:
 
 
 def remove_tree(directory: AnyPath) -> None:
-    """Remove a directory and all that is in it; nothing where it does not exist.
+    """Remove a directory and its content, if it exists.
 
-    Of a symbolic link the link alone goes.
+    If it is a symbolic link, only the link is removed.
     """
     if os.path.islink(directory):
         os.unlink(directory)

@@ -1,22 +1,20 @@
 """Few-shot evaluation: a task's metrics over prompts, by seed, order and wording.
 
-What is said of few-shot trials after a run: in metrics.json, and in the log.
-
-How much metrics differ between few-shot trials: by seed, by order and by wording.
+After a run, metrics.json and the log report the spread of each metric over the trials.
 
     values = {Trial(seed=0): {"accuracy": 0.5}, Trial(seed=1): {"accuracy": 0.7}}
     spread(values)["accuracy"]
     # {"mean": 0.6, "min": 0.5, "max": 0.7, "std": 0.14,
     #  "seeds": {"min": 0.5, "max": 0.7, "std": 0.14}}
 
-Over one of the three, the other two are held: of two orders of each of three seeds, "orders" is the
-mean over the seeds of what the two orders of a seed give. Standard deviations are those of a
-sample (n - 1). What does not vary has no entry.
+An axis (seeds, orders, wordings) is compared with the other two held fixed: with three seeds of two
+orders, "orders" is the spread over a seed's two orders, averaged over the seeds. Standard
+deviations are sample deviations (n - 1). An axis with a single value has no entry.
 
-The few-shot prompts of the tasks of a config (`data.few_shot`), by the task's name.
+`ShownExamples` makes the few-shot prompts (`data.few_shot`) of each task of a config:
 
 shown = ShownExamples(experiment, vocabulary)
-shown.prompts("glue_rte", data)         # Prompts, which draw from glue_rte's training split
+shown.prompts("glue_rte", data)         # Prompts, with examples of glue_rte's training split
 """
 
 import dataclasses
@@ -38,7 +36,7 @@ from t5x_lite.metrics.benchmarks import SCORE, scored, with_score
 from t5x_lite.metrics.statistics import interval
 
 AXES = {"seeds": "seed", "orders": "order", "wordings": "template"}
-"""What varies -> the field of a trial."""
+"""Axis of variation -> field of a trial."""
 
 Values = Mapping[Trial, Mapping[str, float]]
 """Trial -> its metrics."""
@@ -106,7 +104,7 @@ def _extremes(groups: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of a sample; 0 of one value, NaN where a value is no number."""
+    """Return the sample standard deviation; 0 for one value, NaN if a value is not finite."""
     if not all(map(math.isfinite, values)):
         return math.nan
     return statistics.stdev(values) if len(values) > 1 else 0.0
@@ -117,9 +115,9 @@ class FewShotSample(Sample):
     """One prediction of one trial; its inputs are the whole prompt.
 
     Attributes:
-      seed: seed that drew the examples.
-      order: number of their order.
-      template: number of the wording.
+      seed: seed with which the examples were sampled.
+      order: index of their order.
+      template: index of the wording.
       examples: number of examples in the prompt.
     """
 
@@ -131,7 +129,7 @@ class FewShotSample(Sample):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompted:
-    """An example whose inputs are a prompt."""
+    """An example with a prompt as its inputs."""
 
     inputs_text: str
     targets_text: str
@@ -141,19 +139,19 @@ class Prompted:
 
 
 class FewShotEvaluator(TaskEvaluator):
-    """A task's own metrics, the mean over all trials.
+    """A task's own metrics, averaged over all trials.
 
     Attributes:
-      examples: of the split, in order, without prompts.
+      examples: examples of the split, in order, without prompts.
       samples: every prediction of the last run, trial by trial.
       prompts: maker of the prompts.
 
     Args:
-      generator: makes the predictions.
-      examples: of the split, in order.
+      generator: generator of the predictions.
+      examples: examples of the split, in order.
       postprocess: as for `TaskEvaluator`.
       metrics: as for `TaskEvaluator`.
-      prompts: makes the prompts.
+      prompts: maker of the prompts.
     """
 
     def __init__(
@@ -211,11 +209,11 @@ class FewShotEvaluator(TaskEvaluator):
         return one, [prompt.examples for prompt in made]
 
     def answers(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """As of `TaskEvaluator`, of the first trial."""
+        """Yield the answers of the first trial, as `TaskEvaluator.answers` does."""
         return iter(()) if self._first is None else self._first.answers()
 
     def intervals(self, *, samples: int) -> dict[str, tuple[float, float]]:
-        """As of `TaskEvaluator`, of the means; examples are sampled, and trials are not."""
+        """Return intervals of the means; the bootstrap resamples examples, not trials."""
 
         def mean(targets: list[Any], predictions: list[Any]) -> dict[str, float]:
             columns = zip(*predictions, strict=True)
@@ -231,7 +229,7 @@ class FewShotEvaluator(TaskEvaluator):
         return {trial: with_score(metrics) for trial, metrics in self._found.items()}
 
     def cut(self) -> tuple[int, int]:
-        """Prompts of the last run that lack examples for their length, and prompts in all."""
+        """Return the number of prompts with examples dropped for length, and of all prompts."""
         return sum(cut for cut, _ in self._left_out.values()), len(self.samples)
 
     def details(self) -> dict[str, Any]:
@@ -262,9 +260,9 @@ class Trials:
 
     Attributes:
       config: config of the prompts.
-      tasks: the tasks that were measured by prompts, after their run, by name.
-      is_mixture: True if they are tasks of a mixture.
-      aside: tasks that do not count in the mean of the scores.
+      tasks: evaluators of the tasks measured with prompts, after their run, by name.
+      is_mixture: True if the tasks are of a mixture.
+      aside: tasks excluded from the mean of the scores.
     """
 
     config: FewShot
@@ -315,7 +313,7 @@ class ShownExamples:
     """Reads the examples that prompts show, once for each task.
 
     Attributes:
-      is_on: True if questions are asked by prompts.
+      is_on: True if few-shot prompts are configured.
 
     Args:
       experiment: its data and evaluation.few_shot.

@@ -5,15 +5,15 @@ The diagonal of a Fisher matrix: the mean of squared gradients, one example at a
     F = 1/n sum_i (d log p(y_i | x_i) / d theta)^2            empirical: y_i is the label
     F = 1/n sum_i sum_y p(y | x_i) (d log p(y | x_i))^2       expected: all classes y
 
-A batch of several examples would square the gradient of their sum, which is another number.
+Each batch holds one example, since the square of a summed gradient is not the sum of the squares.
 Source: Sung et al. 2021, arXiv:2111.09839; Matena and Raffel 2021, arXiv:2111.09832.
 
-How much each attention head matters: the mean over examples of |dL / dmask| at masks of 1.
+The importance of an attention head: the mean over examples of |dL / dmask| at masks of 1.
 
     I_h = 1/n sum_i | dL(x_i) / dmask_h |
 
-The absolute value is taken of each example's gradient, so a batch of several is another number.
-`divided` makes the importances of a layer a vector of length 1, by which layers are compared.
+The absolute value is taken of each example's gradient, so here too a batch holds one example.
+`divided` scales the importances of each layer to length 1, which makes layers comparable.
 Source: Michel et al. 2019, arXiv:1905.10650, section 4.1.
 """
 
@@ -42,8 +42,8 @@ class LossEvaluator:
 
     Args:
       loss_function: (params, batch) -> Loss.
-      batches: called for a fresh pass over the split at each run; every process reads all rows of
-        every batch, and its devices get their own.
+      batches: function that starts a new pass over the split, called at each run. Every process
+        reads all rows of every batch; each of its devices gets its own rows.
       mesh: mesh of the batches.
     """
 
@@ -70,7 +70,7 @@ class LossEvaluator:
         return ["loss", *jax.eval_shape(self._loss, params, batch).metrics]
 
     def run(self, params: Params) -> dict[str, float]:
-        """{"loss": ..., and the objective's metrics}, over all batches; equal on all processes."""
+        """Return the loss and the objective's metrics over all batches, equal on all processes."""
         sums: Any = None
         with jax.set_mesh(self._mesh):
             for batch in self._batches():
@@ -96,7 +96,7 @@ def fisher_diagonal(
     part: str = "model",
     classes: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the diagonal for one part of the parameters."""
+    """Return the Fisher diagonal of one part of the parameters."""
 
     def surprise(own: Any, batch: Batch) -> Array:
         given = loss({**params, part: own}, batch)
@@ -134,7 +134,7 @@ def mean_over_examples(
     *,
     what: str,
 ) -> dict[str, np.ndarray]:
-    """Return the mean of what each example adds to a total that begins as 0."""
+    """Return the mean over examples of the terms that `added` sums up, starting from 0."""
     total, number = jax.tree.map(jnp.zeros_like, like), 0
     for row in rows:
         between_batches()
@@ -154,8 +154,8 @@ def classes_of(learner: Learner) -> int:
     classes = 0 if head is None else vars(head).get("num_classes", 0)
     if classes < 2:
         raise InputError(
-            "labels expected are those of a classifier with classes, which this checkpoint is not: "
-            "use --labels empirical"
+            "--labels expected needs a classifier with classes, and this checkpoint has none; use "
+            "--labels empirical"
         )
     return classes
 
@@ -188,13 +188,13 @@ def head_importance(
 
 
 def divided(importance: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N H"]:
-    """Return the importances of each layer by their length."""
+    """Return the importances of each layer divided by their Euclidean norm."""
     length = np.linalg.norm(importance, axis=-1, keepdims=True)
     return importance / np.where(length == 0, 1, length)
 
 
 def pruned(importance: Mapping[str, np.ndarray], *, keep: float) -> dict[str, np.ndarray]:
-    """Masks in which the most important heads are 1 and the others 0."""
+    """Return masks with 1 for the fraction `keep` of most important heads, and 0 for the rest."""
     paths = sorted(importance)
     scores = np.concatenate([divided(importance[path]).reshape(-1) for path in paths])
     num = max(1, round(keep * scores.size))

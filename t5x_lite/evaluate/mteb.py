@@ -1,4 +1,4 @@
-"""A checkpoint as the object that MTEB evaluates, of its version 2 or 1.
+"""A checkpoint as a model for MTEB, version 1 or 2.
 
     model = t5x_lite.evaluate.mteb.encoder("work/retriever")
     mteb.evaluate(model, tasks=mteb.get_tasks(tasks=["NFCorpus"]))     # version 2
@@ -6,8 +6,8 @@
     model.encode(["dogs bark"], prompt_name="query")                   # float32 [1, D]
 
 This package does not depend on MTEB. Version 2 gives batches {"text": [...]} and reads the object's
-`mteb_model_meta`; version 1 gives lists of texts. Both say whether texts are queries or documents.
-The checkpoint's prompt of that name, if it has one, is put before them.
+`mteb_model_meta`; version 1 gives lists of texts. Both mark texts as queries or documents. If the
+checkpoint has a prompt of that name, the prompt is prepended to each text.
 """
 
 import functools
@@ -56,10 +56,10 @@ def encoder(
       normalize: True if vectors have length 1.
       inputs_length: maximum tokens of a text.
       batch_size: texts encoded at once.
-      name: the model's name in MTEB's results, "organization/model"; None is "t5x_lite/DIRECTORY".
+      name: model name in MTEB's results, "organization/model"; default "t5x_lite/DIRECTORY".
 
     Raises:
-      InputError: the checkpoint is damaged or has no encoder, or the name has no "/".
+      InputError: if the checkpoint is damaged or has no encoder, or the name has no "/".
     """
     if name is not None and name.count("/") != 1:
         raise InputError(f'name must be "organization/model", as MTEB requires, got {name!r}')
@@ -72,16 +72,16 @@ def encoder(
 _META = "mteb.models.model_meta"
 """Module of ModelMeta in version 2."""
 _PASSAGES = frozenset({"passage", "document", "corpus"})
-"""Names of prompts and types whose texts a passage's encoder reads."""
+"""Names of prompts and types that mark a text as a passage."""
 
 
 class MTEBEncoder:
     """Vectors of texts, and their similarities.
 
     Args:
-      encoder: the checkpoint.
+      encoder: text encoder of the checkpoint.
       batch_size: texts encoded at once.
-      name: the model's name in MTEB's results; None is that of the work directory.
+      name: model name in MTEB's results; default "t5x_lite/" and the work directory's name.
     """
 
     def __init__(self, encoder: TextEncoder, *, batch_size: int, name: str | None = None):
@@ -147,7 +147,7 @@ class MTEBEncoder:
           **others: ignored, such as MTEB's hf_split, hf_subset and batch_size.
 
         Raises:
-          InputError: a text is no string, or there are no inputs.
+          InputError: if a text is not a string, or no inputs are given.
         """
         del others
         given = sentences if inputs is None else inputs
@@ -167,7 +167,7 @@ class MTEBEncoder:
         return self._embedder.run(self._encoder.params, rows, role=role)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return the dot product of each vector with each, as [n, m]; one vector counts as [1, D].
+        """Return all pairwise dot products, [n, m]; a single vector counts as [1, D].
 
         Vectors of length 1 have their cosines as dot products. MTEB gets a tensor of torch, others
         an array of NumPy.
@@ -190,7 +190,7 @@ class MTEBEncoder:
 
 
 def _model_meta() -> Any:
-    """MTEB's class of that name, whose place differs between versions 1 and 2."""
+    """Return MTEB's ModelMeta; its module differs between versions 1 and 2."""
     try:
         place = importlib.import_module(_META)
     except ModuleNotFoundError as error:

@@ -1,29 +1,29 @@
 """Results of `t5x-lite evaluate`, from the best checkpoint of each task if requested.
 
-metrics.json                    the metrics; of a mixture also each task's row, and benchmarks;
-                                of few-shot prompts each trial, and the spread
+metrics.json                    the metrics; for a mixture also each task's row, and benchmarks;
+                                for few-shot prompts each trial, and the spread
 predictions.jsonl               {"inputs", "targets", "prediction"} a line; of a mixture
 predictions/glue_rte.jsonl      one file a task
 classes.jsonl                   of each task with classes: precision, recall and F1 of each class,
                                 their averages, and the confusions (rows are targets)
 submission/glue/RTE.tsv         the files for a benchmark's server
 submission/squad_v2.0/          predictions.json and null_odds.json, of the split that was measured
-rankings.trec                   of retrieval, what was found for each query, for trec_eval; of
-rankings/WAY.trec               several heads, a file a way
+rankings.trec                   retrieval only: the ranking of each query, for trec_eval; with
+rankings/WAY.trec               several heads, one file for each way of ranking
 
 The best checkpoint of each task of a mixture (Raffel et al. 2020, section 3.5).
 
-Training keeps them (--checkpoints.best "validation/*/score") and shows them at its end, and writes
-them into best.json of its work directory; `evaluate` with --evaluation.best_per_task True answers
-each task with its own. Chosen is by what training measured, which is never a test split.
+Training keeps them (--checkpoints.best "validation/*/score"), prints them at its end, and writes
+them to best.json in its work directory; `evaluate` with --evaluation.best_per_task True answers
+each task with its own. The choice uses metrics from training, never from a test split.
 
-The files for the servers of GLUE and SuperGLUE, as `evaluate` writes them.
+`Submissions` writes the files for the servers of GLUE and SuperGLUE:
 
     submissions = Submissions(suite, settings)          # reads the test files, before any decoding
     submissions.write(directory, chosen)                # answers and writes; raises at its end
 
-A test file that cannot be read costs its own task alone: a warning names it at the beginning, all
-other files are written, and the command then ends in an error.
+If a test file cannot be read, only its own task has no submission file: a warning names it at the
+start, all other files are written, and the command then ends in an error.
 """
 
 import dataclasses
@@ -70,11 +70,7 @@ CLASSES_FILE = "classes.jsonl"
 
 
 class SameParams:
-    """Every task is answered with the same parameters.
-
-    Attributes:
-      steps: the step of each task's checkpoint, for the reports.
-    """
+    """One set of parameters for every task."""
 
     def __init__(self, params: Params, step: int):
         self._params = params
@@ -92,7 +88,7 @@ class SameParams:
 
 
 class BestParams(SameParams):
-    """Every task is answered with the checkpoint that was best at it; one is in memory."""
+    """The best checkpoint for each task; only one at a time is in memory."""
 
     def __init__(
         self, checkpoint: str, steps: Mapping[str, int], *, mesh: Mesh, use: str | None = None
@@ -114,7 +110,7 @@ class BestParams(SameParams):
         step: Step,
         use: str | None = None,
     ) -> "BestParams":
-        """Choose among the checkpoints of a work directory."""
+        """Choose each task's best checkpoint of a work directory."""
         if len(checkpoints) > 1 or step is not None:
             raise InputError(
                 "evaluation.best_per_task chooses the step itself: give one --checkpoint, a work "
@@ -127,10 +123,10 @@ class BestParams(SameParams):
         return cls(checkpoints[0], steps, mesh=mesh, use=use)
 
     def __call__(self, name: str) -> Params:
-        """Return the parameters for a task, read when they are not those of the task before."""
+        """Return the parameters for a task; read them only if the step changes."""
         step = self._steps[name]
         if self._loaded is None or self._loaded[0] != step:
-            self._loaded = None  # not two of them at once
+            self._loaded = None  # free the memory before the next load
             found = load_using(self._checkpoint, step=step, use=self._use, mesh=self._mesh)
             self._loaded = (step, found.params)
         return self._loaded[1]
@@ -141,7 +137,7 @@ class BestParams(SameParams):
 
 
 def best_of_run(workdir: Path, *, until: int, split: str) -> str | None:
-    """Write best.json of a run on a mixture."""
+    """Write best.json of a run on a mixture; return its table, or None without tasks."""
     tasks = {} if is_test(split) else best_tasks(evaluated_steps(workdir, until=until), split=split)
     if not tasks:
         return None
@@ -166,7 +162,7 @@ class Submissions:
     """
 
     def __init__(self, suite: TaskSuite | None, settings: Evaluation):
-        """Read the test files of all tasks, and warn of those that cannot be read."""
+        """Read the test files of all tasks, and warn of unreadable ones."""
         self._suite = suite
         self.names: list[str] = []
         self.faults: dict[str, str] = {}
@@ -191,7 +187,7 @@ class Submissions:
                 self.names.append(name)
 
     def files(self, directory: Path) -> list[Path]:
-        """Return the files of these tasks that there are."""
+        """Return the existing files of these tasks."""
         formats = [FORMATS[name] for name in self.names]
         paths = [directory / form.benchmark.lower() / form.file for form in formats]
         return [path for path in paths if path.is_file()]
@@ -245,7 +241,7 @@ def _tell(written: Written, official: int | None) -> None:
 
 
 def check_output(directory: Path) -> None:
-    """Reject a directory that cannot be made or written, before the work and not after it."""
+    """Raise InputError, before the work begins, if a directory cannot be created or written."""
     if directory.exists() and not directory.is_dir():
         raise InputError(f"--output {directory} is not a directory")
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
@@ -261,9 +257,9 @@ class Outcome:
       suite: tasks after their run, or None.
       settings: settings of the evaluation.
       metrics: named "<split>/<name>".
-      chosen: the checkpoints with which tasks were answered.
-      submissions: the files for servers, checked before the measuring.
-      rankings: rankings of retrieval, by way and by query; the way of the vector is "".
+      chosen: the checkpoint that answered each task.
+      submissions: the files for servers, checked before the evaluation.
+      rankings: rankings of retrieval, by way and by query; "" is the ranking by single vectors.
     """
 
     suite: TaskSuite | None
@@ -288,7 +284,7 @@ class Outcome:
                 )
         for line in self.suite.trials.lines():
             _logger.info("%s", line)
-        # Tables of many tasks would hide the mixture's; their files and the report have them.
+        # Class tables of many tasks would hide the mixture's table; classes.jsonl has them.
         for name, classes in ({} if self.suite.is_mixture else self.suite.class_tables()).items():
             _logger.info("%s: classes\n%s", name, classes)
         if self.suite.is_mixture:
@@ -322,7 +318,7 @@ class Outcome:
                 path = directory / (f"rankings/{way}.trec" if way else "rankings.trec")
                 path.parent.mkdir(exist_ok=True)
                 write_file("".join(trec_lines(rankings)).encode(), path)
-            _logger.info("wrote %s/metrics.json and the files beside it", directory)
+            _logger.info("wrote %s/metrics.json and the other result files", directory)
         self.submissions.write(directory / "submission", self.chosen)
 
     def _more(self) -> dict[str, Any]:

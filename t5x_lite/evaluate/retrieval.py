@@ -1,4 +1,4 @@
-"""Zero-shot retrieval: how well vectors, or several heads, find what answers a query.
+"""Zero-shot retrieval evaluation of vectors, or of several heads.
 
     evaluator = RetrievalEvaluator(
         parts.bind_model,
@@ -8,21 +8,20 @@
     )
     evaluator.run(params)       # {"ndcg_at_10": 0.6, "mrr_at_10": 0.5, "recall_at_100": 0.9}
 
-The directory is in BEIR's format. All of its documents are candidates for every query that has
-judgments, and they are compared exactly. Documents are read, encoded and forgotten a chunk at a
-time: a corpus may be larger than memory. Of equal scores the document that stands first in the
-corpus is first in the ranking.
+The directory is in BEIR's format. Each query with judgments is compared exactly with all documents.
+Documents are read, encoded and discarded a chunk at a time, so a corpus may be larger than memory.
+Documents with equal scores are ranked in the order of the corpus.
 
 Source: Thakur et al. 2021, arXiv:2104.08663.
 
-Rankings of a corpus by several heads, held in memory: what `evaluation.retrieval.ways` asks for.
+`evaluation.retrieval.ways` adds rankings of the corpus by several heads, held in memory:
 
-    encode = functools.partial(embedder.several, params)    # of rows, what heads make of them
+    encode = functools.partial(embedder.several, params)    # rows -> outputs of the heads
     rank_all(HeadCorpus(encode, chunks), encode(queries), Ways(), num=len(queries))
     # {"dense": [[(document, score), ...] of each query], "lexical": ..., ...}
 
-The vectors of all tokens of a corpus are kept where "multi_vector" or "all" is asked: a document
-has hundreds of kilobytes of them. `embed --heads` and `hybrid` do the same by files.
+The ways "multi_vector" and "all" keep the vectors of all tokens of the corpus, hundreds of
+kilobytes for each document. `embed --heads` and `hybrid` do the same with files.
 """
 
 import contextlib
@@ -144,7 +143,7 @@ def _of(made: Sequence[Any] | np.ndarray | None, number: int) -> Any:
 DEPTH = 100
 """Documents in a ranking, as Recall@100 needs them."""
 CHUNK_BATCHES = 32
-"""Batches of documents that are held at a time, and sorted by length."""
+"""Batches of documents held at a time and sorted by length."""
 _NOBODY = contextlib.nullcontext()
 
 
@@ -156,12 +155,12 @@ class Found(NamedTuple):
 
 
 class RetrievalEvaluator:
-    """Measures rankings of a BEIR directory's documents; made once, run as often as needed.
+    """Evaluator of rankings of a BEIR directory's documents, reusable for many checkpoints.
 
     Attributes:
-      runs: what the last run found, by way, for each query, best first; the ranking by the vector
-        is that of the way "".
-      per_query: its metrics by way and query.
+      runs: rankings of the last run by way and query, best first; "" is the ranking by single
+        vectors.
+      per_query: metrics of the last run by way and query.
     """
 
     def __init__(
@@ -286,12 +285,12 @@ class RetrievalEvaluator:
                     advance(len(documents))
 
     def _drops(self, query: str) -> bool:
-        """Return True if a document of the query's id is omitted of the query's ranking."""
+        """Return True if the document with the query's id is excluded from its ranking."""
         same_ids = self._settings.same_ids
         return same_ids == "drop" or (same_ids == "auto" and query in self._judged.twins)
 
     def _tell_judged(self) -> None:
-        """Says what of the directory changes the metrics, and how."""
+        """Log the properties of the directory that change the metrics."""
         directory, same_ids = self._settings.directory, self._settings.same_ids
         judged, twins = self._judged, len(self._judged.twins)
         if judged.missing:
@@ -302,22 +301,22 @@ class RetrievalEvaluator:
             )
         if twins and same_ids == "keep":
             _logger.warning(
-                "%s: %d queries are documents, too (the same id and text), and find themselves: "
-                "BEIR leaves these out (--evaluation.retrieval.same-ids auto)",
+                "%s: %d queries are also documents (the same id and text), and find themselves: "
+                "BEIR excludes these (--evaluation.retrieval.same-ids auto)",
                 directory,
                 twins,
             )
         if twins and same_ids == "auto":
             _logger.info(
-                "%s: %d queries are documents, too (the same id and text), and are left out of "
-                "their own rankings (evaluation.retrieval.same_ids)",
+                "%s: %d queries are also documents (the same id and text), and are excluded from "
+                "their rankings (evaluation.retrieval.same_ids)",
                 directory,
                 twins,
             )
         if judged.namesakes and same_ids == "auto":
             _logger.info(
                 "%s: %d queries have the id of a document of another text, which stays in their "
-                "rankings: BEIR leaves it out (--evaluation.retrieval.same-ids drop)",
+                "rankings: BEIR excludes it (--evaluation.retrieval.same-ids drop)",
                 directory,
                 judged.namesakes,
             )
@@ -360,9 +359,9 @@ def _named(way: str, metric: str) -> str:
 
 
 def trec_lines(rankings: Mapping[str, Sequence[Found]]) -> Iterator[str]:
-    """Rankings as trec_eval reads them: query, Q0, document, rank, score and a name of the run.
+    """Yield lines for trec_eval: query, Q0, document, rank, score and a name of the run.
 
-    The score is that of the search; trec_eval sorts equal ones by the documents' names.
+    The score is the search's; trec_eval sorts documents of equal score by name.
     """
     for query, best in rankings.items():
         for rank, found in enumerate(best, start=1):
@@ -373,7 +372,7 @@ def _read(directory: str, split: str) -> retrieval_sets.Judged:
     there = retrieval_sets.beir_splits(directory, field="evaluation.retrieval.directory")
     if split not in there:
         raise InputError(
-            f"{directory} has no judgements of the split {split!r}, but of {', '.join(there)}: set "
+            f"{directory} has no judgments for split {split!r}, only for {', '.join(there)}: set "
             f"--evaluation.split {there[-1]}"
         )
     return retrieval_sets.read_judged(directory, split)
@@ -399,7 +398,7 @@ def retrieval_evaluator(
     batch_size: int,
     mesh: Mesh | None = None,
 ) -> RetrievalEvaluator:
-    """Return an evaluator of a learner's parameters by the retrieval of documents.
+    """Return an evaluator of document retrieval for a learner's parameters.
 
     evaluator = retrieval_evaluator(
         experiment, learner_of(experiment), vocabulary, Retrieval(directory="scifact"),

@@ -1,34 +1,33 @@
-"""The files that the servers of GLUE, SuperGLUE, SQuAD and CoNLL take.
+"""Submission files for GLUE, SuperGLUE, SQuAD and CoNLL.
 
     answers = [Answer(index=(0,), text="acceptable", value=1), ...]
     written = write(FORMATS["glue_cola"], answers, "out/glue")      # out/glue/CoLA.tsv
     written.invalid                         # predictions that were not valid labels
 
 GLUE takes TSV with the header "index<TAB>prediction"; SuperGLUE takes JSON lines {"idx", "label"},
-MultiRC's nested by passage and question. Rows are in the order of their numbers. Sources: the FAQ
-of gluebenchmark.com and super.gluebenchmark.com, and the files that jiant writes (jiant 1.3,
-jiant/evaluate.py, _write_glue_preds and its siblings). Tasks of tags have the file that conlleval
-reads (`conll_file`).
+MultiRC's nested by passage and question. Rows are sorted by index. Sources: the FAQ of
+gluebenchmark.com and super.gluebenchmark.com, and the files that jiant writes (jiant 1.3,
+jiant/evaluate.py, _write_glue_preds and its siblings).
 
-A prediction that is not a valid label is wrong in every metric, and a server takes labels only. The
-first label of the format is written instead; a non-numeric STS-B prediction is written as 0.0,
-other numbers are clipped to [0, 5], and a text of ReCoRD is written as it is, without white space
-around it. The number of invalid predictions is reported.
+A prediction that is not a valid label is wrong in every metric, but a server accepts only labels.
+The first label of the format is written instead. A non-numeric STS-B prediction is written as 0.0,
+other numbers are clipped to [0, 5]; a ReCoRD text is stripped of surrounding white space. The
+number of invalid predictions is reported.
 
-The file of answers that conlleval reads: a word, its tag, and the predicted one in each line.
+Tagging tasks have conlleval's file: each line has a word, its tag, and the predicted tag.
 
     EU B-ORG B-ORG
     rejects O O
 
-A blank line ends each sentence. Where the test split has no tags a line has the word and the
-predicted tag alone. A space inside a word is written "_", and so is a word of no characters.
+A blank line ends each sentence. If the test split has no tags, a line has only the word and the
+predicted tag. A space inside a word is written "_", and so is an empty word.
 
-The files that SQuAD's own scripts take, and so does its server (evaluate-v1.1.py and -v2.0.py).
+SQuAD's server and scripts (evaluate-v1.1.py and -v2.0.py) read these files:
 
-    predictions.json        {"56ddde6b9a695914005b9628": "France", ...}; "" is no answer
-    null_odds.json          {"56ddde6b9a695914005b9628": -5.3, ...}, of SQuAD 2.0: --na-prob-file
+    predictions.json        {"56ddde6b9a695914005b9628": "France", ...}; "" means unanswerable
+    null_odds.json          {"56ddde6b9a695914005b9628": -5.3, ...}, SQuAD 2.0's --na-prob-file
 
-The test split is hidden: files are of the split that was measured.
+SQuAD's test split is hidden, so its files are for the evaluated split.
 """
 
 import dataclasses
@@ -44,11 +43,11 @@ from t5x_lite.core.files import made_directory, write_atomically
 from t5x_lite.data.preprocessors import UNKNOWN
 
 Line = tuple[str, ...]
-"""A word, its tag where it is known, and the predicted one."""
+"""A word, its tag if known, and the predicted tag."""
 
 
 def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bool]:
-    """Return the lines of a sentence, and whether each word has a predicted tag."""
+    """Return the lines of a sentence, and True if there is one predicted tag a word."""
     words = example.get("words", "").split("\n") if example else []
     target = example.get("targets_pretokenized", UNKNOWN)
     tags = predicted.split()
@@ -76,7 +75,7 @@ def load(text: str) -> list[tuple[tuple[int], list[Line]]]:
 
 
 Index = tuple[int, ...]
-"""What the example is: (number,); of MultiRC (passage, question, answer), of ReCoRD (query,)."""
+"""Index of an example: (number,); MultiRC (passage, question, answer); ReCoRD (query,)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,7 @@ class Answer:
       index: the example's own number or numbers.
       text: output of the model.
       value: result of the task's postprocessor.
-      example: the fields of the example, for a file that repeats some.
+      example: fields of the example, for files that repeat some of them.
     """
 
     index: Index
@@ -103,10 +102,10 @@ class Format:
     Attributes:
       benchmark: "GLUE" or "SuperGLUE"; "CoNLL" has no server, but a script.
       file: the name of the file.
-      rows: lines without the header that the official test set has; None where there is none.
-      labels: T5's word of a label to the benchmark's; None where any text or number is an answer.
-      values: the same from what the postprocessor gives, instead of the words.
-      kind: kind of the lines.
+      rows: lines of the official test set, without the header; None without an official set.
+      labels: T5's label text -> the benchmark's label; None if any text or number is valid.
+      values: the postprocessor's value -> the benchmark's label, instead of `labels`.
+      kind: file format.
     """
 
     benchmark: str
@@ -118,17 +117,17 @@ class Format:
 
     @property
     def allowed(self) -> list[Any] | None:
-        """The benchmark's labels; None where any text or number is an answer."""
+        """The benchmark's labels; None if any text or number is valid."""
         labels = self.labels if self.labels is not None else self.values
         return None if labels is None else list(labels.values())
 
     @property
     def default(self) -> Any:
-        """The text for a prediction that is not an answer."""
+        """The label written for an invalid prediction."""
         return self.label(Answer(index=(), text="", value=math.nan))[0]
 
     def label(self, answer: Answer) -> tuple[Any, bool]:
-        """Return the text for an answer, and True if the answer was valid."""
+        """Return the label for an answer, and True if the answer was valid."""
         if self.labels is not None:
             text = answer.text.strip()
             valid = text in self.labels
@@ -147,7 +146,7 @@ class Kind:
 
     Attributes:
       dump: (index, label) of all rows in their order -> the file's text.
-      load: the file's text -> (index, label) of its rows; ValueError says what is wrong with it.
+      load: the file's text -> (index, label) of its rows; ValueError if the text is invalid.
       free: writer of answers without a closed set, with True for valid ones.
     """
 
@@ -164,7 +163,7 @@ class Written:
       path: the file.
       rows: its lines, without a header.
       invalid: predictions that were not valid labels.
-      default: what was written for them.
+      default: label written for invalid predictions.
       official: True if it has as many rows as the official test set.
     """
 
@@ -178,7 +177,7 @@ class Written:
 def write(
     submission: Format, answers: Iterable[Answer], directory: str | Path, *, where: str = ""
 ) -> Written:
-    """Write one file, after it was checked; it is there whole or not at all."""
+    """Check one file and write it atomically."""
     rows: dict[Index, Any] = {}
     invalid = 0
     for answer in answers:
@@ -209,7 +208,7 @@ def write(
 
 
 def check(submission: Format, text: str, *, expected: Iterable[Index] | None = None) -> None:
-    """Check a file as strictly as its server could."""
+    """Raise ValueError if a file is not in its server's format."""
     name = submission.file
     if not text.endswith("\n") or "\r" in text or text.startswith("\ufeff"):
         raise ValueError(f"{name}: lines must end with a newline, without carriage returns or BOM")
@@ -267,7 +266,7 @@ def _any_text(answer: Answer) -> tuple[str, bool]:
 
 
 def _number(answer: Answer) -> tuple[str, bool]:
-    """Return a similarity of STS-B; the postprocessor's -1 is none."""
+    """Return a similarity of STS-B; the postprocessor's -1 is invalid."""
     value = float(answer.value)
     valid = math.isfinite(value) and value >= 0.0
     return f"{min(5.0, value) if valid else 0.0:.3f}", valid
@@ -403,11 +402,11 @@ FORMATS: dict[str, Format] = {
     "tokens_conll": _TAGS,
     "tokens_jsonl": _TAGS,
 }
-"""By the task's name: its module and its function."""
+"""Task name, "<module>_<function>" -> format."""
 
 
 def example_index(raw: Mapping[str, Any], *, number: int) -> Index:
-    """Return the numbers by which a server knows an example."""
+    """Return the server's index of an example."""
     if "idx/answer" in raw:
         return tuple(int(raw[f"idx/{name}"]) for name in ("paragraph", "question", "answer"))
     if "idx/query" in raw:
@@ -420,7 +419,7 @@ FOLDERS = {"squad_squad": "squad_v1.1", "squad_squad_v2": "squad_v2.0"}
 
 
 def write_squad(answers: Iterable[tuple[Mapping[str, Any], Any]], directory: Path) -> list[Path]:
-    """Write one file or both; each is there whole or not at all."""
+    """Write predictions.json and, for SQuAD 2.0, null_odds.json, each atomically."""
     texts: dict[str, str] = {}
     odds: dict[str, float] = {}
     for fields, answer in answers:

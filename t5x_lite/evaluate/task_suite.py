@@ -1,20 +1,20 @@
-"""The tasks of a config, each with its settings and with what answers it.
+"""The tasks of a config, each with its settings and its generator of answers.
 
     suite = TaskSuite(experiment, vocabulary, bind=bind, mesh=mesh)
     suite.run(params)           # {"accuracy": 0.9, "score": 0.9}
     suite.run(params)           # of a mixture {"glue_rte/accuracy": 0.7, ...}
     suite.answers("glue_rte", params)       # to the test split, for a submission
 
-Of a mixture, the tasks are measured whose data are there; the others are named in the log. Where
-the rows are those of a head on an encoder it answers its one task (`inference.head_answers`).
+A mixture is evaluated on the tasks with data; the log names the others. With the layout of an
+encoder head, the head answers its one task (`inference.head_answers`).
 
-Which settings of an evaluation a task has, by evaluation.per_task (`config.checks`).
+`TaskSettings` gives the evaluation settings of each task, by evaluation.per_task (`config.checks`):
 
 settings = TaskSettings(experiment.evaluation, experiment.data)
 settings.evaluation("wmt_ende").num_beams       # 4, by "wmt_*: num_beams=4"
 settings.data("wmt_ende", data).inputs_length
 
-What answers the tasks of a config: a search, the rank of a task's labels, or a head.
+`Answerers` gives the generator of a task: a search, a ranking of the task's labels, or a head.
 
 answerers = Answerers(experiment, vocabulary, bind=bind, mesh=mesh)
 answerers.of(task, settings)        # a Generator; tasks with equal settings share one
@@ -71,14 +71,14 @@ class TaskSettings:
       data: config of the data, with the tasks.
 
     Raises:
-      InputError: a line is about no task of a mixture, with the nearest name; or it gives inputs of
-        another length to a task that a head answers.
+      InputError: if a line matches no task of a mixture (the error suggests the nearest name), or
+        sets the inputs length of a task that a head answers.
     """
 
     def __init__(self, evaluation: Evaluation, data: Data):
         self._evaluation = evaluation
         self._lines = evaluation.lines
-        # Those that are omitted, too: a line about them is no mistake.
+        # Tasks in mixing.leave_out count as known: a line about them is allowed.
         mixing = dataclasses.replace(data.mixing, leave_out=())
         mixture = find_mixture(dataclasses.replace(data, mixing=mixing))
         members = (Member(task=data.task),) if mixture is None else mixture.members
@@ -88,13 +88,13 @@ class TaskSettings:
             if "inputs_length" in line.values and data.layout.answered_by_head:
                 raise InputError(
                     f"evaluation.per_task {line.pattern!r}: data.layout {data.layout.name} is "
-                    "answered by a head, whose rows have one length: set --data.inputs-length"
+                    "answered by a head, and all its rows have one length: set --data.inputs-length"
                 )
 
     def _check(self, line: Line, *, is_mixture: bool) -> None:
         if any(map(line.matches, self._names.values())):
             return
-        if not is_mixture:  # the config of a mixture, of which one task is measured
+        if not is_mixture:  # one task is measured with a mixture's config
             _logger.info("evaluation.per_task %r is not about data.task", line.pattern)
             return
         known = [name for names in self._names.values() for name in names]
@@ -112,7 +112,7 @@ class TaskSettings:
         return self._evaluation.changed(self._values(name))
 
     def data(self, name: str, data: Data) -> Data:
-        """Return the config by which one task is read, with the length of its inputs."""
+        """Return the data config of one task, with its own inputs length."""
         length = self._values(name).get("inputs_length", data.inputs_length)
         return (
             data
@@ -121,7 +121,7 @@ class TaskSettings:
         )
 
     def shown(self, name: str, data: Data) -> Data:
-        """Return the config of the task that gives a task's prompts: its own by default."""
+        """Return the data config of the task that gives the prompts' examples, or `data`."""
         task = self._values(name).get("examples_of", data.task)
         return data if task == data.task else dataclasses.replace(data, task=task)
 
@@ -132,7 +132,7 @@ def _names(member: Member) -> tuple[str, ...]:
 
 
 class Answerers:
-    """Makes what answers a task, once for all tasks that are answered alike.
+    """Maker of generators, shared by tasks with equal settings.
 
     Args:
       experiment: its data, its heads and its objective.
@@ -161,7 +161,7 @@ class Answerers:
 
     @property
     def reads_labels(self) -> bool:
-        """True if a head on an encoder answers, and no text is written."""
+        """True if an encoder head answers, so that no text is generated."""
         return self._data.layout.answered_by_head
 
     def of(self, task: Any, settings: Evaluation) -> Generator:
@@ -194,7 +194,7 @@ class Answerers:
         )
 
     def named_heads(self, heads: Sequence[Head], task: Any) -> tuple[Head, ...]:
-        """Heads, of which the one that answers a task has the names of its classes."""
+        """Return the heads, with the task's class names on the head that answers it."""
         from t5x_lite.data import loading
 
         labels = loading.task_labels(task)
@@ -265,10 +265,10 @@ def decoding(settings: Evaluation) -> Decoding:
 
 
 _FIRST = 100
-"""Examples that are looked at where no metric needs all."""
+"""Examples checked for labels if no metric needs all examples."""
 
 ParamsOf = Callable[[str], Params]
-"""The parameters with which a task is answered."""
+"""Task name -> parameters that answer the task."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -276,9 +276,9 @@ class Source:
     """A task of a config.
 
     Attributes:
-      data: the config by which it is read alone.
+      data: data config of this task only.
       task: the seqio.Task.
-      is_measured: True if its metrics are wanted.
+      is_measured: True if its metrics are computed.
       counts: True if its score counts in the mean over the tasks.
     """
 
@@ -457,7 +457,7 @@ class TaskSuite:
             return None
 
     def tell_unknown(self) -> None:
-        """Warn of the tasks whose text the vocabulary cannot spell."""
+        """Warn of tasks with text that the vocabulary cannot encode."""
         for name, evaluator in self.evaluators.items():
             first = evaluator.examples[: unknown_tokens.FIRST]
             texts = [example.targets_text for example in first]
@@ -487,7 +487,7 @@ class TaskSuite:
         return [name for name, source in self.sources.items() if not source.counts]
 
     def run(self, params: Params | ParamsOf) -> dict[str, float]:
-        """Return the metrics and the score, of a mixture as `standings.scored` names them."""
+        """Return the metrics and the score; for a mixture with the names of `scored`."""
         found = {
             name: evaluator.run(params(name) if callable(params) else params)
             for name, evaluator in self.evaluators.items()
@@ -497,7 +497,7 @@ class TaskSuite:
         return with_score(next(iter(found.values()), {}))
 
     def invalid(self) -> dict[str, int]:
-        """Predictions of the last run that were no valid answer, of tasks that do not take any."""
+        """Return the last run's invalid predictions by task, for tasks that validate answers."""
         counts = {}
         for name, evaluator in self.evaluators.items():
             postprocess = self.sources[name].task.postprocessor
@@ -533,11 +533,11 @@ class TaskSuite:
         return Trials(self._settings.few_shot, self._few_shot, self.is_mixture, aside=self._aside())
 
     def is_whole(self, name: str) -> bool:
-        """Return True if all examples of a task are answered."""
+        """Return True if all examples of a task are evaluated (no max_examples)."""
         return self._by_task.evaluation(name).max_examples is None
 
     def submittable(self) -> list[str]:
-        """Return the tasks whose answers a benchmark's server takes."""
+        """Return the tasks with a test split and a benchmark's submission format."""
         return [
             name
             for name, source in self.sources.items()
@@ -545,7 +545,7 @@ class TaskSuite:
         ]
 
     def answers(self, name: str, params: Params) -> list[Answer] | None:
-        """Return a model's answers to the test split of one task; None where that is not there."""
+        """Return a model's answers to the test split of one task; None without that split."""
         from t5x_lite.data import loading
 
         examples = self._examples(name, split="test", limit=None, may_lack=True)
@@ -584,14 +584,14 @@ class TaskSuite:
         return self._answerers.named_heads(heads, source.task)
 
     def in_order(self) -> bool:
-        """Return True if the loss has the classes of a head in the order of the task's labels."""
+        """Return True if a head's classes are in the order of the task's labels."""
         if not self._answerers.reads_labels or self.is_mixture:
             return True
         return all(self._answerers.in_order(one.task) for one in self.sources.values())
 
 
 def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
-    """Return the error of a split that has nothing to compare predictions with."""
+    """Return the error for a split without labels."""
     remedy = (
         "measure --evaluation.split validation; its answers to the test split are then written "
         "with --output DIR, for a task that has a benchmark's server"

@@ -1,17 +1,15 @@
-"""The single numbers of benchmarks, and the checkpoint that is chosen by them.
-
-The single numbers of GLUE and SuperGLUE, from the metrics of their tasks.
+"""Average scores of benchmarks, and the choice of checkpoints by metrics.
 
 A task with several metrics counts by their mean, MNLI by the mean of matched and mismatched, and
 the benchmark is the mean over its tasks (Wang et al. 2018, arXiv:1804.07461, section 5; Wang et al.
-2019, arXiv:1905.00537, section 5; the sums of both leaderboards' rows say the same of MNLI):
+2019, arXiv:1905.00537, section 5; the rows of both leaderboards confirm this for MNLI):
 
     GLUE.score({"glue_rte": {"accuracy": 0.7}, "glue_mrpc": {"f1": 0.9, "accuracy": 0.86}, ...})
 
-The diagnostic sets (AX, AX-b, AX-g) do not count. T5's tables leave WNLI out of GLUE, on which it
-is not trained: `GLUE_WITHOUT_WNLI` (t5/evaluation/eval_utils.py, METRIC_NAMES).
+The diagnostic sets (AX, AX-b, AX-g) do not count. T5 is not trained on WNLI, and its tables exclude
+WNLI from GLUE: `GLUE_WITHOUT_WNLI` (t5/evaluation/eval_utils.py, METRIC_NAMES).
 
-What a model scores on many tasks: each with its best checkpoint, and the benchmarks' averages.
+`best_tasks` and `table` report each task at its best checkpoint, with the benchmarks' averages:
 
     evaluations = {5000: {"validation/glue_rte/score": 0.6, "validation/glue_rte/accuracy": 0.6}}
     best_steps(evaluations, ["glue_rte"], split="validation")       # {"glue_rte": 5000}
@@ -20,18 +18,18 @@ What a model scores on many tasks: each with its best checkpoint, and the benchm
     print(table(tasks))
 
 The paper reports each task with the checkpoint that is best on its validation set (Raffel et al.
-2020, sections 3.1.2 and 3.5). A task's score is the mean of its metrics; of checkpoints that are
-equally good the last one is taken.
+2020, sections 3.1.2 and 3.5). A task's score is the mean of its metrics. If several checkpoints are
+equally good, the last one is taken.
 
-The metrics by which a checkpoint is chosen, by name: "validation/glue_rte/score".
+A metric that chooses a checkpoint is named "<split>/<task>/<name>" or "<split>/<name>":
 
     matching("validation/*/score", ["validation/loss", "validation/glue_rte/score"])
     mode_of("validation/loss")                              # "min": the lowest is best
     best_step({100: 5.7, 200: 5.5}, mode="min")             # 200
     refuse_test("checkpoints.best", "test/accuracy")        # InputError
 
-Checkpoints that stay, early stopping, `--step best` and the report all choose by these functions.
-What is chosen by a test split is no longer measured by it: that is rejected.
+The kept checkpoints, early stopping, `--step best` and the report all use these functions. Choosing
+by a test split is rejected, since the test metrics would then be biased.
 """
 
 import dataclasses
@@ -44,14 +42,14 @@ from typing import Any, Literal, TypeAlias
 from t5x_lite.core.errors import InputError
 
 Mode: TypeAlias = Literal["max", "min"]
-"""Whether the highest or the lowest value of a metric is best."""
+"""Direction of a metric: the highest or the lowest value is best."""
 
 _LOWEST_IS_BEST = re.compile(
     r"(?:.*[_-])?"
     r"(?:loss|(?:cross[_-]?)?entropy|perplexity|ppl|nll|error(?:[_-]rate)?|wer|cer|mse|rmse|mae"
     r"|bag_of_words)"
 )
-"""The last part of the names of losses and errors; all other metrics are best where highest."""
+"""Last part of the names of losses and errors. For all other metrics the highest value is best."""
 _LISTED = 3
 
 
@@ -59,9 +57,9 @@ def mode_of(name: str, mode: Mode | None = None) -> Mode:
     """Return "max" or "min": the better direction of a metric.
 
     Args:
-      name: name of the metric; losses, cross entropies, perplexities and errors are best where
-        lowest.
-      mode: the one that a config sets; None goes by the name.
+      name: name of the metric; the lowest value is best for losses, cross entropies, perplexities
+        and errors.
+      mode: direction set by the config; if None, the name decides.
     """
     if mode is not None:
         return mode
@@ -86,12 +84,12 @@ def described(names: Sequence[str], mode: Mode | None = None) -> str:
 
 
 def contradiction(field: str, names: Sequence[str], mode: Mode | None) -> str | None:
-    """Return a warning that a mode is not what the names of the metrics say; None where it agrees.
+    """Return a warning if a mode contradicts the names of the metrics, or None if it agrees.
 
     Args:
-      field: the setting that has the mode, such as "checkpoints.best_mode".
+      field: the setting with the mode, such as "checkpoints.best_mode".
       names: names of the metrics.
-      mode: its value; None goes by the names.
+      mode: value of the setting; if None, the names decide.
     """
     against = [name for name in names if mode is not None and mode_of(name) != mode]
     if not against:
@@ -113,19 +111,19 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def is_test(split: str) -> bool:
-    """Return True if a split is one to be measured on and not to be chosen by."""
+    """Return True if a split is a test split, which must not choose a checkpoint."""
     return split.strip().lower().startswith("test")
 
 
 def refuse_test(field: str, name: str | None) -> None:
-    """Raise InputError for a metric of a test split as the one that chooses.
+    """Raise InputError if a setting chooses checkpoints by a metric of a test split.
 
     Args:
-      field: the setting that names it.
+      field: the setting that names the metric.
       name: "<split>/<metric>", or a pattern; None chooses nothing.
 
     Raises:
-      InputError: it is of a test split.
+      InputError: if the metric is of a test split.
     """
     if name is not None and is_test(name.partition("/")[0]):
         raise InputError(
@@ -142,7 +140,7 @@ class Benchmark:
     """A benchmark's rows.
 
     Attributes:
-      name: as it calls itself.
+      name: display name.
       rows: rows of its table, each the mean of its tasks.
     """
 
@@ -150,7 +148,7 @@ class Benchmark:
     rows: Mapping[str, Sequence[str]]
 
     def row_scores(self, tasks: Mapping[str, Metrics]) -> dict[str, float]:
-        """Return the scores of the rows all of whose tasks were measured."""
+        """Return the scores of the rows with metrics for all their tasks."""
         return {
             row: sum(task_score(tasks[name]) for name in names) / len(names)
             for row, names in self.rows.items()
@@ -158,25 +156,25 @@ class Benchmark:
         }
 
     def score(self, tasks: Mapping[str, Metrics]) -> float | None:
-        """Return the benchmark's score; None where a row is missing."""
+        """Return the benchmark's score, or None if a row is missing."""
         scores = self.row_scores(tasks)
         return sum(scores.values()) / len(scores) if len(scores) == len(self.rows) else None
 
     def missing(self, tasks: Mapping[str, Metrics]) -> list[str]:
-        """Return the rows that were not measured, or not wholly."""
+        """Return the rows with metrics missing for some task."""
         scores = self.row_scores(tasks)
         return [row for row in self.rows if row not in scores]
 
 
 def task_score(metrics: Metrics) -> float:
-    """Return a task's one number, best where highest: the mean of its metrics.
+    """Return a task's score, the mean of its metrics; higher is better.
 
-    Metrics that are best where lowest, such as an error rate, count negatively. Among several
+    Metrics with the lowest value best, such as an error rate, count negatively. Among several
     metrics, parts of them and thresholds do not count (`no_answer.squad_v2`, `entities.entity_f1`),
     nor do the metrics of `evaluation.class_metrics`.
 
     Raises:
-      ValueError: it has none.
+      ValueError: if `metrics` is empty.
     """
     if not metrics:
         raise ValueError("a task without metrics has no score")
@@ -239,7 +237,7 @@ class Standing:
     """One task's row.
 
     Attributes:
-      step: the checkpoint that it was measured with.
+      step: step of the evaluated checkpoint.
       metrics: the task's metrics.
     """
 
@@ -250,11 +248,11 @@ class Standing:
 def scored(
     tasks: Mapping[str, Mapping[str, float]], *, aside: Iterable[str] = ()
 ) -> dict[str, float]:
-    """Return the metrics of a mixture from those of its tasks: "<task>/<name>", and the scores.
+    """Return the metrics of a mixture: "<task>/<name>" of each task, and the scores.
 
     Args:
-      tasks: the metrics of each task, by its name.
-      aside: tasks excluded from the mean, unless all are.
+      tasks: metrics of each task, by its name.
+      aside: tasks excluded from the mean, unless that would exclude all.
 
     Returns:
       Each task's metrics and its "<task>/score", and "score", the mean over the tasks.
@@ -271,7 +269,7 @@ def scored(
 
 
 def with_score(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of a single task, and its "score"; a metric of that name stays as it is.
+    """Return the metrics of a single task and its "score"; an existing "score" is kept.
 
     Args:
       metrics: metrics of the task; empty for a task without a score.
@@ -284,20 +282,20 @@ def best_steps(evaluations: Evaluations, names: Iterable[str], *, split: str) ->
     """Return each task's best step; tasks without metrics get the step that is best overall.
 
     Args:
-      evaluations: evaluations of the checkpoints to choose among.
-      names: the tasks.
-      split: by which to choose.
+      evaluations: evaluations of the checkpoints to choose from.
+      names: names of the tasks.
+      split: split with the deciding metrics.
 
     Raises:
-      InputError: no checkpoint was measured.
+      InputError: if no checkpoint has a score of the split.
     """
     overall = _best(evaluations, f"{split}/{SCORE}")
     if overall is None:
         measured = ", ".join(dict.fromkeys(name for one in evaluations.values() for name in one))
         raise InputError(
             f"no checkpoint has {split}/{SCORE} among its metrics, which are "
-            f"{measured or 'none'}: leave out evaluation.best_per_task and give --step, a number "
-            "or best; training measures what it keeps if checkpoints.best is set"
+            f"{measured or 'none'}: unset evaluation.best_per_task and give --step, a number or "
+            "best; training evaluates the checkpoints that it keeps if checkpoints.best is set"
         )
     found = {name: _best(evaluations, f"{split}/{name}/{SCORE}") for name in names}
     return {name: overall if step is None else step for name, step in found.items()}
@@ -337,7 +335,7 @@ def _task_metrics(metrics: Mapping[str, float], split: str, name: str) -> dict[s
 def benchmark_scores(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
     """Return the benchmarks that tasks belong to, as JSON: {"GLUE": {"score", "rows", "missing"}}.
 
-    The score is None where a row of the benchmark is missing.
+    A benchmark with a missing row has the score None.
     """
     found = {}
     for benchmark in BENCHMARKS:
@@ -365,7 +363,7 @@ def table(tasks: Mapping[str, Standing]) -> str:
         if not found["missing"]:
             text += f"\n{name}: {_percent(found['score'])}"
         elif name == GLUE_WITHOUT_WNLI.name or found["rows"].keys() == {"WNLI"}:
-            continue  # GLUE's line says what is missing; WNLI is answered by a run of SuperGLUE
+            continue  # GLUE's own line lists the missing rows; SuperGLUE runs include WNLI
         else:
             text += f"\n{name} average not computed; missing: {', '.join(found['missing'])}"
     return text

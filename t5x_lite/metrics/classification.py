@@ -6,26 +6,26 @@
     table = ClassTable.of(("no", "yes"), [0, 0, 1], [0, 1, 1])
     print(table)                                # precision, recall and F1 of each class; confusions
 
-A prediction that is no valid label (T5 writes text, and -1 stands for text that is no label) is
-wrong in all of them. Macro and weighted F1 and the table follow scikit-learn 1.5 (f1_score,
+An invalid prediction is wrong in all of them: T5 generates text, and text that matches no label
+becomes -1. Macro and weighted F1 and the table follow scikit-learn 1.5 (f1_score,
 precision_recall_fscore_support and confusion_matrix with zero_division=0).
 
 Correlation of numbers: Pearson's and Spearman's coefficients, as STS-B uses them.
 
     pearson([1.0, 2.0, 3.0], [0.0, 1.0, 5.0])       # {"pearson_corrcoef": 0.9449...}
 
-T5 writes a number as text, and -1 stands for text that is none (t5/data/postprocessors.py,
-string_to_float); so does a prediction here that is not finite.
+T5 generates a number as text; text that is not a number becomes -1 (t5/data/postprocessors.py,
+string_to_float). A prediction that is not finite also counts as -1.
 
 Metrics of tags: entities by precision, recall and F1, as conlleval and seqeval count them.
 
     entities(["B-PER", "I-PER", "O", "I-LOC"])      # {("PER", 0, 1), ("LOC", 3, 3)}
     entity_f1(["B-PER O"], ["B-PER B-LOC"])         # {"precision": 0.5, "recall": 1.0, "f1": 2 / 3}
 
-A tag is "O", or a letter and a type: "B-PER" begins an entity, "I-PER" continues with it, "E-PER"
-ends it, and "S-PER" is an entity by itself. An I or E begins one, too, where none of its type goes
-on before it: so IOB1, IOB2 and IOBES are read alike, and what a model begins wrongly is an entity
-all the same. An entity is right if its type and both of its ends are.
+A tag is "O", or a letter and a type: "B-PER" begins an entity, "I-PER" continues it, "E-PER" ends
+it, and "S-PER" is an entity of one word. An I or E that does not continue an entity of its type
+begins a new one. So IOB1, IOB2 and IOBES need no option, and a predicted entity counts even if it
+begins with the wrong letter. An entity is correct if its type and both ends are.
 
 Sources: conlleval (Tjong Kim Sang and De Meulder 2003, cs.CL/0306050); seqeval 1.2.2,
 metrics/sequence_labeling.py (get_entities, the default mode, micro average).
@@ -60,7 +60,7 @@ def f1(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
         (f1_score_with_invalid in google-research/text-to-text-transfer-transformer).
 
     Raises:
-      ValueError: there are no targets, not as many predictions, or a target is not 0 or 1.
+      ValueError: if the lengths differ or are 0, or a target is not 0 or 1.
     """
     check_lengths(targets, predictions)
     true, predicted = np.asarray(targets), np.asarray(predictions)
@@ -237,11 +237,11 @@ def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, fl
     """Return {"matthews_correlation": in [-1, 1]}; 0 if either side has one class only.
 
     Matthews 1975 for two classes, Gorodkin 2004 ("Comparing two K-category assignments by a
-    K-category correlation coefficient") for more, of which two classes are a case.
+    K-category correlation coefficient") for the general case.
 
     Args:
       targets: class numbers.
-      predictions: as many class numbers; one that no target has is its own class.
+      predictions: as many class numbers; a number that no target has is its own class.
     """
     check_lengths(targets, predictions)
     classes = np.unique(np.concatenate([targets, predictions]))
@@ -256,10 +256,10 @@ def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, fl
 
 
 def check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
-    """Check that a metric has something to compare.
+    """Check that a metric has targets, and one prediction for each.
 
     Raises:
-      ValueError: there are no targets, or not as many predictions.
+      ValueError: if the lengths differ or are 0.
     """
     if len(targets) != len(predictions):
         raise ValueError(
@@ -277,7 +277,7 @@ def _class_f1(true: np.ndarray, predicted: np.ndarray) -> float:
 
 
 INVALID = -1.0
-"""What a prediction counts as that is no finite number."""
+"""Value of a prediction that is not a finite number."""
 
 
 def pearson(
@@ -285,19 +285,19 @@ def pearson(
 ) -> dict[str, float]:
     """Return {"pearson_corrcoef": in [-1, 1]}: covariance over the product of the deviations.
 
-    It is scipy.stats.pearsonr's, and 0 where either side is constant.
+    The value is scipy.stats.pearsonr's, or 0 if either side is constant.
 
     Args:
       targets: finite numbers.
       predictions: as many numbers.
 
     Raises:
-      ValueError: there are no targets, not as many predictions, or a target is not finite.
+      ValueError: if the lengths differ or are 0, or a target is not finite.
     """
     from scipy import stats
 
     def scaled(*sides: np.ndarray) -> Any:
-        # The squares of huge and of tiny numbers leave the range of a float.
+        # Squares of huge or tiny numbers would overflow or underflow.
         return stats.pearsonr(*(values / np.abs(values).max() for values in sides))
 
     return {"pearson_corrcoef": _coefficient(scaled, targets, predictions)}
@@ -306,16 +306,16 @@ def pearson(
 def spearman(
     targets: Sequence[SupportsFloat], predictions: Sequence[SupportsFloat]
 ) -> dict[str, float]:
-    """Return {"spearman_corrcoef": in [-1, 1]}: Pearson's of the ranks, equal values sharing one.
+    """Return {"spearman_corrcoef": in [-1, 1]}: Pearson's of the ranks; ties share the mean rank.
 
-    It is scipy.stats.spearmanr's, and 0 where either side is constant.
+    The value is scipy.stats.spearmanr's, or 0 if either side is constant.
 
     Args:
       targets: finite numbers.
       predictions: as many numbers.
 
     Raises:
-      ValueError: there are no targets, not as many predictions, or a target is not finite.
+      ValueError: if the lengths differ or are 0, or a target is not finite.
     """
     from scipy import stats
 
@@ -345,11 +345,11 @@ def _numbers(
 
 
 Entity = tuple[str, int, int]
-"""Its type, its first word and its last."""
+"""Type of an entity, and the indices of its first and last word."""
 
 _ENDS = {("B", "B"), ("B", "S"), ("B", "O"), ("I", "B"), ("I", "S"), ("I", "O")}
 _BEGINS = {("E", "E"), ("E", "I"), ("S", "E"), ("S", "I"), ("O", "E"), ("O", "I")}
-"""Letters of two neighbours between which an entity ends, and those between which one begins."""
+"""Letters of adjacent tags at which an entity ends (_ENDS) or begins (_BEGINS)."""
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
@@ -371,7 +371,7 @@ def entities(tags: Sequence[str]) -> set[Entity]:
 def entity_f1(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
     """Return {"precision", "recall", "f1"} of the entities of all sentences together.
 
-    What would be 0 / 0 is 0.
+    0 / 0 counts as 0.
 
     Args:
       targets: the tags of each sentence, with spaces between them.
@@ -389,7 +389,7 @@ def entity_f1(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, f
 
 
 def tag_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"accuracy": the fraction of the words of all sentences whose tag is right}.
+    """Return {"accuracy": the fraction of words of all sentences with the correct tag}.
 
     Args:
       targets: the tags of each sentence, with spaces between them.

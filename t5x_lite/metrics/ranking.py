@@ -1,16 +1,16 @@
-"""Metrics of rankings: nDCG@10, MRR@10 and Recall@100, as BEIR and trec_eval reckon them.
+"""Metrics of rankings: nDCG@10, MRR@10 and Recall@100, as in BEIR and trec_eval.
 
     retrieval({"q": {"a": 2, "b": 0}}, {"q": ["b", "a"]})
     # {"ndcg_at_10": 0.630..., "mrr_at_10": 0.5, "recall_at_100": 1.0}
 
-    nDCG@10      sum of score / log2(1 + rank) over the first ten, over the same of the best order
-    MRR@10       1 / rank of the first relevant document, 0 where none is among the first ten
-    Recall@100   part of the relevant documents that is among the first hundred
+    nDCG@10      DCG@10 / DCG@10 of the ideal ranking; DCG = sum of score / log2(1 + rank)
+    MRR@10       1 / rank of the first relevant document, 0 if none is among the first ten
+    Recall@100   fraction of the relevant documents among the first hundred
 
-A document is relevant where its score is above 0; one without a score is not. A query without a
-relevant document counts, and has 0, as in BEIR. trec_eval does the reckoning (pytrec_eval;
-Van Gysel and de Rijke 2018, arXiv:1805.01597); it is given ranks, not scores, so that equal scores
-stay in the order in which they were found.
+A document is relevant if its score is above 0; a document without a score is not. A query without a
+relevant document counts as 0, as in BEIR. The values are computed by trec_eval (pytrec_eval; Van
+Gysel and de Rijke 2018, arXiv:1805.01597) from ranks, not scores, so documents with equal scores
+keep their order.
 
 Sources: Thakur et al. 2021, arXiv:2104.08663; Jaervelin and Kekaelaeinen 2002.
 """
@@ -30,7 +30,7 @@ Judgements = Mapping[str, Mapping[str, int]]
 def retrieval(judgements: Judgements, rankings: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """Return the means of `per_query` over the queries that have judgments.
 
-    Args: as for `per_query`, like what it raises.
+    Args and errors are as for `per_query`.
     """
     return means(per_query(judgements, rankings))
 
@@ -46,15 +46,15 @@ def per_query(
     """Return {"ndcg_at_10", "mrr_at_10", "recall_at_100"} of each query.
 
     Args:
-      judgements: at least one query.
-      rankings: the documents of each of these queries, best first, none of them twice.
+      judgements: query -> document -> score, for at least one query.
+      rankings: documents of each of these queries, best first, without duplicates.
 
     Raises:
-      ValueError: there are no judgments, a query has no ranking, or a document is in one twice.
-      InputError: pytrec_eval is not installed.
+      ValueError: if `judgements` is empty, or a ranking is missing or has a duplicate document.
+      InputError: if pytrec_eval is not installed.
     """
     if not judgements:
-        raise ValueError("retrieval metrics need at least one query with judgements")
+        raise ValueError("retrieval metrics need at least one query with judgments")
     for query in judgements:
         if query not in rankings:
             raise ValueError(f"the query {query!r} has no ranking")
@@ -79,7 +79,7 @@ def per_query(
 
 
 def check_installed() -> None:
-    """Says, by an InputError, that the package is missing, before the work and not after it."""
+    """Raise InputError if pytrec_eval is not installed, before the work begins."""
     _library()
 
 

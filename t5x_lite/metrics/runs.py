@@ -1,21 +1,21 @@
-"""Metrics of rankings that are in files: nDCG, MAP, MRR, recall and MS MARCO's own MRR.
+"""Metrics of rankings in files: nDCG, MAP, MRR, recall and MS MARCO's own MRR.
 
     per_query({"q": {"a": 2, "b": 0}}, {"q": [("b", 1), ("a", 2)]}, ["ndcg@10", "mrr@10"])
     # {"q": {"ndcg@10": 0.630..., "mrr@10": 0.5}}
 
-    ndcg@k            sum of score / log2(1 + rank) over the first k, over that of the best order
+    ndcg@k            DCG@k / DCG@k of the ideal ranking; DCG = sum of score / log2(1 + rank)
     map, map@k        mean over the relevant documents of the precision at the rank of each
-    mrr@k             1 / rank of the first relevant document, 0 where none is among the first k
-    recall@k          part of the relevant documents that is among the first k
-    capped_recall@k   the same of at most k relevant documents: what the first k can hold
-    precision@k       part of the first k that is relevant
-    hole@k            part of the first k that has no judgment
+    mrr@k             1 / rank of the first relevant document, 0 if none is among the first k
+    recall@k          fraction of the relevant documents among the first k
+    capped_recall@k   relevant documents among the first k / min(relevant documents, k)
+    precision@k       fraction of the first k that is relevant
+    hole@k            fraction of the first k without a judgment
     mrr_marco         mrr@10 by the rank column, over the queries in the qrels
 
-A document is relevant where its score is above 0. All queries of the qrels count, those that a run
-lacks with 0. Ranks are places in the ranking, so that equal scores stay as they are; only mrr_marco
-goes by the numbers in the file, as MS MARCO's script does, and takes every listed document for
-relevant. The values are trec_eval's, which tests compare.
+A document is relevant if its score is above 0. All queries of the qrels count; a query missing from
+the run has 0. Ranks are positions in the ranking, so documents with equal scores keep their order.
+Only mrr_marco uses the ranks in the file, as MS MARCO's script does, and counts every judged
+document as relevant. Tests compare the values with trec_eval.
 
 Sources: Jaervelin and Kekaelaeinen 2002; Thakur et al. 2021, arXiv:2104.08663;
 microsoft/MSMARCO-Passage-Ranking ms_marco_eval.py.
@@ -59,8 +59,8 @@ def per_query(
       metrics: names, such as "ndcg@10".
 
     Raises:
-      InputError: there is no such metric.
-      ValueError: a document is in a ranking twice.
+      InputError: if a metric is unknown.
+      ValueError: if a document is in a ranking twice.
     """
     functions = {name: metric(name) for name in metrics}
     found: dict[str, dict[str, float]] = {}
@@ -81,10 +81,10 @@ def means(by_query: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def metric(name: str) -> Callable[[Mapping[str, int], Sequence[Place]], float]:
-    """Return the function of scores and a ranking that a name means.
+    """Return the metric of a name, a function of relevance scores and a ranking.
 
     Raises:
-      InputError: there is none.
+      InputError: if the name is unknown.
     """
     if name == "mrr_marco":
         return _mrr_marco

@@ -2,18 +2,18 @@
 
     interval(accuracy, targets, predictions, samples=1000, seed=0)      # {"accuracy": (0.61, 0.74)}
 
-Examples are sampled again, with replacement, as many as there are; examples of one group ({"group",
-"value"}, groups.py) are sampled together, since MultiRC's answers are not independent. Equal seeds
+The bootstrap samples as many examples as there are, with replacement. Examples of one group
+({"group", "value"}) are sampled together, since MultiRC's answers are not independent. Equal seeds
 give equal intervals.
 
-Whether two systems differ by more than chance: Fisher's paired randomisation test.
+Fisher's paired randomisation test shows if two systems differ by more than chance:
 
     randomisation_test([0.5, 0.2, 0.9], [0.4, 0.2, 0.1], seed=0)    # 0.5, the p-value
 
-If the two were one system, each query's pair of values could as well stand the other way round. The
-p-value is the fraction of such exchanges whose difference of means is at least as large, in either
-direction, as that of the systems. All exchanges are tried where there are at most 16 pairs that
-differ; else so many that are sampled, and the systems' own order counts as one of them.
+Under the null hypothesis, the two values of each query can be exchanged. The p-value is the
+fraction of exchanges with an absolute difference of means at least as large as the observed one.
+With at most 16 differing pairs all exchanges are enumerated; otherwise they are sampled, and the
+observed order counts as one of the samples.
 
 Source: Smucker, Allan and Carterette 2007, "A comparison of statistical significance tests for
 information retrieval evaluation".
@@ -49,8 +49,8 @@ def interval(
       seed: random seed.
 
     Raises:
-      ValueError: there are no targets, not as many predictions, fewer than one sample, or a level
-        that is not between 0 and 1.
+      ValueError: if the numbers of targets and predictions differ or are 0, `samples` is less than
+        1, or `level` is not between 0 and 1.
     """
     check_lengths(targets, predictions)
     if samples < 1 or not 0 < level < 1:
@@ -79,7 +79,7 @@ def _units(targets: Sequence[Any]) -> list[list[int]]:
 
 
 def _copy(target: Any, place: int) -> Any:
-    """Return a target; of a group that was sampled twice, each copy is its own group."""
+    """Return a target; each copy of a group that was sampled twice becomes its own group."""
     if not _is_grouped(target):
         return target
     return {**target, "group": (place, target["group"])}
@@ -99,22 +99,22 @@ def randomisation_test(
     """Return the two-sided p-value.
 
     Args:
-      first: a value of each query by one system.
-      second: that by the other, in the same order.
-      draws: exchanges that are sampled where there are too many to try all.
+      first: value of each query for one system.
+      second: values for the other system, in the same order.
+      draws: number of sampled exchanges if there are too many to enumerate.
       seed: random seed.
 
     Raises:
-      ValueError: the two are not as many.
+      ValueError: if the lengths differ.
     """
     if len(first) != len(second):
-        raise ValueError(f"{len(first)} and {len(second)} values are no pairs")
+        raise ValueError(f"{len(first)} and {len(second)} values do not form pairs")
     differences = np.asarray(first, np.float64) - np.asarray(second, np.float64)
     differences = differences[differences != 0]
     num = len(differences)
     if not num:
         return 1.0
-    # Sums of the same numbers in another order differ in the last bits.
+    # Floating-point sums in another order differ in the last bits.
     least = abs(differences.sum()) * (1 - 1e-12)
     if num <= _ALL_EXCHANGES:
         bits = np.arange(1 << num)[:, None] >> np.arange(num) & 1

@@ -1,31 +1,29 @@
 """Metrics of text: exact match, SQuAD, answers in passages, BLEU and ROUGE, MultiRC and ReCoRD.
 
-Metrics of answers as text: exact match, and SQuAD's exact match and F1.
-
 exact_match(["to be"], ["to be"])                       # {"exact_match": 1.0}
 sequence_accuracy(["to be"], ["to be"])                 # {"sequence_accuracy": 1.0}
 squad([["The Eiffel Tower"]], ["eiffel tower!"])        # {"exact_match": 1.0, "f1": 1.0}
 
-SQuAD 2.0: questions some of which have no answer (Rajpurkar et al. 2018, arXiv:1806.03822).
+SQuAD 2.0 has questions without an answer (Rajpurkar et al. 2018, arXiv:1806.03822):
 
     targets = [["Rain"], [""]]                              # the second question has no answer
     predictions = [{"value": "rain", "null_odds": -3.0}, {"value": "snow", "null_odds": -1.0}]
     squad_v2(targets, predictions)["exact"]                 # 0.5
     squad_v2(targets, predictions)["best_exact_thresh"]     # -3.0: "" where the odds are above it
 
-Names and values are those of the official evaluate-v2.0.py with --na-prob-file, divided by 100.
-Without questions of a kind, HasAns_* or NoAns_* are 0, which the script omits.
+Names and values match the official evaluate-v2.0.py with --na-prob-file; values are divided by 100.
+For a set without questions of one kind, HasAns_* or NoAns_* are 0; the script omits them.
 
-Whether a passage holds an answer: the recall of open question answering.
+The recall of open-domain question answering counts passages that contain an answer:
 
     has_answer(["Café de Flore"], "Le café  de flore,")     # True
     top_k({"q": ["Rome"]}, {"q": ["Oslo", "In Rome"]}, [1, 2])      # {"top@1": 0.0, "top@2": 1.0}
 
-Text is divided into runs of letters, digits and marks, and single other characters that are no
-white space and no control character, after normalization to NFD, in lower case. An answer is there
-where its tokens stand one after another. An answer without a token is in no passage.
+Text is normalized to NFD and lower case, and split into runs of letters, digits and marks, and
+single other characters, without white space and control characters. A passage contains an answer if
+the answer's tokens occur in it consecutively. An answer without tokens is in no passage.
 
-Quotation marks, dashes, primes, slashes and the ellipsis are first made the plain ones.
+Quotation marks, dashes, primes, slashes and the ellipsis are first replaced by ASCII characters.
 
 Sources: Karpukhin et al. 2020, arXiv:2004.04906 (facebookresearch/DPR dpr/data/qa_validation.py);
 MKQA: Longpre et al. 2021; BGE-M3's evaluation of it.
@@ -42,7 +40,7 @@ equal values. `bootstrap.interval` gives the interval, by a seed.
 Metrics of examples that belong together: MultiRC's answers, ReCoRD's copies of a question.
 
 Targets and predictions are {"group", "value"}, as T5's postprocessors give them; what belongs
-together is what the targets say:
+together is given by the targets' groups:
 
     targets = [{"group": 0, "value": 1}, {"group": 0, "value": 0}, {"group": 1, "value": 1}]
     predictions = [{"group": 0, "value": 1}, {"group": 0, "value": 0}, {"group": 1, "value": 0}]
@@ -86,15 +84,15 @@ def sequence_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dic
 def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
     """Return SQuAD v1.1's {"exact_match", "f1"} after normalization, the best over the answers.
 
-    F1 is of the words that prediction and answer share, counted with repetition (Rajpurkar et al.
-    2016, arXiv:1606.05250, and its evaluation script).
+    F1 is over words, counted with repetition (Rajpurkar et al. 2016, arXiv:1606.05250, and its
+    evaluation script).
 
     Args:
       targets: the accepted answers of each question, at least one.
       predictions: one answer a question.
 
     Raises:
-      ValueError: there are no targets, not as many predictions, or a question has no answer.
+      ValueError: if the lengths differ or are 0, or a question has no answer.
     """
     return _best_answers(targets, predictions, normalize_answer)
 
@@ -110,7 +108,7 @@ def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> d
       predictions: one answer a question.
 
     Raises:
-      ValueError: there are no targets, not as many predictions, or a question has no answer.
+      ValueError: if the lengths differ or are 0, or a question has no answer.
     """
     return _best_answers(targets, predictions, normalize_trivia_answer)
 
@@ -133,13 +131,13 @@ def _best_answers(
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-cases, and takes out ASCII punctuation, the words a, an, the, and extra white space."""
+    """Lower-case; remove ASCII punctuation, the words a, an, the, and extra white space."""
     text = text.lower().translate(_PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def normalize_trivia_answer(text: str) -> str:
-    """Lower-case; make spaces of punctuation; take out a, an, the, and extra white space."""
+    """Lower-case; replace punctuation by spaces; remove a, an, the, and extra white space."""
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_TRIVIA)).split())
 
 
@@ -152,18 +150,18 @@ def word_f1(wanted: Sequence[str], got: Sequence[str]) -> float:
 def squad_v2(
     targets: Sequence[Sequence[str]], predictions: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Return exact match and F1: of all questions, of those with and without answer, at the best.
+    """Return SQuAD 2.0's exact match and F1: overall, with and without answer, best threshold.
 
     Args:
-      targets: the accepted answers of each question; [""] where it has none.
-      predictions: as many of {"value": an answer, "" for none; "null_odds": the larger, the less is
-        there an answer}.
+      targets: accepted answers of each question; [""] if it has no answer.
+      predictions: as many of {"value": an answer, or "" for none; "null_odds": higher if an answer
+        is less likely}.
 
     Returns:
       "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", and "best_exact",
-      "best_exact_thresh", "best_f1" and "best_f1_thresh": what predictions would score that are ""
-      where their odds are above a threshold, the one that is best for these questions. An answer
-      that is "" already stays so, as in the script: no threshold above its odds brings it back.
+      "best_exact_thresh", "best_f1" and "best_f1_thresh": the scores if predictions with odds above
+      a threshold become "", at the best threshold for these questions. A prediction that is already
+      "" stays "" at every threshold, as in the script.
     """
     check_lengths(targets, predictions)
     texts = [prediction["value"] for prediction in predictions]
@@ -190,12 +188,12 @@ def best_threshold(
 ) -> tuple[float, float]:
     """Return the best score over thresholds, and the first such threshold (find_best_thresh).
 
-    Answers are taken one after the other, those with the least odds first; of equal odds the first.
+    Answers are accepted in ascending order of odds; the sort is stable.
 
     Args:
-      gains: gain in the sum of scores of each answer, compared with no answer.
+      gains: gain of each answer in the sum of scores, compared with no answer.
       odds: odds of each answer.
-      num_without: questions without an answer, which all count 1 while no answer is taken.
+      num_without: number of questions without an answer; each scores 1 if no answer is accepted.
     """
     order = np.argsort(odds, kind="stable")
     sums = num_without + np.concatenate([[0.0], np.cumsum(np.asarray(gains, np.float64)[order])])
@@ -204,7 +202,7 @@ def best_threshold(
 
 
 def _accepted(answers: Sequence[str]) -> list[str]:
-    """Return the answers as they are compared; [""] where none has a word that counts."""
+    """Return the normalized answers without empty ones, or [""] if all are empty."""
     return [text for answer in answers if (text := normalize_answer(answer))] or [""]
 
 
@@ -258,15 +256,15 @@ def top_k(
     passages: Mapping[str, Sequence[str]],
     cuts: Sequence[int],
 ) -> dict[str, float]:
-    """Return the fraction of questions of which one of the first k passages holds an answer.
+    """Return the fraction of questions with an answer in one of the first k passages.
 
     Args:
       answers: question -> its answers; at least one question.
       passages: question -> texts, best first; a question may be missing.
-      cuts: the k.
+      cuts: values of k.
 
     Returns:
-      "top@k" of each.
+      {"top@k": fraction} for each k.
     """
     firsts = {
         question: first_answer(found, passages.get(question, ()))
@@ -279,7 +277,7 @@ def top_k(
 
 
 def first_answer(answers: Sequence[str], passages: Iterable[str]) -> int:
-    """Return the rank, from 1, of the first passage that holds an answer; 0 where none does."""
+    """Return the rank, from 1, of the first passage that contains an answer, or 0 if none does."""
     wanted = [found for answer in answers if (found := tokens(answer))]
     for rank, passage in enumerate(passages, start=1):
         whole = tokens(passage)
@@ -290,7 +288,7 @@ def first_answer(answers: Sequence[str], passages: Iterable[str]) -> int:
 
 @functools.cache
 def _pattern() -> re.Pattern[str]:
-    r"""[\p{L}\p{N}\p{M}]+ or one character that is no separator and no control character."""
+    r"""Return the pattern [\p{L}\p{N}\p{M}]+|[^\p{L}\p{N}\p{M}\p{Z}\p{C}]."""
     spans: dict[str, list[str]] = {"word": [], "no": []}
     kinds = []
     for code in range(0x110000):
@@ -317,8 +315,8 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> 
       predictions: as many texts.
 
     Raises:
-      ValueError: there are no targets, not as many predictions, or an example has no reference.
-      InputError: sacrebleu is not installed.
+      ValueError: if the lengths differ or are 0, or an example has no reference.
+      InputError: if sacrebleu is not installed.
     """
     check_lengths(targets, predictions)
     references = [[t] if isinstance(t, str) else list(t) for t in targets]
@@ -341,16 +339,16 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> 
 def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
     """Return {"rouge1", "rouge2", "rougeLsum"}: means of the F-measures of all examples.
 
-    As T5 reckons an example: no stemming, and " . " ends a sentence for ROUGE-Lsum, as do newlines
-    (Lin 2004; t5/evaluation/metrics.py).
+    As in T5, words are not stemmed, and " . " and newlines end a sentence for ROUGE-Lsum (Lin 2004;
+    t5/evaluation/metrics.py).
 
     Args:
       targets: the reference of each example.
       predictions: as many texts.
 
     Raises:
-      ValueError: there are no targets, or not as many predictions.
-      InputError: rouge-score is not installed.
+      ValueError: if the lengths differ or are 0.
+      InputError: if rouge-score is not installed.
     """
     check_lengths(targets, predictions)
     scorer = _library("rouge_score.rouge_scorer").RougeScorer(list(ROUGE_TYPES))
@@ -377,7 +375,7 @@ def _library(name: str) -> Any:
 
 
 Member = Mapping[str, Any]
-"""{"group": what it belongs to, hashable; "value": what is compared}."""
+"""{"group": hashable key of the group, "value": compared value}."""
 
 
 def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str, float]:
@@ -394,7 +392,7 @@ def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict
 def multirc_exact_match(
     targets: Sequence[Member], predictions: Sequence[Member]
 ) -> dict[str, float]:
-    """Return {"exact_match": the fraction of questions all of whose answers are labelled right}.
+    """Return {"exact_match": the fraction of questions with all answers labelled correctly}.
 
     Args:
       targets: values 0 or 1, the answer's label; groups are questions.
@@ -418,7 +416,7 @@ def record(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str
       predictions: values are texts.
 
     Raises:
-      ValueError: there are no targets, not as many predictions, or a question has no answer.
+      ValueError: if the lengths differ or are 0, or a question has no answer.
     """
     check_lengths(targets, predictions)
     first: dict[Hashable, tuple[Sequence[str], str]] = {}

@@ -1,12 +1,12 @@
 """Results of a `t5x-lite c4` run, for people and for programs: report.html and stats.json.
 
-    stats.json    the configuration and every count of the tally; of domains the largest
+    stats.json    the configuration and every count of the tally; only the largest domains
     report.html   the funnel (pages and bytes after every stage), what each rule dropped and samples
                   of it, lengths, splits, languages, the largest domains, damaged records
 
-The page is one file without scripts. What comes from the crawl is hostile until it is escaped.
-Both files depend on the tally and the configuration alone: they hold no date and no duration, so
-runs that are equal have equal reports.
+The page is one file without scripts. All text from the crawl is untrusted and therefore escaped.
+Both files depend only on the tally and the configuration, without dates or durations, so equal runs
+have equal reports.
 """
 
 import json
@@ -51,14 +51,14 @@ def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
 
 
 def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of stats.json: `about`, and the tally with the largest domains alone."""
+    """Return the content of stats.json: `about`, and the tally with only the largest domains."""
     counts = tally.to_json()
     counts["domains"] = dict(largest(tally.domains, DOMAINS_KEPT))
     return {**about, "num_domains": num_domains(tally), **counts}
 
 
 def num_domains(tally: Tally) -> int:
-    """Domains in the output; a tally of a cluster holds the largest alone, and a note of all."""
+    """Return the number of domains; a cluster's tally holds only the largest, and a total."""
     return tally.notes.get("domains", len(tally.domains))
 
 

@@ -1,9 +1,9 @@
 """The reports' charts as SVG: curves over the training step, bars, histograms.
 
-Pure functions of numbers to strings. A curve longer than `MAX_POINTS` is drawn through the lowest
-and highest value of every stretch, so that no spike is lost; a value that was not finite leaves a
-gap; tooltips are <title> elements, which need no script. Colours and fonts are the page's: its
-style sheet names the classes line, dot, hit, grid, axis, x, y, count, c0 .. c5 and dashed.
+Pure functions of numbers to strings. A curve longer than `MAX_POINTS` keeps the lowest and highest
+value of every stretch, so that no spike is lost. A value that is not finite leaves a gap. Tooltips
+are <title> elements, which need no script. The page's style sheet sets colors and fonts by the
+classes line, dot, hit, grid, axis, x, y, count, c0 .. c5 and dashed.
 
     line_chart("Loss", [Series(name="training", points=[(1, 9.5), (2, 8.25)])])
     share_bar(0.25)                          # a bar that fills a quarter of its cell
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 Number: TypeAlias = int | float
 Point: TypeAlias = tuple[int, Number | None]
-"""A step and a value; None is a value that was not finite, and breaks the line."""
+"""A step and a value; None, for a value that was not finite, breaks the line."""
 
 MAX_POINTS = 2000
 MAX_TOOLTIPS = 250
@@ -36,7 +36,7 @@ class Series:
     Attributes:
       name: its name in the legend.
       points: (step, value) by ascending step.
-      colour: an index into the page's six colours; from 6 on they come again, and dashed.
+      colour: index into the page's six colors; from 6 on, the colors repeat with dashed lines.
       band: (step, lowest, highest) by ascending step, around the curve; () hides it.
     """
 
@@ -254,7 +254,7 @@ def _band(
 
 
 def _curve(series: Series, place: Callable[[Number, Number], tuple[float, float]]) -> str:
-    """Return the line, with dots where a point stands alone, and tooltips along it."""
+    """Return the line, with dots for isolated points, and tooltips along it."""
     points = downsample(series.points)
     stretches: list[list[tuple[int, Number]]] = [[]]
     for step, value in points:

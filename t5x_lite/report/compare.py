@@ -2,15 +2,15 @@
 
     compare(["work/a", "work/b", "work/c"])     # writes work/compare.html
 
-A curve has the colour of its run on the whole page. The runs may be of any length and task; a
-metric that one of them lacks is empty there.
+Each run has one color on the whole page. The runs may be of any length and task; a metric that a
+run lacks has an empty cell.
 
     compare_seeds(["work/a0", "work/a1", "work/b0", "work/b1"])     # and the numbers
 
 Runs that differ in their seed only are a group, with the mean and the sample standard deviation of
 each metric at the end and at each run's best step. As in table 1 of the T5 paper (Raffel et al.
-2020), a value is bold within two standard deviations of the best, the deviation being that of the
-group with the most runs, of several the best.
+2020), a value is bold within two standard deviations of the best. The deviation is taken from the
+group with the most runs; among groups of equal size, from the best.
 """
 
 import dataclasses
@@ -74,8 +74,8 @@ class Spread:
 
     Attributes:
       mean: the mean.
-      sd: the sample standard deviation; None of one run.
-      n: runs that have the metric.
+      sd: the sample standard deviation; None for a single run.
+      n: number of runs with the metric.
       bold: True if it is within two standard deviations of the best group.
     """
 
@@ -103,11 +103,11 @@ class Group:
     """Runs that differ in their seed only.
 
     Attributes:
-      name: the settings in which it differs from other groups.
+      name: settings that differ between groups.
       names: names of the runs.
       runs: the runs, by seed.
       seeds: seeds of the runs.
-      settings: that all of them share.
+      settings: settings that all the runs share.
     """
 
     name: str
@@ -206,7 +206,7 @@ def grouped(runs: Sequence[Run], names: Sequence[str]) -> list[Group]:
 def _check_lengths(
     runs: Sequence[Run], each: Sequence[Mapping[str, str]], seeds: Sequence[int]
 ) -> None:
-    """Raise InputError if runs of different seeds differ in nothing but their length."""
+    """Raise InputError if runs of different seeds differ only in their length."""
     alike: dict[Any, list[int]] = {}
     for i, found in enumerate(each):
         key = tuple(sorted((k, v) for k, v in found.items() if not k.endswith(_LENGTHS)))

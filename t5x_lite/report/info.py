@@ -1,4 +1,4 @@
-"""`t5x-lite info`: what a directory of this package holds; no model is loaded.
+"""`t5x-lite info`: a description of a directory of this package; no model is loaded.
 
     print(as_text(described("work/sst2")))
     # work/sst2: work directory
@@ -6,7 +6,7 @@
     # parameters  1,869,568
     # ...
 
-Of a work directory, a step directory, what `import` wrote, a delta or a cache.
+The directory is a work directory, a checkpoint, an imported checkpoint, a delta or a cache.
 """
 
 import math

@@ -71,7 +71,7 @@ def facts(items: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of text whose first column is words and the others are numbers."""
+    """Return a table of text with words in the first column and numbers in the others."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         "<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -140,7 +140,7 @@ def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
     )
 
 
-# Curve colours: Okabe and Ito's palette for colour-blind readers, lightened for dark pages.
+# Curve colors: Okabe and Ito's palette for color-blind readers, lightened for dark pages.
 _STYLE = """
 :root{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--ink:#1b2430;--soft:#5c6876;
 --rule:#e2e6eb;--bad:#b3261e;--bad-card:#fdf0ee;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#a9568a;

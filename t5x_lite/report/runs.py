@@ -1,21 +1,19 @@
-"""A work directory in one HTML page.
+"""A work directory in one HTML page: the task's metric, curves, throughput, samples, warnings.
 
-A work directory in one HTML page: the task's metric, curves, throughput, samples, warnings.
-
-Reads what training wrote (`report.runs`) and nothing else; needs no model, checkpoint or
-network. The page names the task, the command and the options of the run.
+The report reads only the files that training wrote; it needs no model, checkpoint or network. The
+page names the task, the command and the options of the run.
 
 Worked example: `write_report("runs/tiny")` writes runs/tiny/report.html and returns its path.
 `report.compare` puts several runs on one page.
 
-A run's config by the names that its options have on the command line.
+`settings` gives a run's config by the names of its command-line options:
 
     settings({"steps": 20, "model": {"type": "t5x_lite.models.t5:T5Config", "d_model": 64}})
     # {"--steps": "20", "model": "T5Config", "--model.d-model": "64"}
 
-What only the config file can choose, the class of a part, has a name without dashes.
+Settings that only a config file can choose, such as the model's class, have names without dashes.
 
-What a run wrote, as its report reads it: metrics, config, samples, how it was started.
+A report reads these files of a run:
 
     metrics.jsonl   {"step": 100, "time": 1.7e9, "loss": 5.4, "validation/loss": 5.5} a line;
                     null is a number that was not finite
@@ -24,8 +22,8 @@ What a run wrote, as its report reads it: metrics, config, samples, how it was s
     samples.jsonl   {"step", "inputs", "targets", "prediction"} a line; optional
     classes.jsonl   {"step", "task", "classes", "averages", "confusion"} a line; optional
 
-A run that was killed leaves its traces here: the last line of a file may be incomplete, and is
-then omitted; a step may be logged twice, and then the later line wins.
+If a run was killed, the last line of a file may be incomplete and is then ignored. A step may be
+logged twice; the later line counts.
 
     run = read_run("work/sst2")
     run.best("validation/accuracy")     # (600, 0.81)
@@ -83,16 +81,16 @@ def _words(value: Any) -> str:
 SCORE = "score"
 ClassRows = list[tuple[str, ...]]
 """Headings and rows of a table of classes."""
-_LARGEST = 1e300  # what is beyond has diverged, and an axis that spans it would overflow
+_LARGEST = 1e300  # larger values have diverged, and would overflow the axis
 
 
 @dataclass(kw_only=True)
 class Run:
-    """A run: every metric's values by step, how it was configured, and what went wrong.
+    """A run: every metric's values by step, its configuration, and its warnings.
 
     Attributes:
       directory: the work directory.
-      curves: metric name -> step -> value, None where it was not finite.
+      curves: metric name -> step -> value, or None if the value was not finite.
       restarts: (last step before, first step after) of every restart that repeated steps.
       partial: the last line was incomplete.
       config: the resolved experiment, {} if it is missing.
@@ -126,7 +124,7 @@ class Run:
 
     @property
     def last_step(self) -> int:
-        """The last step of which a metric was logged."""
+        """The last step with a logged metric."""
         return max((step for curve in self.curves.values() for step in curve), default=0)
 
     @property
@@ -154,13 +152,13 @@ class Run:
     def headlines(self) -> list[str]:
         """Return the task's metric (which keeps checkpoints, or its score), then the loss.
 
-        Where the task has none, as in pretraining, the loss is first.
+        If the task has no metric, as in pretraining, the loss is first.
         """
         names = self.measured
         lowest = [name for name in names if self.mode(name) == "min"]
         highest = [name for name in names if name not in lowest]
         scores = [name for name in highest if name.rpartition("/")[2] == SCORE]
-        scores.sort(key=lambda name: name.count("/"))  # a mixture's own before those of its tasks
+        scores.sort(key=lambda name: name.count("/"))  # a mixture's score before its tasks' scores
         alone = [only for name in scores if (only := self.scored_alone(name))]
         kept = [name for name in highest if name == self._kept[0] and name not in scores]
         task = [*kept, *alone, *scores][:1]
@@ -181,7 +179,7 @@ class Run:
 
     @property
     def _kept(self) -> tuple[str, bool]:
-        """checkpoints.best of the config, or "", and whether it says that the lowest is best."""
+        """checkpoints.best of the config, or "", and True if the lowest value is best."""
         settings = _section(self.config, "checkpoints")
         best = settings.get("best")
         return (best if isinstance(best, str) else ""), settings.get("best_mode") == "min"
@@ -338,7 +336,7 @@ TITLES = {
     "mfu": "Model FLOPs utilization",
     "data_wait": "Share of the time waiting for data",
 }
-"""Charts in this order behind those of the task's metric, the others after them by name."""
+"""Titles of charts, in order: after the charts of the task's metric, before all others by name."""
 LOG_OFFERED = ("loss", "learning_rate", "gradient_norm", "perplexity")
 _OF_MACHINE = (
     *("tokens_per_second", "steps_per_second", "mfu", "data_wait", "epoch"),
@@ -419,7 +417,7 @@ def _facts(run: Run) -> list[tuple[str, str, str]]:
     number = report_chart.number
     last, planned = run.last_step, run.config.get("steps")
     items = []
-    # The task's metric and the held-out loss say most; the table below has all of them.
+    # Only the task's metric and the held-out loss; the table below has all metrics.
     for name in run.headlines():
         step, value = run.best(name)
         items.append((f"Best {words_of(name)}", number(value), f"at step {step:,}"))
@@ -471,7 +469,7 @@ def _warnings(run: Run) -> str:
 
 
 def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[str]) -> str:
-    """Charts under two headings: the model's, and those of the machine."""
+    """Return the charts under two headings: model and machine."""
     order = {name: i for i, name in enumerate(dict.fromkeys([*first, *TITLES]))}
     cards: dict[bool, list[str]] = {False: [], True: []}
     for base in sorted(curves, key=lambda base: (order.get(base, len(order)), base)):
@@ -527,7 +525,7 @@ def _charts(run: Run) -> str:
 
 
 def _time_shares(run: Run) -> list[report_chart.Series]:
-    """Shares of the time since the run began: in steps, and the largest of those that were lost."""
+    """Return fractions of the run's time: in steps, and in the largest causes of lost time."""
     last = {name: run.finite(name)[-1][1] for name in track.FIELDS[1:-1] if run.finite(name)}
     largest = sorted(last, key=lambda name: -last[name])[:4]
     return [

@@ -1,20 +1,20 @@
-"""Terms of texts, as Lucene's analyzers make them: words, stems.
+"""Analyzers that split texts into terms (words or stems), as in Lucene.
 
 analyzer("english")("The flies' wings")         # ["fli", "wing"]
 analyzer("whitespace")("The flies' wings")      # ["the", "flies'", "wings"]
 
-whitespace    what white space divides, in lower case
-standard      words (`retrieval.analyzers`), in lower case
-english       words, possessive 's off, lower case, 33 stop words off, Porter's stems
+whitespace    runs of characters between white space, in lower case
+standard      words (`words`), in lower case
+english       words in lower case without possessive 's and 33 stop words, Porter's stems
 cjk           words in lower case, and of runs of ideographs, kana and hangul all pairs of
               neighbours; a full-width letter is the usual one
 vocabulary    the pieces of a vocabulary, such as a checkpoint's own; "vocabulary:FILE"
 german, ...   words in lower case, stems of the Snowball stemmer of that language (`SNOWBALL`); no
               stop words. Turkish has its own lower case (İ is i, I is ı).
 
-The Snowball stemmers are those of the package PyStemmer, in the extra `stemmers`.
+The Snowball stemmers come from the package PyStemmer, in the extra `stemmers`.
 
-Porter's stemmer of English words, with its author's two later changes.
+`stem` is Porter's stemmer of English words, with its author's two later changes.
 
     stem("relational")      # "relat"
     stem("flies")           # "fli"
@@ -25,16 +25,16 @@ and "logi" becomes "log". Words of one or two letters stay.
 Source: M. F. Porter 1980, "An algorithm for suffix stripping", Program 14(3), and
 tartarus.org/martin/PorterStemmer.
 
-Words as Unicode divides text into them (UAX #29, section 4), and as Lucene takes them for terms.
+`words` splits text at Unicode's word boundaries (UAX #29, section 4), as Lucene does:
 
     words("Can't stop: 3.14 is π_0")    # ["Can't", "stop", "3.14", "is", "π_0"]
     words("日本のテレビ")               # ["日", "本", "の", "テレビ"]
 
-Letters and digits that stand together are a word, as are those that "." or "'" joins, and "," or
-";" between digits; so is a run of katakana. An ideograph and a hiragana are words of their own. Of
-Thai, Lao, Khmer, Burmese and their relatives, which write no spaces, UAX #29 divides every letter
-from the next; a run of them is one word here, as in Lucene's StandardTokenizer. What has no letter
-and no digit (punctuation, emoji) is no word. A word of more than 255 characters is cut, as there.
+A word is a run of letters and digits; "." or "'" between letters and "." "," or ";" between digits
+continue it. A run of katakana is a word; each ideograph and each hiragana is a separate word. In
+Thai, Lao, Khmer, Burmese and related scripts without spaces, a run of letters is one word, as in
+Lucene's StandardTokenizer (UAX #29 separates every letter). Text without letters and digits, such
+as punctuation and emoji, gives no words. Words are split after 255 characters, as in Lucene.
 
 The classes of characters come from Python's own Unicode data; the few that are not in it
 (Word_Break has exceptions) are listed here.
@@ -244,7 +244,7 @@ _NO_SPACES: _SPANS = (
     (0x11700, 0x11746),
 )
 _HEBREW: _SPANS = ((0x05D0, 0x05F2), (0xFB1D, 0xFB4F))
-# Letters to Word_Break, and none to the general category.
+# Characters that are letters for Word_Break, but not by their general category.
 _MORE_LETTERS: _SPANS = (
     (0x02C2, 0x02C5),
     (0x02D2, 0x02D7),
@@ -279,7 +279,7 @@ _MARKS = frozenset(["Mn", "Me", "Mc"])
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text, in order, as they stand in it."""
+    """Return the words of a text, in order and unchanged."""
     pattern = _ascii() if text.isascii() else _unicode()
     found = pattern.findall(text)
     if any(len(word) > MOST_CHARACTERS for word in found):
@@ -327,7 +327,7 @@ def _unicode() -> re.Pattern[str]:
 def _classes() -> list[str]:
     """Return the class of each character, later lines before earlier ones.
 
-    L letter, H Hebrew, D digit, E joiner, X extends, K katakana, C alone, S without spaces.
+    L letter, H Hebrew, D digit, E joiner, X extending, K katakana, C single, S without spaces.
     """
     by_category = dict.fromkeys(_LETTERS, "L") | dict.fromkeys(_MARKS, "X")
     by_category |= {"Nd": "D", "Pc": "E", "Cf": "X"}
@@ -371,9 +371,9 @@ def _pattern(
     alone: str,
     without_spaces: str,
 ) -> re.Pattern[str]:
-    """Return the pattern of a word from the insides of classes; "" is a class of none.
+    """Return the pattern of a word from the contents of character classes; "" is an empty class.
 
-    What extends a character belongs to it (WB4). Groups are atomic: nothing is tried twice.
+    Extending characters belong to the character before (WB4). Groups are atomic (no backtracking).
     """
     x = f"[{extending}]*+" if extending else ""
     mid = f"[{re.escape(_MID_LETTER + _MID_BOTH)}]{x}"
@@ -389,7 +389,7 @@ def _pattern(
     part = f"(?>(?>{run}|{number})+)"  # WB9, WB10
     if katakana:
         part = f"(?:{part}|(?>(?:[{katakana}]{x})+))"  # WB13
-    # A row of joiners without a letter is looked at once, and not from each of them.
+    # The pattern scans a run of joiners without a letter once, not again from each joiner.
     begin = f"(?>(?<![{joiners}])(?:{joiner}){{1,{MOST_CHARACTERS}}}|)"
     word = f"{begin}{part}(?:(?>(?:{joiner})+){part})*(?>(?:{joiner})*)"  # WB13a, WB13b
     others = f"|[{alone}]{x}|(?>(?:[{without_spaces}]{x})+)" if alone else ""
@@ -420,7 +420,7 @@ def analyzer(name: str) -> Analyzer:
     """Return the analyzer of a name.
 
     Raises:
-      InputError: there is none, its vocabulary cannot be read, or its stemmer is not installed.
+      InputError: if the name is unknown, the vocabulary is unreadable, or the stemmer is missing.
     """
     if name in SNOWBALL:
         return _of_language(name)
@@ -463,7 +463,7 @@ def _of_language(language: str) -> Analyzer:
             f"analyzer {language!r} is not in the installed PyStemmer {stemmers.version()}; update "
             f"it: {install_command('stemmers')}"
         )
-    # The memory is ours: each thread of a server would need its own stemmer otherwise.
+    # Stems are cached here and not by PyStemmer, which would need one stemmer for each thread.
     stem = functools.lru_cache(maxsize=1 << 18)(stemmers.Stemmer(language, 0).stemWord)
     lower = _lower_of_turkish if language == "turkish" else str.lower
 

@@ -1,35 +1,35 @@
-"""BM25 as Lucene has it, over an inverted index.
+"""BM25 as in Lucene, over an inverted index.
 
     bm25 = BM25(InvertedIndex.open("corpus.bm25"), k1=0.9, b=0.4)
     bm25.search("wing flutter", depth=1000)         # [("d7", 14.89), ...]
 
     idf(t)      = ln(1 + (N - df + 0.5) / (df + 0.5))
-    score(q, d) = sum over the terms of q, each as often as it stands there, of
+    score(q, d) = sum over the terms of q, with repetition, of
                   idf * tf / (tf + k1 (1 - b + b * dl / avgdl))
 
-N is the number of documents that have a term at all. The factor k1 + 1 of other versions, which
-changes no ranking, is omitted. Documents of equal scores stand in the order of their ids.
+N is the number of documents with at least one term. The factor k1 + 1 of other versions, which
+changes no ranking, is omitted. Documents with equal scores are ordered by id.
 
 Source: Robertson and Zaragoza 2009; Lucene BM25Similarity; Kamphuis et al. 2020, "Which BM25 do you
-mean?"; Turtle and Flood 1995, "Query evaluation: strategies and optimizations", for postings that
-cannot change the best documents and are not read.
+mean?"; Turtle and Flood 1995, "Query evaluation: strategies and optimizations", for skipping
+postings that cannot change the best documents.
 
-An inverted index of a corpus: for every term the documents that hold it, and how often.
+The inverted index of a corpus holds for every term its documents and its frequency in each:
 
     build("corpus.bm25", texts, analyzer="english", identity={...})
     index = InvertedIndex.open("corpus.bm25")
-    index.postings("wing")          # (documents [df], frequencies [df]), by number, rising
+    index.postings("wing")          # (documents [df], frequencies [df]), by document number
 
-    index.json          what was indexed, and how
-    ids.*, terms.*      strings (`string_table`); a term's number is by first appearance
-    sorted.npy          the terms' numbers in the order of their bytes, for looking one up
-    ends.npy            where the postings of each term end
+    index.json          identity of the corpus, and settings
+    ids.*, terms.*      strings (`string_table`); terms are numbered by first appearance
+    sorted.npy          the terms' numbers in the order of their bytes, for lookups
+    ends.npy            end of the postings of each term
     documents.npy, frequencies.npy      int32, the postings of all terms one after another
     lengths.npy         int32, the terms of each document
 
-Building holds a block of postings and the terms in memory, not the documents: blocks are sorted by
-term and written, and at the end their postings are copied to their places. A killed build continues
-behind its last block.
+A build holds the terms and one block of postings in memory, not the documents. Blocks are sorted by
+term and written to disk; at the end their postings are copied into the final arrays. If a build is
+killed, the next one resumes after the last block.
 """
 
 import array
@@ -79,8 +79,8 @@ class InvertedIndex(NamedTuple):
     Attributes:
       settings: settings of index.json: analyzer, documents, terms, postings, total_length.
       ids: ids of the documents.
-      terms: by number.
-      sorted: the numbers of the terms in the order of their bytes.
+      terms: terms, by number.
+      sorted: numbers of the terms in the order of their bytes.
       ends: end offsets of the terms' postings.
       documents: documents of all postings.
       frequencies: frequencies of all postings.
@@ -101,7 +101,7 @@ class InvertedIndex(NamedTuple):
         """Open what `build` wrote.
 
         Raises:
-          InputError: it is no index, or a file is missing or damaged.
+          InputError: if it is not an index, or a file is missing or damaged.
         """
         path = Path(directory)
         fields = {"version": int, "analyzer": str, "documents": int, "terms": int}
@@ -139,7 +139,7 @@ class InvertedIndex(NamedTuple):
             _check_range(getattr(self, name), limit, where=path / f"{name}.npy")
 
     def analyzer(self) -> Analyzer:
-        """Return the analyzer that the documents' terms are of."""
+        """Return the analyzer that split the documents into terms."""
         return analyzer(self.settings["analyzer"])
 
     def postings(self, term: str) -> tuple[np.ndarray, np.ndarray]:
@@ -149,7 +149,7 @@ class InvertedIndex(NamedTuple):
         return self.documents[span], self.frequencies[span]
 
     def span(self, term: str) -> slice:
-        """Return where a term's postings are in `documents` and `frequencies`."""
+        """Return the range of a term's postings in `documents` and `frequencies`."""
         number = self._number(term)
         if number is None:
             return slice(0, 0)
@@ -197,14 +197,14 @@ def build(
     """Write the index of some documents; the directory takes its name when it is complete.
 
     Args:
-      directory: must not be there.
+      directory: directory of the index, which must not exist.
       texts: (id, text) of each document.
-      analyzer: its name.
+      analyzer: name of the analyzer.
       identity: JSON that identifies the build, for resuming.
 
     Raises:
-      InputError: the directory is there, or cannot be written; what is there of a build is of
-        another one; an id comes twice; or there is no document.
+      InputError: if the directory exists or cannot be written, an unfinished build has another
+        identity, an id occurs twice, or `texts` is empty.
     """
     asked = {**identity, "analyzer": analyzer}
     with resumable_directory(directory, identity=asked, content="a part") as part:
@@ -243,7 +243,7 @@ class _Builder:
         if self._ids:
             self._write_block()
         if not self._num_documents:
-            raise InputError("there is no document to index")
+            raise InputError("no documents to index")
         with waiting(f"writing the index of {self._num_documents:,} documents"):
             self._finish()
 
@@ -287,7 +287,7 @@ class _Builder:
                 self._num_documents += len(block["lengths"])
             self._blocks.append(path)
         if self._blocks:
-            _logger.info("going on after %d documents", self._num_documents)
+            _logger.info("resuming after %d documents", self._num_documents)
         self._start_block()
 
     def _finish(self) -> None:
@@ -317,7 +317,7 @@ class _Builder:
             "total_length": int(lengths.sum(dtype=np.int64)),
         }
         write_atomically(directory / "index.json", json.dumps(settings, indent=1).encode() + b"\n")
-        for path in reversed(self._blocks):  # what a killed build leaves is the beginning
+        for path in reversed(self._blocks):  # last first: a killed build leaves the first blocks
             path.unlink()
 
     def _place_postings(self, starts: np.ndarray, postings: int) -> None:
@@ -436,7 +436,7 @@ class BM25:
         return documents
 
     def _add(self, term: _Term, documents: np.ndarray, scores: np.ndarray) -> None:
-        """Add a term's part to the scores of some documents, in place."""
+        """Add a term's weights to the scores of some documents, in place."""
         places = np.searchsorted(term.documents, documents)
         places[places == len(term.documents)] = 0
         own = term.documents[places] == documents

@@ -110,7 +110,7 @@ def test_queries_that_are_documents_are_told(evaluator, caplog):
     with caplog.at_level(logging.WARNING):
         evaluator(same_ids="keep")
     [message] = caplog.messages
-    assert "1 queries are documents, too" in message
+    assert "1 queries are also documents" in message
     assert "and find themselves" in message
 
 
@@ -118,8 +118,8 @@ def test_queries_that_are_documents_do_not_find_themselves(evaluator, directory,
     with caplog.at_level(logging.INFO):
         made = evaluator()
     [message] = caplog.messages
-    assert "1 queries are documents, too" in message
-    assert "are left out of their own rankings" in message
+    assert "1 queries are also documents" in message
+    assert "are excluded from their rankings" in message
     made.run({})
     assert names(made) == {"q1": ["d2", "d3", "d1"], "q2": ["d1", "d2", "d3", "q1"]}
     # An id that is the same by accident costs no document.
@@ -165,7 +165,7 @@ def test_rankings_for_trec_eval():
     [
         (
             {"split": "validation"},
-            r"no judgements of the split 'validation', but of test: set --ev",
+            r"no judgments for split 'validation', only for test: set --ev",
         ),
         (
             {"query_length": 17},

@@ -113,7 +113,7 @@ def test_a_cache_of_a_task_and_of_a_mixture(experiment, tmp_path, capsys):
     assert [round(float(source.rate), 3) for source in sources] == [0.786, 0.214]
     random = dataclasses.replace(data, task=NAME + "count_random")
     whole = dataclasses.replace(experiment, data=random)
-    with pytest.raises(InputError, match=r"count_random.* does not say what a cache of it holds"):
+    with pytest.raises(InputError, match=r"count_random.* has no CacheDatasetPlaceholder"):
         cache(saved(whole, tmp_path), output=str(tmp_path / "random"))
 
 

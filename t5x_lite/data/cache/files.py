@@ -5,7 +5,7 @@
     CACHE/train-00000.tokens   a shard: the tokens of example after example, in the index's dtype
     CACHE/train.ends           uint32 [n, F], where each feature of each example ends in its shard
     CACHE/train.checksums      uint32 [n], CRC-32 of the tokens of each example
-    CACHE/train.longest        uint32 [n], the longest text of each example; only of some layouts
+    CACHE/train.longest        uint32 [n], the longest text of each example; some layouts only
 
 All numbers are little-endian. Two examples of two features, [5 6] [7] and [8] [], as uint16:
 
@@ -13,11 +13,11 @@ All numbers are little-endian. Two examples of two features, [5 6] [7] and [8] [
     ends         [[2, 3], [4, 4]]
     checksums    [crc32(05 00 06 00 07 00), crc32(08 00)]
 
-An example is found by arithmetic and read by one request for its bytes, from a file or a bucket.
+The position of an example is computed from the ends; one request to the file or bucket reads it.
 Examples are read in random order, so each has its own checksum: a checksum of a large block would
-need the whole block for one example. The index is written last, and a directory without a complete
-index is no cache. Damage to an example is found when it is read, damage to the ends when a split is
-opened; `Cache.verify` compares all files with the index.
+need the whole block for one example. The index is written last; a directory without a complete
+index is rejected. Damage to an example is detected when it is read, damage to the ends when a split
+is opened; `Cache.verify` compares all files with the index.
 
 A cache of version 0.1 (format 1) has ArrayRecord shards, `train-00000.array_record`, and the tokens
 of each feature of each example in `train.lengths`. This version reads it; version 0.2.0 will not.
@@ -59,7 +59,7 @@ MOST_TOKENS = np.iinfo(NUMBERS_DTYPE).max
 HELD_BYTES = 1 << 28
 """Bytes of shards in buckets that a process holds in memory, of all splits together."""
 BLOCK_BYTES = 1 << 18
-"""Bytes that are read at a time of a shard that is held."""
+"""Bytes per read when a shard is loaded into memory."""
 _OPEN_FILES = 128
 _COPIED_AT_A_TIME = 1 << 20
 _held = [0]
@@ -231,7 +231,7 @@ class FlatExamples:
     def _find(
         self, indices: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, "n F"]]:
-        """Shards of examples, their first tokens in these, and the tokens of their features."""
+        """Return shards of examples, their first tokens there, and the tokens of their features."""
         shards = np.searchsorted(self._before, indices, side="right") - 1
         ends = self._ends[indices].astype(np.int64)
         starts = self._ends[indices - 1, -1].astype(np.int64)
@@ -274,7 +274,7 @@ _COUNTED_AT_A_TIME = 1 << 20
 _AGAIN = "copy it again, or write it again with `t5x-lite cache`"
 _logger = logging.getLogger(__name__)
 _noted: set[str] = set()
-"""Caches of version 0.1 that the log names already."""
+"""Caches of version 0.1 that are already in the log."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -282,10 +282,10 @@ class File:
     """A file of a cache.
 
     Attributes:
-      name: in the cache's directory.
-      size: bytes.
-      sha256: of its content, in hex.
-      examples: examples in it.
+      name: file name in the cache's directory.
+      size: size in bytes.
+      sha256: SHA-256 of the content, in hex.
+      examples: number of examples.
     """
 
     name: str
@@ -307,13 +307,13 @@ class SplitIndex:
     """Entry of a split in the index.
 
     Attributes:
-      examples: in all shards.
-      tokens: of all features.
-      shards: the files of tokens, in order.
-      ends: uint32 [n, F], where each feature ends in its shard.
+      examples: number of examples in all shards.
+      tokens: number of tokens in all features.
+      shards: files of tokens, in order.
+      ends: uint32 [n, F], end of each feature in its shard.
       checksums: uint32 [n], CRC-32 of the tokens of each example.
-      longest: uint32 [n], the longest text in the features of each example that are joined
-        (`layouts.base.longest_joined`); None where it was not written.
+      longest: uint32 [n], longest text in the joined features of each example
+        (`layouts.base.longest_joined`); None if not written.
       lengths: uint32 [n, F], instead of ends and checksums in version 0.1.
     """
 
@@ -327,12 +327,12 @@ class SplitIndex:
 
     @property
     def files(self) -> tuple[File, ...]:
-        """All of them."""
+        """All files of the split."""
         others = (self.ends, self.checksums, self.lengths, self.longest)
         return (*self.shards, *(file for file in others if file is not None))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts and lists, without the files that it lacks; `from_json` reads them."""
+        """Return plain dicts and lists for `from_json`, without missing files."""
         node = dataclasses.asdict(self)
         return {name: value for name, value in node.items() if value is not None}
 
@@ -355,17 +355,16 @@ class Index:
     """Content of the index.
 
     Attributes:
-      task: the task that it was made of, "module:function".
+      task: source task, "module:function".
       vocabulary: digest, extra_ids and size of its vocabulary.
-      dtype: of the tokens, in `DTYPES`.
-      recipe: what is done to an example when it is read.
-      splits: by name.
-      has_metrics: whether the task has metrics of its own, which need the task and seqio.
-      baked: the seed of a corruption that was done when the cache was made; None where none was.
-      documents: the cache was made of so many documents, the first of the task; None is all.
-      wording: the words of the inputs, where they are not the task's own
-        (`config.words_of_inputs`).
-      converted: digest of the cache of version 0.1 that it was converted from; "" if it was not.
+      dtype: dtype of the tokens, in `DTYPES`.
+      recipe: transformation of an example when it is read.
+      splits: entries of the splits, by name.
+      has_metrics: True if the task defines metrics, which need the task and seqio.
+      baked: seed of the corruption if it ran when the cache was written, or None.
+      documents: the cache holds only the task's first `documents` documents; None for all.
+      wording: words of the inputs, if they differ from the task's (`config.words_of_inputs`).
+      converted: digest of the version 0.1 cache that this one was converted from, or "".
       format: version of the format.
     """
 
@@ -430,7 +429,7 @@ def _digest(node: Any) -> str:
 
 
 def file_digest(path: DataPath) -> str:
-    """SHA-256 of a file, in hex."""
+    """Return the SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -439,10 +438,10 @@ class Cache:
     """A cache on the disk or in a bucket.
 
     Attributes:
-      directory: where it is.
-      index: what it is.
-      digest: of the index, and so of all files: equal digests give equal examples. A converted
-        cache has the digest of the cache that it was converted from.
+      directory: path of the cache.
+      index: content of its index.
+      digest: digest of the index, which covers all files: equal digests give equal examples. A
+        converted cache keeps the digest of its source.
     """
 
     def __init__(self, directory: str | os.PathLike[str]):
@@ -593,14 +592,14 @@ class Split:
             if digest != file.sha256:
                 raise self._cache._damaged(file.name, "does not fit its checksum")
             return np.asarray(array)
-        if verified:  # a wrong checksum of an example is found when that is read
+        if verified:  # checksums of examples are compared when the examples are read
             self._cache._check_content(file)
         if not file.size:
             return np.zeros(shape, NUMBERS_DTYPE)
         return np.asarray(np.memmap(path, NUMBERS_DTYPE, mode="r", shape=shape))
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Tokens of each stored feature of some examples, int64."""
+        """Return the tokens of each stored feature of some examples, int64."""
         try:
             return self._examples.counts(indices)
         except ValueError as error:
@@ -642,7 +641,7 @@ class Split:
             raise
         except (ValueError, IndexError, OSError) as error:
             raise self._cache.unreadable(error) from error
-        # One conversion of all tokens; one for each example would take longer than reading.
+        # All tokens are converted at once; conversion by example would take longer than reading.
         tokens = np.frombuffer(b"".join(contents), self._dtype).astype(np.int32)
         ends = counts.ravel().cumsum().tolist()
         parts = [tokens[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -2,23 +2,23 @@
 
     index = write_cache(data, vocabulary, "caches/prose")
 
-A cache holds what a task gives at its `seqio.CacheDatasetPlaceholder`: tokens before corruption and
-trimming. What comes after the placeholder runs when the cache is read (`task_recipe`). A baked
-cache holds whole examples of one epoch, which do not change any more.
+A cache holds a task's output at its `seqio.CacheDatasetPlaceholder`: tokens before corruption and
+trimming. The steps after the placeholder run when the cache is read (`cache.recipe`). A baked cache
+holds final examples of one epoch, equal in every epoch of training.
 
-One process runs a task over all of its source at once, in its own order. Several get blocks of 4096
-raw examples each; their results are written in order. For a task whose preprocessors before the
-placeholder look at one raw example at a time, or at groups of 128 as `stages.chunk_documents` does,
-the cache is the same. `making_beam` runs a task on a cluster, file by file.
+One process runs a task over all of its source at once, in the task's order. Several processes get
+blocks of 4096 raw examples; results are written in order. The cache is the same if the
+preprocessors before the placeholder process one raw example at a time, or groups of 128 as
+`stages.chunk_documents` does. `making_beam` runs a task on a cluster, file by file.
 
-A task whose tokens are written: what one process and the workers of a cluster do alike.
+One process and the workers of a cluster share these steps:
 
 job = load_job(data, vocabulary, splits=None, seed=0, bake=False)
 dataset = job.task.preprocess_precache(raw, seed=job.seed)
 for features in stored_examples(job, dataset): ...
 index = index_of(job, {"train": written})
 
-Writing the files of a cache: tokens, ends, checksums, and the index that makes them one.
+`new_cache` and `SplitWriter` write the files of a cache: tokens, ends, checksums and the index:
 
     with new_cache("caches/prose") as directory:
         writer = SplitWriter(directory, "train", num_features=1, dtype="uint16")
@@ -27,8 +27,8 @@ Writing the files of a cache: tokens, ends, checksums, and the index that makes 
         ...
         write_index(directory, index, vocabulary)
 
-The directory has another name, hidden, until the block has ended well and all of it is on the disk.
-The cache of a bucket is written to a temporary directory and copied then, its index last.
+The directory has a hidden name until the block has ended without an error and all files are on
+disk. A cache in a bucket is first written to a temporary directory, then copied, its index last.
 """
 
 import array
@@ -85,15 +85,15 @@ _READ_AT_A_TIME = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A task that is run once.
+    """A task and the settings of its cache.
 
     Attributes:
       data: the data config.
-      vocabulary: of inputs and targets.
+      vocabulary: vocabulary of inputs and targets.
       task: the seqio.Task.
-      recipe: what the records hold.
-      seed: of randomness before the placeholder and, baked, of the corruption.
-      bake: whether whole examples are written.
+      recipe: transformation of the records when they are read.
+      seed: random seed before the placeholder and, if baked, of the corruption.
+      bake: True if final examples are written.
     """
 
     data: Data
@@ -113,11 +113,11 @@ def load_job(
     data: Data, vocabulary: Vocabulary, *, splits: Sequence[str] | None, seed: int, bake: bool
 ) -> Job:
     """Load the task, and check that it can be cached."""
-    # Now, because TensorFlow takes seconds.
+    # Imported here, because TensorFlow takes seconds.
     from t5x_lite.data import loading
 
     if not data.task:
-        raise InputError("which task is cached? give --data.task module:function")
+        raise InputError("no task to cache; give --data.task module:function")
     task = loading.load_task(data, vocabulary, seed=seed)
     for split in splits or ():
         loading.check_split(data, task, split=split)
@@ -168,7 +168,7 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
 
 
 def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
-    """Tokens of the longest text of an example, where a row has several (`SplitWriter`)."""
+    """Return a function that counts the tokens of an example's longest joined text, or None."""
     if not layout.joined or recipe.corruption:
         return None
     return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))
@@ -255,7 +255,7 @@ def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
                 copied.append(f"{target}/{path.relative_to(temporary).as_posix()}")
                 upload(path, copied[-1])
         except BaseException:
-            with contextlib.suppress(Exception):  # the one that is raised says enough
+            with contextlib.suppress(Exception):  # the first error is raised
                 for url in copied:
                     remove(url)
             raise
@@ -279,8 +279,8 @@ class SplitWriter:
     """Writes the examples of a split, in order.
 
     Attributes:
-      examples: those written.
-      tokens: of all their features.
+      examples: number of examples written.
+      tokens: number of tokens written, in all features.
     """
 
     def __init__(
@@ -329,8 +329,8 @@ class SplitWriter:
         tokens = np.concatenate(features)
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() <= self._largest:
             raise InputError(
-                f"the task gives token ids from {tokens.min()} to {tokens.max()}, and its "
-                f"vocabulary has ids from 0 to {self._largest} at most"
+                f"the task gives token ids from {tokens.min()} to {tokens.max()}, but its "
+                f"vocabulary has only ids from 0 to {self._largest}"
             )
         if self._tokens + len(tokens) > MOST_TOKENS:
             self._end_shard()
@@ -415,7 +415,7 @@ def checksums_path(directory: Path, split: str) -> Path:
 
 
 def progress_path(directory: Path, split: str) -> Path:
-    """Return the name of the record of complete shards, from which a killed command continues."""
+    """Return the name of the record of complete shards, from which a killed command resumes."""
     return directory / f"{split}.progress.json"
 
 
@@ -570,7 +570,7 @@ def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int
 
 
 def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
-    """Yield the same examples, and show their number."""
+    """Yield the examples unchanged, and show their number."""
     with counting(split, unit="examples") as advance:
         for example in examples:
             yield example
@@ -594,7 +594,7 @@ def _run(job: Job, split: str) -> Iterator[list[np.ndarray]]:
 
 
 def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[np.ndarray]]:
-    """Yield the same from several processes, in the same order."""
+    """Yield the stored features of a split from several processes, in the same order."""
     from t5x_lite.data import elements
 
     raw = job.task.source.get_dataset(split=split, shuffle=False)
@@ -632,7 +632,7 @@ def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[
 
 
 def _split(tokens: np.ndarray, counts: np.ndarray) -> Iterator[list[np.ndarray]]:
-    """Back from one array to the features of each example."""
+    """Split one array into the features of each example."""
     parts = iter(np.split(tokens, np.cumsum(counts)[:-1]))
     for _ in counts:
         yield list(itertools.islice(parts, counts.shape[1]))
@@ -645,14 +645,14 @@ _worker: dict[str, Any] = {}
 def _scratch(vocabulary: Vocabulary) -> Iterator[str]:
     """Yield a temporary directory with the vocabulary, shared by all workers.
 
-    It is this process's: a worker that is killed removes nothing.
+    Only this process removes it, so a killed worker removes nothing.
     """
     directory = tempfile.mkdtemp(prefix="t5x_lite_")
     try:
         with unfinished(directory):
             folder = Path(directory, _VOCABULARY)
             folder.mkdir()
-            # All files, as one of them alone does not say how added tokens are read.
+            # All files: a single one does not define the added tokens.
             for name, content in vocabulary.files().items():
                 (folder / name).write_bytes(content)
             yield directory
@@ -679,7 +679,7 @@ def _start_worker(
 
 
 def _run_block(block: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of all stored features of the examples of a block, and their lengths [n, F]."""
+    """Return the tokens of all stored features of a block's examples, and the lengths [n, F]."""
     from t5x_lite.data import elements
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages

@@ -5,16 +5,15 @@
 
     shards of the task's source                one element a shard
         -> run the task, write tokens
-        -> what was written                    GroupByKey, one element
+        -> list of written parts               GroupByKey, one element
 
-All workers see the output's directory, and the task's files, under the same paths. Where it began,
-the parts are joined in the order of the source's shards, and the index is written last. So the
-cache is the same byte for byte whatever the number of workers and whichever is first. Its examples
-are those of the source's files one file after another, where one process reads many files in turn;
-of one file it is the cache that `making` writes.
+All workers see the output's directory, and the task's files, under the same paths. The launching
+process joins the parts in the order of the source's shards and writes the index last. So the cache
+has the same bytes for any number and order of workers. It holds the examples of the source's files
+file after file, while `making` interleaves many files; for a single file both caches are equal.
 
-So that every runner works, there are no side inputs and no tagged outputs, all is written in
-`process`, and everything ends in one element; docs/guides/c4.md says why.
+To work on every runner, the pipeline has no side inputs or tagged outputs, writes only in
+`process`, and ends in one element; docs/guides/c4.md gives the reasons.
 """
 
 import json
@@ -84,7 +83,7 @@ def write_cache(
                 goes_without(job, split, asked=bool(splits))
             else:
                 joined[split] = whole
-        shutil.rmtree(parts, ignore_errors=True)  # a worker that a runner gave up may be there yet
+        shutil.rmtree(parts, ignore_errors=True)  # an abandoned worker may still write there
         index = index_of(job, joined)
         write_index(directory, index, vocabulary)
     return index
@@ -147,7 +146,7 @@ def build(
 
 
 class _Write(beam.DoFn):
-    """A shard of the source to what was written of it, as JSON."""
+    """Stage from a shard of the source to its written part, as JSON."""
 
     def __init__(self, work: PartWriter):
         super().__init__()
@@ -162,7 +161,7 @@ class _Write(beam.DoFn):
 
 
 class _Collect(beam.DoFn):
-    """All parts to the result, in a file; gives its path."""
+    """Stage from all parts to the result in a file; yields its path."""
 
     def __init__(self, path: str):
         super().__init__()

@@ -1,25 +1,23 @@
-"""A cache made in parts, by shards of a task's source.
-
-A cache in parts: each shard of a task's source is written by some worker, and all are joined.
+"""A cache made in parts: workers write the shards of a task's source, then all are joined.
 
     work = PartWriter.of(job, parts, counts={"train": 8})      # pickled to the workers
     part = work("train", 3)                                    # on a worker: the fourth shard of 8
-    join("train", [part, ...], where=parts, directory=cache)   # where it began, at the end
+    join("train", [part, ...], where=parts, directory=cache)   # in the launching process, last
 
-`parts` is a directory that all see under the same path. A worker writes under a name that is not
-used twice, and then renames: a part is there whole or not at all, and one that is written again, as
-runners do when they lose a worker, has the same bytes. No name and no order depends on the workers.
+`parts` is a directory that all see under the same path. A worker writes under a unique name and
+then renames, so each part is complete or missing. A part that is written again, as runners do when
+they lose a worker, has the same bytes. No name and no order depends on the workers.
 
-A task run on its source shard by shard, as the workers of a cluster do.
+Each worker runs the task on one shard of its source:
 
     count = len(shards_of(job, "train"))      # its files, in the source's order
-    check_shards(job, "train", count)         # whether the task gives the same for each alone
-    dataset = shard_dataset(job, "train", 3, count)   # the fourth, as it is at the placeholder
+    check_shards(job, "train", count)         # InputError if the task cannot run by shards
+    dataset = shard_dataset(job, "train", 3, count)   # output of the fourth at the placeholder
 
-The steps before the placeholder start again with each shard. So it may look at one example at a
-time or at groups of neighbours, as `stages.chunk_documents` does, and must not count examples over
-all of the source: `stages.number` right before the placeholder may, for a cache numbers its
-examples by their place in it.
+The steps before the placeholder start again with each shard. So they may process one example at a
+time or groups of neighbours, as `stages.chunk_documents` does, and must not count examples over
+all of the source. Only `stages.number` right before the placeholder may: a cache numbers its
+examples by position.
 """
 
 import dataclasses
@@ -56,9 +54,9 @@ from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 _LOCAL = "write the cache without --runner"
 _SEED_OF_SHARD = 1_000_003
-"""Between the seeds of two shards: far from the few that one shard uses."""
+"""Distance between the seeds of two shards; one shard uses only few consecutive seeds."""
 _building = threading.Lock()
-"""While a dataset is built: seqio holds the next seed in a global variable."""
+"""Lock while a dataset is built, because seqio holds the next seed in a global variable."""
 
 # Classes of tf.data that look at one example at a time, or at groups of neighbours.
 _IN_ORDER = {
@@ -118,7 +116,7 @@ def _from_raw(job: Job, split: str, number: int, count: int) -> tuple[Any, Any]:
     shard = seqio.ShardInfo(number, count) if count > 1 else None
     with _building:
         raw = job.task.source.get_dataset(split=split, shuffle=False, shard_info=shard)
-        # The first shard has the seed of a source of one shard, which is what one process runs.
+        # The first shard has the seed that one process uses for its single shard.
         seed = job.seed + number * _SEED_OF_SHARD
         return raw, job.task.preprocess_precache(raw, seed=seed)
 
@@ -141,8 +139,8 @@ def check_shards(job: Job, split: str, count: int) -> None:
     if counting:
         raise InputError(
             f"data.task {job.data.task!r} counts its examples over the whole source "
-            f"({', '.join(counting)}), of which a worker sees one of {count} shards: {_LOCAL}, or "
-            "have nothing but stages.number count, right before the CacheDatasetPlaceholder"
+            f"({', '.join(counting)}), but a worker sees only one of {count} shards: {_LOCAL}, or "
+            "count only with stages.number, right before the CacheDatasetPlaceholder"
         )
 
 
@@ -174,7 +172,7 @@ _COPY_BYTES = 1 << 24
 
 
 class UnsharedError(Exception):
-    """A worker does not see the directory that it shall write to."""
+    """A worker does not see the shared directory of the parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +180,10 @@ class Part:
     """Result of one shard of a source.
 
     Attributes:
-      split: of the task.
-      number: of the shard.
+      split: split of the task.
+      number: index of the shard.
       written: its files in the directory of the parts.
-      error: what was wrong with the input, and nothing was written; "" if nothing.
+      error: message of an input error, which left nothing written; "" if there was no error.
     """
 
     split: str
@@ -194,7 +192,7 @@ class Part:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts and lists; `from_json` reads them."""
+        """Return plain dicts and lists for `from_json`."""
         written = None if self.written is None else self.written.to_json()
         return dataclasses.asdict(self) | {"written": written}
 
@@ -207,7 +205,7 @@ class Part:
 
 
 class PartWriter:
-    """Writes parts, on any worker."""
+    """Writer of parts, on any worker."""
 
     def __init__(
         self,
@@ -222,7 +220,7 @@ class PartWriter:
         """See `of`."""
         self._data, self._extra_ids, self._seed = data, extra_ids, seed
         self._parts, self._counts, self._shard_bytes = parts, counts, shard_bytes
-        self._project = project.opened()  # on the workers, where the task's module is looked for
+        self._project = project.opened()  # workers search the task's module there
         self._loaded: Job | None = None
 
     @classmethod

@@ -1,10 +1,8 @@
-"""How the tokens in a cache become examples.
-
-How the tokens in a cache become examples: what a task does after its CacheDatasetPlaceholder.
+"""Recipe from cached tokens to examples: a task's steps after its CacheDatasetPlaceholder.
 
     tokens -> corruption, with the example's own (seed, epoch, index) -> trim -> EOS -> trim
 
-EOS may be words of the layout (`Layout.ending`), at the end of the inputs.
+A layout may end the inputs with words instead of EOS (`Layout.ending`).
 
 A cache is read where seqio may be missing, so its index holds this part of the task as data:
 
@@ -12,12 +10,10 @@ A cache is read where seqio may be missing, so its index holds this part of the 
      "outputs": {"inputs": true, "targets": true}, "eos": "after_trim", "eos_id": 1,
      "lengths": {"inputs": 512, "targets": 114}}
 
-The steps, and the order of trimming and EOS, are those of seqio's Task and of its preprocessors
+The steps, and the order of trimming and EOS, follow seqio's Task and its preprocessors
 append_eos_after_trim and append_eos.
 
-What a seqio task does after its CacheDatasetPlaceholder, as the recipe that a cache holds.
-
-It runs where the cache is read and seqio may be missing, so it may be made of these only:
+`recipe_of` converts the steps of a seqio task to a recipe; only these steps are supported:
 
     stages.count_epochs, stages.corrupt with a function of corruption/recipes.py,
     seqio.preprocessors.append_eos or append_eos_after_trim, stages.append_ending
@@ -53,19 +49,18 @@ class Recipe:
     """Transformation of a cached example when it is read.
 
     Attributes:
-      stored: the features of a record.
-      outputs: the features of an example, and whether EOS ends them.
-      eos: whether EOS is appended after trimming, before it, or not at all.
-      eos_id: the vocabulary's.
-      corruption: a name in `corruption.CORRUPTIONS`; "" where the stored features are the outputs.
-      options: of the corruption.
-      lengths: tokens of each output at most for which the cache was made; None where its tokens are
-        those of whole texts, so that it can be read with any lengths.
-      floats: the outputs that are float32 numbers. A record holds each as two whole numbers, its
-        lower and its upper 16 bits.
-      fixed: what of the layout it was made with (`Layout.fixed`).
-      ending: tokens that end the inputs, within their length, where a layout has words in place of
-        EOS.
+      stored: features of a record.
+      outputs: features of an example; True if EOS ends the feature.
+      eos: position of EOS: appended after trimming, before it, or not at all.
+      eos_id: EOS id of the vocabulary.
+      corruption: name in `corruption.CORRUPTIONS`, or "" if the stored features are the outputs.
+      options: options of the corruption.
+      lengths: maximum tokens of each output when the cache was made; None if the cache holds
+        untruncated texts, which can be read with any lengths.
+      floats: outputs of float32 numbers. A record holds each number as two integers, its lower and
+        its upper 16 bits.
+      fixed: settings of the layout that the cache was made with (`Layout.fixed`).
+      ending: tokens that end the inputs, within their length, instead of EOS.
     """
 
     stored: tuple[str, ...]
@@ -106,7 +101,7 @@ class Recipe:
         if not all(type(token) is int for token in self.ending):
             raise ValueError(f"ending must be tokens, got {str(self.ending)[:60]}")
         if self.ending and self.outputs.get("inputs", True):
-            raise ValueError("ending is of inputs without EOS, and there are none")
+            raise ValueError("ending needs inputs without EOS, got outputs with EOS or no inputs")
         if self.eos not in get_args(Eos):
             raise ValueError(f"eos must be one of {get_args(Eos)}, got {self.eos!r}")
 
@@ -125,7 +120,7 @@ class Recipe:
         epoch: int,
         index: int,
     ) -> dict[str, np.ndarray]:
-        """One example, a pure function of its arguments."""
+        """Return one example, a pure function of its arguments."""
         found = stored
         if self.corruption:
             corrupt = CORRUPTIONS[self.corruption]
@@ -157,7 +152,7 @@ class Recipe:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> Int[np.ndarray, "n G"]:
-        """Return the lengths of the outputs of `example`, from those of the stored features."""
+        """Return the lengths of the outputs of `example`, given the lengths of stored features."""
         found = counts.astype(np.int64)
         if self.corruption:
             keys = {"seed": seed, "epochs": epochs, "indices": indices}
@@ -171,9 +166,9 @@ class Recipe:
         return np.minimum(found + np.array(added), limits)
 
     def to_json(self) -> dict[str, Any]:
-        """As the index of a cache holds it."""
+        """Return the recipe as JSON for the index of a cache."""
         node = dataclasses.asdict(self) | {"stored": list(self.stored)}
-        # An index of earlier versions has none of them, and they read one without.
+        # Earlier versions neither write nor read these fields, so empty ones are not written.
         for name in ("floats", "fixed", "ending"):
             if not node[name]:
                 del node[name]
@@ -187,7 +182,7 @@ class Recipe:
 
 
 def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
-    """Floats as a record holds them: two whole numbers below 2**16 for each."""
+    """Return floats as stored in a record: two integers below 2**16 for each."""
     return values.astype("<f4").view("<u2").astype(np.int32)
 
 
@@ -232,8 +227,8 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
     places = [i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder)]
     if not places:
         raise InputError(
-            f"data.task {data.task!r} does not say what a cache of it holds: put a "
-            "seqio.CacheDatasetPlaceholder() after its tokenization, or give --bake"
+            f"data.task {data.task!r} has no CacheDatasetPlaceholder, so its cached features are "
+            "unknown: put a seqio.CacheDatasetPlaceholder() after its tokenization, or give --bake"
         )
     eos, corruption, options, ending = _after(steps[places[0] + 1 :], data.task)
     whole = not corruption and all(_is_free_of_lengths(step) for step in steps[: places[0]])
@@ -254,7 +249,7 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
 def _after(
     steps: Sequence[Callable[..., Any]], task: str
 ) -> tuple[Any, str, Mapping[str, int | float | list[int]], tuple[int, ...]]:
-    """EOS, corruption, its options and words at the end, from what is behind the placeholder."""
+    """Return EOS, corruption, its options and the ending, from the steps after the placeholder."""
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 

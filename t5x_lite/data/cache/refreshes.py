@@ -1,10 +1,10 @@
 """The searches of `data.refresh`: passages as tokens, and the nearest ones of each example.
 
-DIR/passages/tokens.npy, ends.npy       int32, the passages' tokens one behind the other; int64
-DIR/passages/keys.npy                   uint64 [N, 4], by which a passage is recognized as an answer
-                                        ([N, 2] of an earlier version)
+DIR/passages/tokens.npy, ends.npy       int32, concatenated tokens of the passages; int64
+DIR/passages/keys.npy                   uint64 [N, 4], keys that identify a passage as a positive
+                                        ([N, 2] in an earlier version)
 DIR/20000/negatives.npy                 int32 [n, top], the passages of each example of the
-                                        cache, nearest first; -1 is none
+                                        cache, nearest first; -1 is padding
 DIR/20000/refresh.json                  written last: settings, and SHA-256 of negatives.npy
 """
 
@@ -35,9 +35,9 @@ class Passages:
     """Tokens of passages by number, mapped and not read.
 
     Args:
-      content: int32, the tokens of all, one behind the other.
-      ends: int64, the place behind the last token of each.
-      keys: see `keys`; None is 0 for all.
+      content: int32, concatenated tokens of all passages.
+      ends: int64, end of each passage in `content`.
+      keys: see `keys`; None means 0 for all.
 
     Attributes:
       keys: uint64 [N, K], `tokens_key` of each passage without its title, `name_key` of its id, and
@@ -103,13 +103,13 @@ class Passages:
 
 
 def tokens_key(tokens: np.ndarray) -> int:
-    """64 bits of the hash of a row's tokens."""
+    """Return 64 bits of the hash of a row's tokens."""
     content = np.asarray(tokens, "<i4").tobytes()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def name_key(name: str) -> int:
-    """64 bits of the hash of an id: those of `layouts.groups.IDS`, as one number."""
+    """Return 64 bits of the hash of an id, as in `layouts.groups.IDS`, as one number."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
@@ -117,7 +117,7 @@ class Negatives:
     """Result of one search.
 
     Attributes:
-      digest: of all of it.
+      digest: digest of the result.
     """
 
     def __init__(self, numbers: np.ndarray, passages: Passages, digest: str):
@@ -176,7 +176,7 @@ class Refreshes:
     """The searches that a run uses, in their order.
 
     Attributes:
-      used: digests of those that were used, by step.
+      used: digests of the searches used so far, by step.
     """
 
     def __init__(self, refresh: Refresh, *, num_examples: int):
@@ -185,7 +185,7 @@ class Refreshes:
         self.used: dict[str, str] = {}
 
     def left(self, number: int) -> int:
-        """Batches from one on that have negatives of one search."""
+        """Return the number of consecutive batches, from one on, that use the same search."""
         return self._refresh.period - number % self._refresh.period
 
     def negatives(self, number: int) -> Negatives | None:

@@ -1,4 +1,4 @@
-"""Records of ArrayRecord files by ranges of bytes: caches of version 0.1, until version 0.2.0.
+"""Records of ArrayRecord files by ranges of bytes, for caches of version 0.1 until version 0.2.0.
 
     examples = ArrayRecords(shards, counts, lengths=lengths, dtype=dtype)
     examples.read(np.array([5, 0]))
@@ -8,12 +8,12 @@
     chunks = [plain_chunk(content, at) ...]     # content: [starts[i], starts[i + 1]), at: starts[i]
     records(chunks, sizes)                      # the records, decompressed, their hashes compared
 
-A file of one record a group is a sequence of Riegeli's chunks, each of one record; the last but one
-says where the others are, and the last one, at 64 KiB before the end, where that is
-(array_record/cpp/layout.proto, riegeli/records/riegeli_records_file_format.md). At every 64 KiB of
-the file 24 bytes stand between.
+A file with one record per group is a sequence of Riegeli chunks, each of one record. The last chunk
+but one holds the positions of the others. The last chunk, 64 KiB before the end, holds the position
+of that one (array_record/cpp/layout.proto, riegeli/records/riegeli_records_file_format.md). Every
+64 KiB, a block header of 24 bytes interrupts the file.
 
-HighwayHash-64 of many byte strings at a time, in NumPy: the checksum of Riegeli's files.
+Riegeli's checksum is HighwayHash-64, computed in NumPy for many byte strings at a time:
 
     highway_hash([b"one", b"another"], RIEGELI_KEY)     # uint64 [2]
 
@@ -148,9 +148,9 @@ class ArrayRecords:
 
     Args:
       shards: the files.
-      counts: records of each.
+      counts: number of records of each file.
       lengths: uint32 [n, F], tokens of the features of each record.
-      starts: int64 [n + len(counts)], room for the starts of the records.
+      starts: int64 [n + len(counts)], buffer for the starts of the records.
       dtype: dtype of the tokens.
     """
 
@@ -350,7 +350,7 @@ def _number(content: bytes, place: int) -> tuple[int, int]:
 
 
 def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
-    """Whole numbers of a message that has no others, by their fields; -1 where one is missing."""
+    """Return the integers of a message with only integers, by field; -1 for a missing field."""
     found, place = {}, 0
     while place < len(message):
         tag, place = _number(message, place)
@@ -365,7 +365,7 @@ def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
 
 
 def _numbers(content: bytes) -> Int[np.ndarray, " n"]:
-    """All numbers, one behind the other."""
+    """Return all numbers of a sequence."""
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) < 0x80)
     starts = np.append(0, ends + 1)[: len(ends)]
     return _numbers_at(np.frombuffer(content + bytes(10), np.uint8), starts)

@@ -41,5 +41,5 @@ def test_the_index_says_what_the_job_is(job):
 
 def test_a_job_needs_a_task(byte_vocabulary):
     data = Data(cache="c", vocabulary="bytes")
-    with pytest.raises(InputError, match="which task is cached"):
+    with pytest.raises(InputError, match="no task to cache"):
         load_job(data, byte_vocabulary, splits=None, seed=0, bake=False)
