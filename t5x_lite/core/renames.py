@@ -375,6 +375,7 @@ FORMER_VALUES = {
 
 _NAMES = {
     "adapters.choice.Chosen": "adapters.sparse.ChosenEntries",
+    "data.cache.bucket_records.BucketRecords": "data.cache.files.Shards",
     "data.cache.batches.CachedBatches": "data.batches.Batches",
     "data.cache.stream.Source": "data.sources.Source",
     "data.live.pipeline.eval_batches": "data.batches.eval_batches",

@@ -77,7 +77,7 @@ def test_parts_by_their_tokens():
     [
         ({"count": 0}, "microbatches: count must be at least 1: got 0"),
         ({"tokens": 0}, "microbatches: tokens must be at least 1: got 0"),
-        ({"count": 2, "tokens": 9}, "microbatches 2 and tokens_per_part 9 both say"),
+        ({"count": 2, "tokens": 9}, "microbatches 2 and tokens_per_part 9 both set"),
     ],
 )
 def test_refuses_nonsense(fields, message):

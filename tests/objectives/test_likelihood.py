@@ -124,8 +124,8 @@ def test_a_model_of_the_other_kind_is_refused_before_any_data(model, objective, 
         (
             LanguageModel(),
             OF_AN_ENCODER_TOO,
-            "objective LanguageModel reads decoder_input_tokens, but the batch has "
-            "encoder_input_tokens besides: data.layout must be lm or prefix_lm or concat_lm",
+            "objective LanguageModel reads decoder_input_tokens, but the batch also has "
+            "encoder_input_tokens: data.layout must be lm or prefix_lm or concat_lm",
         ),
     ],
 )

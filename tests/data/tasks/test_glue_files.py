@@ -75,7 +75,7 @@ def test_scores(tmp_path):
         ("#1 String\t#2 String\nA\tB\n", "rows.tsv:1: the header lacks Quality"),
         (
             "index\tQuality\t#1 String\t#2 String\n5\t1\tA\tB\n5\t1\tA\tB\n",
-            "rows.tsv:3: index 5 is that of",
+            "rows.tsv:3: index 5 is also in",
         ),
     ],
 )

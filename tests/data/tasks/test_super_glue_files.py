@@ -82,7 +82,7 @@ def test_columns_of_the_files_and_of_tfds_become_fields(read):
         ({"question": "?", "passage": ".", "idx": 1}, "rows.jsonl:2: there is no label"),
         (
             {"question": "?", "passage": ".", "idx": 0, "label": False},
-            "rows.jsonl:2: idx 0 is that of",
+            "rows.jsonl:2: idx 0 is also in",
         ),
         (
             {"question": "?", "passage": ".", "idx": -1, "label": False},
