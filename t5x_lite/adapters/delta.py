@@ -364,7 +364,7 @@ class Delta:
             if not part.additive:
                 raise InputError(
                     f"{path} is changed by a {type(part).__name__} part, which cannot be added to "
-                    "the base: make it one first, by delta.materialise(base) or `materialise(NAME)`"
+                    "the base: make it one first, by delta.materialise(base) or `materialize(NAME)`"
                 )
 
     @property

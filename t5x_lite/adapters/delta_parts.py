@@ -55,7 +55,7 @@ from jaxtyping import Bool, Float, Int32, UInt8
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Array, Key
 
-_REMEDY = "make it an ordinary difference first, by delta.materialise(base) or `materialise(NAME)`"
+_REMEDY = "make it an ordinary difference first, by delta.materialise(base) or `materialize(NAME)`"
 
 
 class Part:

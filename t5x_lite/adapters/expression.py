@@ -8,7 +8,7 @@ Names are deltas, and numbers multiply and divide them. The functions are
     ties(a, b, density=0.2, scale=1, weights=...)                    fisher(a, b, weights=...)
     dare(a, b, p=0.5, seed=0, weights=...)
     sparsify(a, density=0.01)       sparsify(a, k=1000)              factor(a, rank=8)
-    materialise(a)                  without_heads(a)
+    materialize(a)                  without_heads(a)
     average_factors(a, b, ...)      zhang(a, b, ...)                 peft_linear(a, b, ...)
 
 Errors give the column, counted from 1.
@@ -65,7 +65,7 @@ class Names:
     Attributes:
       deltas: name -> delta.
       diagonals: name -> Fisher diagonal by path, for `fisher`.
-      materialise: function from a name to the delta as sums, for `materialise`; it needs the base.
+      materialise: function from a name to the delta as sums, for `materialize`; it needs the base.
     """
 
     deltas: Mapping[str, Delta]
@@ -247,9 +247,9 @@ class _Evaluator:
         weights = options.pop("weights", ())
         if name == "fisher":
             options["diagonals"] = [self._diagonal(arg) for arg in args]
-        if name == "materialise":
+        if name in ("materialise", "materialize"):
             if not sources[0] or self._names.materialise is None:
-                raise self.error(args[0], "materialise takes the name of a delta with a base")
+                raise self.error(args[0], f"{name} takes the name of a delta with a base")
             return self._names.materialise(sources[0])
         return function.call(deltas, weights, options, sources)
 
@@ -341,6 +341,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "sparsify": _own(Delta.sparsify, k=False, density=False),
     "factor": _own(Delta.factor, rank=True),
     "materialise": _own(lambda delta: delta),
+    "materialize": _own(lambda delta: delta),
     "without_heads": _own(Delta.without_heads),
     "average_factors": _merging(AverageFactors),
     "zhang": _merging(Zhang),

@@ -85,7 +85,7 @@ def predict(
         newest if not given.
       base: directory of the base, for a checkpoint with only trained parts; default: the recorded
         base.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       prompt: beginning of every prediction; a line's own "prompt" replaces it.
       batch_size: inputs decoded at once.
       inputs_length: maximum tokens of an input, or of a prompt; longer prompts are rejected;
@@ -239,7 +239,7 @@ def score(
         newest if not given.
       base: directory of the base, for a checkpoint with only trained parts; default: the recorded
         base.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       candidates: a file with one candidate a line: lines {"inputs"} get "prediction", the likeliest
         of them, and "scores", the log-likelihood of each.
       batch_size: examples scored at once.

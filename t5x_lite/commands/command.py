@@ -64,7 +64,10 @@ GROUPS = {
         "queue max-texts max-body connections timeout body-timeout compilation-cache"
     ),
 }
-"""Title -> the options below it, in the help of a command with more than `_MANY` options."""
+"""Title -> the options below it, in the help of a command with more than `_MANY` options.
+
+A title with only one option is not shown: that option stays below "options".
+"""
 
 _MANY = 12
 
@@ -187,17 +190,23 @@ def _grouped(boxes: str) -> str:
     if len(entries) <= _MANY:
         return boxes
     title_of = {"--" + name: title for title, names in GROUPS.items() for name in names.split()}
+    titles = [_title(entry, title_of) for entry in entries]
     found: dict[str, list[str]] = {"options": []} | {title: [] for title in GROUPS}
-    for entry in entries:
-        required = any("(required)" in line for line in entry)
-        name = re.split(r"[\s,]", entry[0][2:])[0]
-        found["options" if required else title_of.get(name, "options")] += entry
+    for title, entry in zip(titles, entries, strict=True):
+        found[title if titles.count(title) > 1 else "options"] += entry
     first = next(i for i, line in enumerate(lines) if re.match(r"(╭─)? options ", line))
     drawn = lines[:first]
     for title, rows in found.items():
         if rows:
             drawn += _box(title, rows, width=len(lines[0]), plain=not lines[0].startswith("╭"))
     return "\n".join(drawn) + "\n"
+
+
+def _title(entry: list[str], title_of: Mapping[str, str]) -> str:
+    """Return the title for an option's rows; required options are below "options"."""
+    required = any("(required)" in line for line in entry)
+    name = re.split(r"[\s,]", entry[0][2:])[0]
+    return "options" if required else title_of.get(name, "options")
 
 
 def _entries(lines: list[str]) -> list[list[str]]:

@@ -73,7 +73,7 @@ def compose(
 
     Args:
       expression: arithmetic with names, numbers, + - * / and functions.
-      destination: the directory to write, a delta; it must not exist yet.
+      destination: the directory to write, a delta; new or empty.
       delta: NAME=DIR for each name: a delta, or a run that trained adapters; with --base any run.
       fisher: for the function fisher, the diagonal of each of its deltas.
       base: the checkpoint that all of them are changes of; if not given, the recorded one.
@@ -197,7 +197,7 @@ def merge(
 
     Args:
       source: a delta, or a work directory or step of a run; with --base of any run.
-      destination: the directory to write; it must not exist yet.
+      destination: the directory to write, new or empty.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
       base: the checkpoint that it is a change of; if not given, the recorded one.
@@ -255,7 +255,7 @@ def fisher(
 
     Args:
       source: a work directory or a step directory.
-      destination: the directory to write; it must not exist yet.
+      destination: the directory to write, new or empty.
       examples: number of examples.
       labels: empirical: labels of the data; expected: all classes of a classifier, by probability.
       step: the step to take from a work directory, or best, the one that its run found best; the
@@ -329,7 +329,7 @@ def heads(
     step: Step = None,
     trust_project: bool = False,
 ) -> None:
-    """Measure which attention heads matter least, and write a module that masks them.
+    """Measure which attention heads matter least, and write an adapter that masks them.
 
     Importance is the mean over training examples of the absolute gradient of a head's mask, divided
     by the length of its layer's importances. `t5x-lite merge` writes the pruned model.
@@ -338,8 +338,8 @@ def heads(
         t5x-lite heads work/sst2 work/sst2_half --keep 0.5 --examples 1024
 
     Args:
-      source: a work directory or a step directory, without modules.
-      destination: the directory to write; it must not exist yet.
+      source: a work directory or a step directory, without adapters.
+      destination: the directory to write, new or empty.
       examples: number of examples.
       keep: the fraction of heads to keep, above 0; 1 only measures.
       step: the step to take from a work directory, or best, the one that its run found best; the
@@ -444,7 +444,7 @@ def extend(
 
     Args:
       source: a work directory or a step directory.
-      destination: the directory to write; it must not exist yet.
+      destination: the directory to write, new or empty.
       positions: maximum tokens of a text, such as 8192.
       new_rows: repeat the rows that there are, or random.
       seed: random seed for new rows.

@@ -111,7 +111,7 @@ def embed(
         newest if not given.
       base: directory of the base, for a checkpoint with only trained parts; default: the recorded
         base.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       format: format of the input; auto goes by the file's name.
       pooling: the state of [CLS], or the mean of all; if not given, the checkpoint's, or else mean,
         with a warning.

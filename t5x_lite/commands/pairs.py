@@ -20,6 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import tyro
+
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import LONGEST_LINE, write_atomically
@@ -50,16 +52,19 @@ from t5x_lite.retrieval.synthesis import (
 if TYPE_CHECKING:
     from t5x_lite.retrieval.pair_documents import PairReader
 
-Rule = Literal[
-    "title_body",
-    "title_abstract",
-    "question_answer",
-    "instruction_output",
-    "heading_section",
-    "sentences",
-    "ict",
-    "code_docstring",
-    "parallel",
+Rule = Annotated[
+    Literal[
+        "title_body",
+        "title_abstract",
+        "question_answer",
+        "instruction_output",
+        "heading_section",
+        "sentences",
+        "ict",
+        "code_docstring",
+        "parallel",
+    ],
+    tyro.conf.arg(metavar="RULE"),
 ]
 Identifier = Literal["langdetect", "cld3"] | None
 _FILTERS = Filters()
@@ -81,7 +86,10 @@ def pairs(
     seed: Natural = 0,
     text: Text = "{text}",
 ) -> None:
-    """Make pairs of queries and passages from unlabelled text, by a rule and filters.
+    """Make pairs of queries and passages from unlabeled text, by a rule and filters.
+
+    RULE is title_body, title_abstract, question_answer, instruction_output, heading_section,
+    sentences, ict, code_docstring or parallel.
 
     OUTPUT.report.json lists how many pairs each filter dropped. The same files give the same pairs;
     a killed command resumes.

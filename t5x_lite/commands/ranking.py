@@ -99,7 +99,7 @@ def rerank(
         newest if not given.
       base: directory of the base, for a checkpoint with only trained parts; default: the recorded
         base.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       batch_size: pairs scored at once.
       inputs_length: maximum tokens of query and passage together; only the passage is truncated;
         default: the model's training length.
@@ -265,7 +265,7 @@ def score_pairs(
         newest if not given.
       base: directory of the base, for a checkpoint with only trained parts; default: the recorded
         base.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       batch_size: pairs scored at once; with --heads texts.
       inputs_length: maximum tokens of query and passage together, or with --heads of a passage;
         only the passage is truncated; default: the model's training length.

@@ -270,7 +270,7 @@ def evaluate(
         newest if not given.
       base: directory of the base, for a checkpoint with only trained parts; default: the recorded
         base.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       output: directory for metrics.json and the predictions or rankings; none if not given.
       trust_project: admits all classes in a checkpoint's config; default: only classes of t5x_lite
         and of packages that CONFIG names.

@@ -580,7 +580,7 @@ def evaluate_run(
     """Measure runs against judgments or answers, and compare them.
 
     Prints the means as JSON, and for several runs the p-values of the differences from the first,
-    by a paired randomisation test.
+    by a paired randomization test.
 
     Example:
         t5x-lite evaluate-run --runs dense.trec bm25.trec --qrels qrels/test.tsv

@@ -99,7 +99,7 @@ def serve(
         newest if not given.
       base: directory of the base, for a checkpoint with only trained parts; default: the recorded
         base.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       endpoints: predict, score, embed, rerank; if not given, predict and score of a model that
         writes text, predict of an encoder with a head that answers, rerank of a cross-encoder,
         embed of another encoder.

@@ -112,7 +112,7 @@ def evaluate_suite(
       step: the step to take from a work directory, or best; the newest if not given.
       base: directory of the base, for a checkpoint with only trained parts; default: the recorded
         base.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
       normalize: scales vectors to length 1; default: the checkpoint's choice.
       dimensions: number of leading dimensions that a vector keeps; default: all.
@@ -371,7 +371,7 @@ def evaluate_sts(
       step: the step to take from a work directory, or best; the newest if not given.
       base: directory of the base, for a checkpoint with only trained parts; default: the recorded
         base.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
       dimensions: number of leading dimensions that a vector keeps; default: all.
       prefix: beginning of every sentence; default: the checkpoint's prompt.

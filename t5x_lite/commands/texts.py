@@ -286,7 +286,7 @@ def cache(
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       overrides: options that are fields of the config, and after "--" the options of Beam.
-      output: the directory to write; it must not exist yet.
+      output: the directory to write, new or empty.
       convert: a cache of version 0.1 to write in the format of this version, without CONFIG.
       splits: the splits to write; all that have an example if not given.
       num_workers: processes that run the task. For the runner local.

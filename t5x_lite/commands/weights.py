@@ -65,7 +65,7 @@ def import_hf(
     Args:
       source: the directory (config.json, weights and tokenizer), or ORG/NAME at the hub (extra
         hub); a directory of that name wins.
-      destination: the directory to write; it must not exist yet.
+      destination: the directory to write, new or empty.
       dtype: dtype of the stored weights.
       sentinels: reading of <extra_id_0>, </s> and the like in text by predict and score: anywhere,
         as Hugging Face's tokenizer does (hf), or as seqio does; for ByT5 also the sentinels' ids.
@@ -137,7 +137,7 @@ def import_t5x(
 
     Args:
       source: a directory checkpoint_N, or the one above it.
-      destination: the directory to write; it must not exist yet.
+      destination: the directory to write, new or empty.
       vocabulary: a SentencePiece model, or "bytes" for ByT5; a checkpoint of T5X holds none.
       extra_ids: sentinels in addition to the model's own pieces; if not given 100, or 0 where it
         has some.
@@ -183,9 +183,9 @@ def import_adapter(
     revision: OptionalText = None,
     trust_project: bool = False,
 ) -> Path:
-    """Import a module of PEFT, of the library adapters or of composable-sft.
+    """Import an adapter of PEFT, of the library adapters or of composable-sft.
 
-    It holds the module, and the head that came along, and names its base. predict, evaluate and
+    It holds the adapter, and the head that came along, and names its base. predict, evaluate and
     train --adapters.load take it. The directories query/ and passage/ make a retriever of two
     encoders.
 
@@ -196,12 +196,12 @@ def import_adapter(
       source: the directory (adapter_config.json and adapter_model.safetensors or .bin, of adapters
         adapter.safetensors or pytorch_adapter.bin; or pytorch_diff.bin), or ORG/NAME at the hub
         (extra hub); a directory of that name wins.
-      destination: the directory to write; it must not exist yet.
+      destination: the directory to write, new or empty.
       base: the model that it was trained on, a work directory or a step directory, as import hf
         writes.
       step: the step to take from a work directory, or best; the newest if not given.
-      name: name of the module.
-      revision: branch, tag or commit of a module at the hub; main if not given.
+      name: name of the adapter.
+      revision: branch, tag or commit of an adapter at the hub; main if not given.
       trust_project: admits your own classes in a checkpoint's config and runs their modules;
         default: only classes of t5x_lite.
 
@@ -237,7 +237,7 @@ def export_adapter(
     rank: OptionalPositive = None,
     trust_project: bool = False,
 ) -> Path:
-    """Write a module of a checkpoint for another library, to load on what export hf writes.
+    """Write an adapter of a checkpoint for another library, to load on what export hf writes.
 
     For a retriever with two encoders, it writes the directories query/ and passage/.
 
@@ -246,11 +246,11 @@ def export_adapter(
 
     Args:
       source: a work directory or a step directory; for sft also what compose wrote.
-      destination: the directory to write; it must not exist yet.
+      destination: the directory to write, new or empty.
       format: format of the directory: PEFT's; the library adapters', including compositions; or
-        composable-sft's pytorch_diff.bin of a sparse module or delta.
+        composable-sft's pytorch_diff.bin of a sparse adapter or delta.
       step: the step to take from a work directory, or best; the newest if not given.
-      name: name of the module, if the checkpoint has several.
+      name: name of the adapter, if the checkpoint has several.
       no_head: omits the head that trained with it.
       base_name: name at the hub or directory of the base that the config names; if not given, where
         the base was imported from.
@@ -344,7 +344,7 @@ def export_hf(
 
     Args:
       source: a work directory or a step directory.
-      destination: the directory to write; it must not exist yet.
+      destination: the directory to write, new or empty.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
       dtype: dtype of the stored weights.

@@ -66,7 +66,7 @@ def _table(measured: Sequence[Measured], result: Mapping[str, Any]) -> str:
             row += [f"{other:.4f}", f"{other - value:+.4f}", _p(p_values[one.name][metric])]
         rows.append(row)
     note = (
-        '<p class="note">p is that of a two-sided paired randomisation test against '
+        '<p class="note">p is that of a two-sided paired randomization test against '
         f"{page.text(measured[0].name)}.</p>"
         if len(measured) > 1
         else ""

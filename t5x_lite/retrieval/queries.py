@@ -58,7 +58,7 @@ class QueryEncoder:
       checkpoint: encodes queries that are texts.
       step: the step to take from a work directory, or best; the newest if not given.
       base: directory of the base, for a checkpoint with only trained parts.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
       normalize: scales vectors to length 1; default: the checkpoint's choice.
       dimensions: number of leading dimensions that a vector keeps; default: all.
@@ -156,7 +156,7 @@ class PairEncoder:
     Attributes:
       step: the step to take from a work directory, or best; the newest if not given.
       base: directory of the base, for a checkpoint with only trained parts.
-      adapters: the modules in use.
+      adapters: the adapters in use.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
       normalize: scales vectors to length 1; default: the checkpoint's choice.
       query_prefix: beginning of every query; default: the checkpoint's prompt.

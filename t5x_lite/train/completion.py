@@ -75,13 +75,14 @@ def with_epochs(
     steps = max(1, math.ceil(epochs * epoch.batches - 1e-9))
     if steps >= _MOST_STEPS:
         raise InputError(f"epochs {epochs:g} are {steps:,} steps, which is too many; reduce epochs")
-    _logger.info(
-        "%s: %s steps, about %.4g epochs of %s examples",
-        experiment.data.task or experiment.data.cache,
-        f"{steps:,}",
-        epochs,
-        f"{epoch.examples:,}",
-    )
+    if steps != experiment.steps:
+        _logger.info(
+            "%s: %s steps, about %.4g epochs of %s examples",
+            experiment.data.task or experiment.data.cache,
+            f"{steps:,}",
+            epochs,
+            f"{epoch.examples:,}",
+        )
     return with_length(experiment, steps, fixed=fixed)
 
 

@@ -351,7 +351,7 @@ def rehearse(experiment: Experiment) -> str:
     finally:
         batches.close()
     lines = [
-        *_start(experiment, saved, workdir),
+        *_start(experiment, saved, workdir, learner),
         *_sizes(experiment, learner, mesh),
         *complete.choices,
         *_steps(experiment, None if experiment.data.cache else batches.size, batch, count=count),
@@ -367,12 +367,21 @@ def _workdir(workdir: str, empty: str) -> WorkDirectory:
     return WorkDirectory(path, path if isinstance(path, Path) else Path(empty))
 
 
-def _start(experiment: Experiment, saved: list[int], workdir: WorkDirectory) -> list[str]:
+def _start(
+    experiment: Experiment, saved: list[int], workdir: WorkDirectory, learner: Learner
+) -> list[str]:
     if saved:
         return [f"start: resumes from step {saved[-1]} of {workdir.path}"]
     where = experiment.workdir or "no --workdir yet"
     weights = experiment.init.checkpoint or f"fresh weights, seed {experiment.seed}"
-    return [f"start: {weights}; work directory {where}"]
+    frozen = not experiment.init.checkpoint and any(
+        path.startswith("model/") and not learner.trains(path)
+        for path in trees.flatten(learner.shapes)
+    )
+    return [
+        f"start: {weights}; work directory {where}",
+        *(["warning: the frozen weights are random; pass --init CHECKPOINT"] if frozen else []),
+    ]
 
 
 def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
@@ -409,8 +418,7 @@ def _steps(
     total = experiment.steps * examples
     epochs = "" if size is None else f", about {total / size:.2f} epochs of {size:,}"
     return [
-        f"data: {experiment.data.task or experiment.data.cache}, rows of "
-        f"{experiment.data.inputs_length} and {experiment.data.targets_length} tokens",
+        f"data: {experiment.data.task or experiment.data.cache}",
         f"batch: {shapes}",
         f"steps: {experiment.steps:,}, some {examples} examples each{epochs}; evaluation every "
         f"{experiment.evaluation.period}, checkpoint every {experiment.checkpoints.period}",

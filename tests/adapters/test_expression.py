@@ -46,6 +46,7 @@ def value(delta):
         ("sparsify(a + b, density=1/4)", value((A + B).sparsify(density=0.25))),
         ("factor(a + b, rank=1)", value((A + B).factor(1))),
         ("svd(a, b, rank=1)", value((A + B).factor(1))),
+        ("materialize(ia3)", 3.0),
         ("materialise(ia3)", 3.0),
         ("without_heads(a)", value(A)),
     ],

@@ -36,6 +36,9 @@ def test_a_long_help_has_groups(capsys):
     with pytest.raises(SystemExit):
         cli._parse_command(["info", "--help"])
     assert "checkpoint ─" not in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli._parse_command(["pairs", "--help"])  # only one of its options has a title
+    assert capsys.readouterr().out.count("╭") == 1
 
 
 def test_an_option_is_also_known_by_its_earlier_name():

@@ -49,7 +49,7 @@ def test_two_runs(tmp_path):
 def test_one_run(tmp_path):
     write_page(tmp_path / "page.html", [measured("one", 1.0)], {}, source="qrels")
     page = read(tmp_path / "page.html")
-    assert "randomisation" not in " ".join(page.words)
+    assert "randomization" not in " ".join(page.words)
 
 
 def test_a_page_that_cannot_be_written(tmp_path):

@@ -34,6 +34,12 @@ def test_what_training_would_refuse_is_refused(tiny_experiment, tmp_path):
         rehearse(dataclasses.replace(tiny_experiment, adapters=adapters))
 
 
+def test_a_random_frozen_base_is_a_warning(tiny_experiment):
+    adapters = Adapters(add=("a = lora(r=2)",))
+    said = rehearse(dataclasses.replace(tiny_experiment, adapters=adapters))
+    assert "warning: the frozen weights are random; pass --init CHECKPOINT" in said
+
+
 @pytest.mark.slow
 def test_of_a_run_that_is_there(tiny_run, tiny_experiment):
     before = sorted(path.name for path in tiny_run.rglob("*"))
