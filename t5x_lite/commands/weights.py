@@ -396,7 +396,7 @@ def export_hf(
                 return None
             how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
             known = dense_head(experiment) or Dense()
-            return dataclasses.replace(known, **dataclasses.asdict(how))
+            return dataclasses.replace(known, pooling=how.pooling, normalize=how.normalize)
 
         if is_encoder(experiment.model):
             sentences = vectors()
