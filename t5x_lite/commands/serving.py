@@ -83,8 +83,9 @@ def serve(
     """Answer over HTTP and JSON: POST /predict, /score, /embed, /rerank; a page to try it at /.
 
     Only this machine can connect by default; any other --host needs an access token, in the
-    environment variable T5X_LITE_TOKEN or in --token-file. GET /ready succeeds when every program
-    is compiled. After SIGTERM or Ctrl-C it answers accepted requests and exits with 0.
+    environment variable T5X_LITE_TOKEN or in --token-file. GET /ready succeeds when each endpoint
+    answers; its other programs compile in the background. After SIGTERM or Ctrl-C it answers
+    accepted requests and exits with 0.
 
     Example:
         t5x-lite serve --checkpoint work/reviews --port 8000

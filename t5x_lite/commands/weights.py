@@ -245,7 +245,7 @@ def export_adapter(
         t5x-lite export adapter work/rte rte_for_peft --format peft
 
     Args:
-      source: a work directory or a step directory; for sft also what compose wrote.
+      source: a work directory or a step directory; for peft and sft also what compose wrote.
       destination: the directory to write, new or empty.
       format: format of the directory: PEFT's; the library adapters', including compositions; or
         composable-sft's pytorch_diff.bin of a sparse adapter or delta.

@@ -1,3 +1,4 @@
+import functools
 import json
 
 import pytest
@@ -21,13 +22,13 @@ def texts(tmp_path, vocabulary):
     from t5x_lite.data.config import TaskArguments
     from tasks import pairs
 
-    def read(name, *, split="train"):
+    def read(name, *, split="train", negatives=1):
         arguments = TaskArguments(
             vocabulary=vocabulary,
             directory=str(tmp_path),
             inputs_length=10,
             targets_length=12,
-            layout=layouts.Groups(negatives=1),
+            layout=layouts.Groups(negatives=negatives),
         )
         task = getattr(pairs, name)(arguments)
         dataset = task.get_dataset({"query": 10}, split, shuffle=False)
@@ -50,6 +51,21 @@ def test_jsonl(texts, tmp_path):
     write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["dogs"]})
     assert texts("jsonl") == [("the dog", "run", "the"), ("the dog", "dogs", "the")]
     assert texts("jsonl", split="validation") == [("dog", "dogs", "")]
+
+
+def test_negatives_that_no_row_gets_are_warned_of_once(texts, tmp_path, caplog, monkeypatch):
+    from t5x_lite.data.tasks import pairs
+
+    once = functools.cache(pairs._warn_of_unused_negatives.__wrapped__)
+    monkeypatch.setattr(pairs, "_warn_of_unused_negatives", once)
+    write(tmp_path / "a.jsonl", {"query": "dog", "pos": ["run"], "neg": ["the"]})
+    write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["dogs"], "neg": ["a"]})
+    texts("jsonl")
+    assert caplog.messages == []
+    for split in ("train", "validation"):
+        texts("jsonl", split=split, negatives=0)
+    (message,) = caplog.messages
+    assert "set --data.layout.negatives N" in message
 
 
 def test_a_negative_that_another_line_of_the_query_has_as_positive(texts, tmp_path):

@@ -18,6 +18,7 @@ The same text may be query and passage (SimCSE): the encoder's dropout makes two
 import functools
 import hashlib
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,6 +34,8 @@ from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens, without_sp
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.layouts.base import EncoderTokens
 from t5x_lite.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
+
+_logger = logging.getLogger(__name__)
 
 MORE = "more_positives"
 """Feature with the positives after the first `MOST_POSITIVES`, which are never sampled."""
@@ -91,8 +94,12 @@ def pair_task(
     def make(raw: Raw) -> list[list[dict[str, np.ndarray]]]:
         with reading:
             answers = known()
+        found = [without_answers(read(one["text"]), answers) for one in raw]
+        if not layout.negatives and any(one.negatives for one in found):
+            with reading:
+                _warn_of_unused_negatives()
         return examples_of_each(
-            [without_answers(read(one["text"]), answers) for one in raw],
+            found,
             vocabulary=vocabulary,
             tokens=tokens,
             lengths=lengths,
@@ -108,6 +115,14 @@ def pair_task(
         features |= dict.fromkeys(IDS, np.int32)
     return example_task(
         name, arguments, source=source, make=make, features=features, add_eos=(), keyed=True
+    )
+
+
+@functools.cache
+def _warn_of_unused_negatives() -> None:
+    _logger.warning(
+        "the pairs have negatives, but data.layout.negatives is 0, so no row has any; set "
+        "--data.layout.negatives N for N in each row"
     )
 
 
