@@ -154,7 +154,7 @@ def c4(
         )
     found = _summary(output, tally)
     if not found["pages_kept"]:
-        _logger.warning("no page was kept; %s says why", found["report"])
+        _logger.warning("no page was kept; see the counts in %s", found["report"])
     _warn_of_empty_validation(found["pages"], cleaning.validation_modulus)
     print_result(found, _rows(found), indent=None)
     return found
@@ -177,7 +177,9 @@ def _check_lists(cleaning: Cleaning, variant: str) -> None:
     for name in missing_lists(cleaning, variant):
         if name != "bad_words":
             raise InputError(f"--variant {variant} needs a list: give --{name} FILE")
-        _logger.warning("no --bad-words FILE: pages with bad words stay, which C4 drops")
+        _logger.warning(
+            "no --bad-words FILE is set, so pages with bad words are kept, unlike in C4"
+        )
 
 
 def default_shards(files: "Sequence[Input]") -> int:
@@ -216,9 +218,9 @@ def _warn_of_empty_validation(pages: Mapping[str, int], modulus: int) -> None:
         if modulus and kept and not split.endswith("validation") and not pages.get(validation):
             smaller = max(2, min(modulus - 1, kept // _VALIDATION_PAGES))
             _logger.warning(
-                "%s has no page (1 in %d of %d pages, by URL); for held-out pages, run again with "
-                "--cleaning.validation-modulus %d and a new --output, or train with "
-                "--evaluation.loss False",
+                "split %s is empty: it gets 1 in %d pages, chosen by URL, and there are only %d; "
+                "run again with --cleaning.validation-modulus %d and a new --output, or train "
+                "with --evaluation.loss False",
                 validation,
                 modulus,
                 kept,

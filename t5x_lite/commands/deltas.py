@@ -231,7 +231,9 @@ def merge(
             ", ".join(_titled(module) for module in opened.delta.config),
             destination,
         )
-    _logger.info("wrote %s: %s with %s", destination, where, _contents(opened.delta))
+    _logger.info(
+        "wrote %s: checkpoint %s merged with %s", destination, where, _contents(opened.delta)
+    )
     if dtype == "bfloat16":
         _logger.info("%s: %s", destination, loss.summary())
 
@@ -288,7 +290,7 @@ def fisher(
         }
         said = {"checkpoint": str(loaded.directory), "examples": examples, "labels": labels}
         write_step(directory, {"fisher.json": json.dumps(said, indent=1).encode()}, arrays)
-    _logger.info("%s: %s diagonal of %d examples", destination, labels, examples)
+    _logger.info("%s: wrote the %s Fisher diagonal over %d examples", destination, labels, examples)
 
 
 def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
@@ -406,7 +408,13 @@ def heads(
         write_step(directory, contents, arrays)
     total = sum(mask.size for mask in masks.values())
     kept = round(sum(float(mask.sum()) for mask in masks.values()))
-    _logger.info("%s: %d of %d heads, by %d examples", destination, kept, total, examples)
+    _logger.info(
+        "%s: kept %d of %d attention heads, measured on %d examples",
+        destination,
+        kept,
+        total,
+        examples,
+    )
 
 
 def _importance(loaded: "Loaded", learner: "Learner", *, examples: int) -> "dict[str, np.ndarray]":
@@ -521,7 +529,7 @@ def extend(
         with new_directory(destination) as directory:
             write_step(directory, contents, {path: arrays[path] for path in shapes})
     _logger.info(
-        "%s: texts of %d tokens, %d before (new rows: %s)",
+        "%s: extended to %d tokens per text, from %d (new rows: %s)",
         *(destination, positions, rows - first, new_rows),
     )
     return Path(destination)

@@ -261,7 +261,7 @@ def embed(
             done = file.done
     cut.report()
     if several:
-        _logger.info("%s: %d texts by the heads %s", output, done, ", ".join(heads))
+        _logger.info("%s: encoded %d texts with the heads %s", output, done, ", ".join(heads))
         return Path(output)
     _logger.info(
         "%s: %d vectors%s (pooling %s, %s)",
@@ -384,7 +384,7 @@ class Cutter:
             )
         if longer and not self._num:
             _logger.warning(
-                "%s: the text is cut to %d tokens, as all longer ones are (--inputs-length)",
+                "%s: the text is truncated to %d tokens, like all longer texts (--inputs-length)",
                 records[longer[0]].where,
                 self._encoder.length,
             )
@@ -394,7 +394,7 @@ class Cutter:
     def report(self) -> None:
         """Log the number of truncated texts, if there are others than the first."""
         if self._num > 1:
-            _logger.warning("%d texts were cut", self._num)
+            _logger.warning("%d texts were truncated", self._num)
 
 
 def _chunks(

@@ -109,9 +109,9 @@ def mine(
     from t5x_lite.retrieval.mining_inputs import read_inputs
 
     if (checkpoint is None) == (rankings is None):
-        raise OptionError("who searches? give --checkpoint DIR or --rankings FILE")
+        raise OptionError("pass --checkpoint DIR or --rankings FILE")
     if vectors and checkpoint is None:
-        raise OptionError("--vectors are searched by the vectors of --checkpoint: give it")
+        raise OptionError("--vectors needs --checkpoint, which encodes the queries")
     if output == "-":
         raise InputError("--output must be a file: its settings are written next to it")
     with (
@@ -275,7 +275,7 @@ class _Report:
     def tell(self, output: str) -> None:
         dropped = [f"{num} {why}" for why, num in sorted(self._dropped.items())]
         _logger.info(
-            "%s: %d queries, %d negatives and %d random ones; candidates dropped: %s",
+            "%s: wrote %d queries with %d mined and %d random negatives; dropped candidates: %s",
             output,
             self._queries,
             self._negatives,
@@ -284,7 +284,7 @@ class _Report:
         )
         if self._few:
             _logger.warning(
-                "%d queries have fewer negatives of their ranking than were asked for, and %d none",
+                "%d queries have fewer mined negatives than --negatives, and %d have none",
                 self._few,
                 self._none,
             )

@@ -156,7 +156,7 @@ def pairs(
         _write_report(output, report)
     told = [f"{num} {why}" for why, num in sorted(sieve.dropped.items())]
     _logger.info(
-        "%s: %d of %d pairs from %d documents; dropped: %s",
+        "%s: wrote %d of %d pairs from %d documents; dropped: %s",
         output,
         sieve.kept,
         sieve.seen,

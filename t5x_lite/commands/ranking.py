@@ -165,7 +165,7 @@ def rerank(
                 )
                 advance(len(some))
     _logger.info(
-        "%s: %d queries, the first %d of each in the order of %s",
+        "%s: reranked %d queries, the first %d documents of each with %s",
         output,
         len(rankings),
         depth,
@@ -202,7 +202,9 @@ def _texts(
         found = _Texts(_read(queries, asked), _read(passages, names))
         where = (queries, passages)
     else:
-        raise InputError("texts missing: give --beir DIR, or --queries FILE and --passages FILE")
+        raise InputError(
+            "the texts are missing; pass --beir DIR, or --queries FILE and --passages FILE"
+        )
     lacking = [ranking.query for ranking in rankings if ranking.query not in found.queries]
     if lacking:
         raise InputError(f"{run} names the query {lacking[0]!r}, which {where[0]} does not have")
@@ -322,7 +324,7 @@ def score_pairs(
                 advance(len(some))
             if not done and not file.done:
                 raise InputError(f"{input}: no query")
-    _logger.info("%s: %d queries with the scores of %s", output, file.done, directory)
+    _logger.info("%s: wrote %d queries with scores of %s", output, file.done, directory)
 
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -454,5 +456,5 @@ def hybrid(
             advance(1)
         for name, rankings in found.items():
             write_run(str(directory / f"{name}.trec"), rankings, tag=tag)
-    _logger.info("%s: %d queries by %s", output, len(asked.ids), ", ".join(asks.names))
+    _logger.info("%s: ranked %d queries with %s", output, len(asked.ids), ", ".join(asks.names))
     return Path(output)

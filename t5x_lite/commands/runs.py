@@ -228,8 +228,8 @@ def glue(
     check_options(overrides, epochs)
     if output is None and is_remote(workdir):
         raise InputError(
-            f"--workdir {workdir} is in a bucket, and the submission files are written to a "
-            "directory of this machine; give --output DIR"
+            f"--workdir {workdir} is in a bucket, but submission files need a local directory; "
+            "pass --output DIR"
         )
     check_files(suite, chosen, directory)
     recipe = Recipe.of(suite, init, directory=directory, epochs=epochs, options=overrides)

@@ -129,7 +129,7 @@ def search(
     shards = VectorShards.open(vectors, ids=ids)
     full = VectorShards.open(rescore) if rescore else None
     asked = encoder.read(queries, ids=query_ids)
-    _logger.info("%d queries, %d documents", len(asked.ids), len(shards))
+    _logger.info("searching %d queries in %d documents", len(asked.ids), len(shards))
     searched = depth if full is None else depth * rescore_factor
     names = asked.ids if same_ids == "drop" else None
     state = f"{output}.partial.npz" if is_resumable(output) else None
@@ -203,7 +203,14 @@ def index_build(
     )
     build(output, shards, name, settings=settings)
     seconds, size = FaissIndex.open(output).settings["seconds"], _bytes(output)
-    _logger.info("%s: %s of %d vectors, %d bytes, %.1f s", output, name, len(shards), size, seconds)
+    _logger.info(
+        "%s: built %s index of %d vectors, %d bytes, in %.1f s",
+        output,
+        name,
+        len(shards),
+        size,
+        seconds,
+    )
 
 
 @command
@@ -426,7 +433,7 @@ def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -
     build(output, texts, analyzer=analyzer, identity=identity)
     found = InvertedIndex.open(output).settings
     counts = [found[name] for name in ("documents", "terms", "postings")]
-    _logger.info("%s: %d documents, %d terms, %d postings", output, *counts)
+    _logger.info("%s: indexed %d documents with %d terms and %d postings", output, *counts)
 
 
 @command
@@ -525,7 +532,7 @@ def fuse(
     format: RunFormat = None,
     tag: Text = "fused",
 ) -> None:
-    """Make one run of several: reciprocal ranks, or a weighted sum of scores.
+    """Combine several runs into one by reciprocal ranks or a weighted sum of scores.
 
     Example:
         t5x-lite fuse --runs dense.trec bm25.trec --output fused.trec

@@ -179,7 +179,7 @@ def evaluate_suite(
     rows: list[Row] = [{"set": name, **means} for name, means in sets.items()]
     print_result(result, [*rows, {"set": "mean", **result["mean"]}])
     if result["missing"]:
-        _logger.info("sets of %s that are missing: %s", suite, ", ".join(result["missing"]))
+        _logger.info("skipping missing data sets of %s: %s", suite, ", ".join(result["missing"]))
     _logger.info("wrote %s/metrics.json, and a page: %s/report.html", output, output)
     return result
 

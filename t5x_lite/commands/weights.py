@@ -281,23 +281,23 @@ def export_adapter(
         if format == "sft":
             if name is not None:
                 raise InputError(
-                    "--name is of one module: a file of sft is all that a delta changes"
+                    "--name is not supported with --format sft, which exports the whole delta"
                 )
             if rank is not None or base_name is not None:
                 raise InputError(
-                    "--rank and --base-name are for PEFT's directories, and a file of sft has "
-                    "neither"
+                    "--rank and --base-name are not supported with --format sft; they need "
+                    "--format peft"
                 )
             return export_sft(source, destination, step=step, head=not no_head)
         where = Path(find_step(local_path(source, what="checkpoint"), step=step))
         manifest.verify(where, "params", "files")
         if rank is not None and format != "peft":
-            raise InputError(f"--rank is for PEFT's directories, and not for {format!r}")
+            raise InputError(f"--rank needs --format peft, got {format!r}")
         target = Path(destination)
         if (where / "files" / DELTA_FILE).is_file():
             if format != "peft" or name is not None:
                 raise InputError(
-                    f"{where} is a delta: PEFT's directories can hold one, whole; leave --name out"
+                    f"{where} is a delta; export it as a whole with --format peft, without --name"
                 )
             return export_sum(where, target, head=not no_head, base_name=base_name, rank=rank)
         files = step_files(where)
@@ -318,7 +318,7 @@ def export_adapter(
                 )
     if several:
         roles = " and ".join(get_args(Role))
-        _logger.info("%s: one directory for each tower, %s", target, roles)
+        _logger.info("%s: wrote one directory per tower: %s", target, roles)
     return target
 
 
@@ -469,7 +469,7 @@ def push(
     if CARD not in files:
         _logger.warning("%s has no %s: the hub will show no model card", source, CARD)
     elif "\n# license:" in f"\n{(Path(source) / CARD).read_text(encoding='utf-8')}":
-        _logger.warning("%s/%s names no licence yet: edit its head", source, CARD)
+        _logger.warning("%s/%s names no license; add one to its metadata header", source, CARD)
     if dry_run:
         kind = "private" if private else "public"
         _logger.info("dry run: would upload %s to %s (%s if it is new)", total, repository, kind)

@@ -140,17 +140,17 @@ class Layout:
 
     Attributes:
       name: name in messages and saved positions.
-      features: the features of a task that it shows, in the order in which they are packed.
-      optional: further ones that it shows of a task that has them.
-      joined: features that hold several texts in a row, each beginning with [CLS]; they are not
+      features: required features of a task, in the order in which they are packed.
+      optional: features that the layout also uses if the task has them.
+      joined: features that concatenate several texts, each beginning with [CLS]; they are not
         trimmed.
       of_encoder: True for rows of an encoder, which need the vocabulary's [CLS], [SEP] and padding.
       packs: True if several examples may share a row.
       draws: True if rows depend on `KEY`.
-      ends: True if a text ends with EOS or in words (`ending`).
+      ends: True if texts end with EOS or with words (`ending`).
       grouped: field of `Data` with the maximum text length by which `shapes.Bucketed` groups rows,
         or "".
-      task: one that fits, for messages.
+      task: example of a task that fits the layout, for messages.
     """
 
     name: ClassVar[str] = ""

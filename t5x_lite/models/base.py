@@ -57,15 +57,15 @@ class ModelConfig:
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return the views of the stored parameters, if they differ from the module's.
+        """Return the views that compute the module's parameters from stored ones.
 
         Args:
-          prefix: beginning of the module's paths, such as "model/".
+          prefix: prefix of the module's parameter paths, such as "model/".
         """
         return ()
 
     def without_views(self) -> Any:
-        """Return the config of the same model where all that it reads is stored."""
+        """Return the config of the same model without views: each of its parameters is stored."""
         return self
 
     def check_devices(self, kind: str, *, dtype: str) -> None:

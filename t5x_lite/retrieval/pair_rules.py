@@ -168,7 +168,7 @@ def heading_section(document: Document) -> Iterator[Raw]:
 
 
 def sentences(document: Document) -> Iterator[Raw]:
-    """Yield two sentences of each paragraph: neighbors are not more likely than others."""
+    """Yield two random sentences of each paragraph, not necessarily adjacent."""
     record = document.record
     for number, paragraph in enumerate(_text(record, *_BODIES).split("\n")):
         found = [each for each in _SENTENCE.split(paragraph) if each.strip()]

@@ -140,7 +140,7 @@ class QueryEncoder:
         begins = encoder.begins_with(self.prefix, prompt)
         rows, longer = encoder.rows([begins + text for text in texts])
         if longer:
-            _logger.warning("%d queries were cut to %d tokens", len(longer), encoder.length)
+            _logger.warning("%d queries were truncated to %d tokens", len(longer), encoder.length)
         return encoder.embedder(batch_size=self.batch_size).run(encoder.params, rows)
 
 
