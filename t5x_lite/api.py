@@ -181,7 +181,7 @@ class Model:
         if self._modules is None:
             members = self._model.members
             if len(members) != 1:
-                raise InputError("modules are of one model, and this is an ensemble")
+                raise InputError("an ensemble does not support adapters; load a single checkpoint")
             self._modules = ModulesOf.of(members[0])
             self._used[members[0].experiment.adapters.composition] = self._programs
         return self._modules
@@ -253,7 +253,9 @@ class Model:
         if head is None and not all(answering_heads(one.experiment) for one in members):
             return self._predictions(texts, prompts=prompts, seeds=seeds, **options)
         if prompts or seeds is not None:
-            raise InputError("prompts and seeds are for models that write text, and a head answers")
+            raise InputError(
+                "prompts and seeds need a model that writes text; a head does not use them"
+            )
         asked = _asked(options)
         answerers = self._programs.answerers
         if (head, asked) not in answerers:

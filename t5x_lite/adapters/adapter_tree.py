@@ -425,7 +425,9 @@ class BlockLayers(nnx.Module):
         self.titles = tuple(blocks)
         for title, block in blocks.items():
             if hasattr(BlockLayers, title) or title == "titles" or not title.isidentifier():
-                raise InputError(f"no {block.part} may be called {title!r}: give it another name=")
+                raise InputError(
+                    f"the name {title!r} is not allowed for a {block.part}; choose another name="
+                )
             made: dict[str, dict[str, nnx.Module]] = {}
             for stack, site in places_of(block, places):
                 there = stacks[stack].dense_sites()

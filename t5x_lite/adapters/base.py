@@ -124,7 +124,7 @@ class Adapter:
                 f"{shown(self.name)}"
             )
         if hasattr(AdapterModules, self.name):
-            raise InputError(f"no adapter may be called {self.name!r}: give it another name")
+            raise InputError(f"the adapter name {self.name!r} is reserved; choose another name")
         for field in dataclasses.fields(self):
             _check_number(field.name, getattr(self, field.name))
         check_bounds(self)

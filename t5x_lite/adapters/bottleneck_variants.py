@@ -85,7 +85,7 @@ class Compacter(Bottleneck):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reductions or self.leave_out:
-            raise InputError("a compacter has one reduction for all layers and leaves none out")
+            raise InputError("a Compacter supports neither reductions per layer nor leave_out")
 
     def block(self, site: Site, rngs: nnx.Rngs) -> "CompacterBlock":
         """Build the block of one layer."""

@@ -495,7 +495,7 @@ ROUTER = "router/"
 
 
 class RouterLayer(nnx.Module):
-    """Router of a site.
+    """Router of one adapter site: it computes the weights of the composed adapters.
 
     Args:
       block: config of the router.

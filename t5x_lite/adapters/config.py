@@ -94,14 +94,14 @@ class Adapters:
                 )
             if name not in self.used:
                 raise InputError(
-                    f"adapters.train: the module {name!r} is not in use, so nothing would train "
-                    f"it: name it in --adapters.use, which is {shown(self.use)}"
+                    f"adapters.train names {name!r}, which is not in use and would not be trained; "
+                    f"add it to --adapters.use, which is {shown(self.use)}"
                 )
         for part, block in (("fusion", "Fuse"), ("router", "Route")):
             if part in self.train and not trained_of(self.composition).get(part):
                 raise InputError(
-                    f"adapters.train: {part} is what a {block} block has, and adapters.use "
-                    f"{shown(self.use)} has none"
+                    f"adapters.train names {part}, which needs a {block} block, but adapters.use "
+                    f"{shown(self.use)} has no such block"
                 )
         for name in added:
             if name in self.loaded:

@@ -305,7 +305,7 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def then(self, other: "Delta") -> "Delta":
-        """Return this change followed by another one; scales of one array are multiplied."""
+        """Return this delta followed by another one; scales of the same array multiply."""
         parts = dict(self.parts)
         for path, part in other.parts.items():
             parts[path] = parts[path].then(part) if path in parts else part

@@ -59,7 +59,7 @@ _REMEDY = "make it an ordinary difference first, by delta.materialise(base) or `
 
 
 class Part:
-    """Base of the parts.
+    """Base class of the parts of a delta; a part changes one array.
 
     Attributes:
       order: order in which parts of one array are applied: replace, add, scale, mask.

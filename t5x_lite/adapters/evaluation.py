@@ -423,11 +423,11 @@ class BlockState(RowStates):
         return dataclasses.replace(self, h=module.after(self.h, self.x, self.norm, around))
 
     def contribution(self, module: Any, name: str) -> Array:
-        """Return the contribution of a module, which a fusion weights."""
+        """Return the contribution of an adapter, which a fusion weights."""
         return module.contribution(self.h, self.x, self.norm, self._around(name))
 
     def read_by(self, module: Any) -> tuple[Array, Array]:
-        """Return the input of a module, and the state that it keeps."""
+        """Return the input of an adapter, and the residual state that its output is added to."""
         arguments = (self.h, self.x, self.norm, self.around)
         return module.reads(*arguments), module.skip(*arguments)
 
@@ -498,11 +498,11 @@ class BlockState(RowStates):
 
     @property
     def can_sort(self) -> bool:
-        """True if tokens may run in another order: on one device, and without dropout."""
+        """True if tokens can be sorted by adapter: on one device and without dropout."""
         return on_one_device() and self.around.key is None
 
     def sorted(self, modules: Sequence[Any], chosen: Array) -> "BlockState":
-        """Apply to each token the module of its index; no other module runs."""
+        """Apply to each token only the adapter with the token's index in `chosen`."""
 
         def of_tokens(module: Any, tokens: tuple) -> Array:
             h, x, source = (each[None] for each in tokens)
@@ -644,7 +644,7 @@ class DenseState(RowStates):
         return on_one_device() and self.y.ndim == 3 and alike
 
     def sorted(self, modules: Sequence[Any], chosen: Array) -> "DenseState":
-        """Apply to each token the module of its index; no other module runs."""
+        """Apply to each token only the adapter with the token's index in `chosen`."""
         kernel, bias = self._kernel(), self.bias
 
         def of_tokens(module: Any, tokens: tuple) -> Array:

@@ -87,10 +87,10 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def check(text: str, names: Iterable[str]) -> None:
-    """Check names and functions before any delta is read.
+    """Check the names and functions of an expression before its deltas are read.
 
     Raises:
-      InputError: with the column, if a name or a function is unknown.
+      InputError: if a name or a function is unknown; the message gives its column.
     """
     text, known = text.strip(), list(names)
     tree = _parsed(text)
@@ -119,7 +119,7 @@ def evaluate(text: str, names: Names) -> Delta:
     check(text, names.deltas)
     value = _Evaluator(text, names).value(_parsed(text))
     if not isinstance(value, Delta):
-        raise InputError(f"expression {shown(text)} is a number, and should be a delta")
+        raise InputError(f"expression {shown(text)} must be a delta, but it is a number")
     return value
 
 

@@ -330,18 +330,18 @@ class TableModules(Modules):
         return (*super().claims(), f"model/{self.path}")
 
     def copied(self) -> tuple[str, ...]:
-        """Return the path of the table."""
+        """Return the path of the embedding table."""
         return (self.path,)
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
-        """Return the table plus the branch, in float32."""
+        """Return the embedding table plus its low-rank change, in float32."""
         del key
         a, b = (array.astype(jnp.float32) for array in self._factors())
         both = jnp.matmul(a, b, preferred_element_type=jnp.float32, precision="highest")
         return {self.path: model[self.path].astype(jnp.float32) + self.scale * both}
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return the change of the table, as a part of a delta."""
+        """Return the change of the embedding table, as a part of a delta."""
         return {self.path: LowRank(*self._factors(), self.scale)}
 
     def _factors(self) -> tuple[Array, Array]:

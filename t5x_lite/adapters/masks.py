@@ -227,11 +227,11 @@ class Supermask(ArrayAdapter):
         _check_tau(self.by, self.tau)
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns of the scores."""
+        """Return the patterns of the trained parameters: the mask scores."""
         return self.trains_leaves(("scores",))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the scores."""
+        """Build the mask scores."""
         leaves = self.leaves(model)
         mean = self.penalty / sum(leaf.size for leaf in leaves.values())
 
@@ -468,7 +468,9 @@ class Heads(Adapter):
             model, hidden=mask, where=lambda site: site.name.endswith(_HIDDEN), rngs=rngs
         )
         if not found:
-            raise InputError(f"adapter {self.name!r}: no attention is at {', '.join(self.sites)}")
+            raise InputError(
+                f"adapter {self.name!r}: no attention layer matches sites {', '.join(self.sites)}"
+            )
         return Modules(found)
 
 
@@ -489,7 +491,7 @@ class HeadMask(nnx.Module):
         return hidden * self._rows().astype(hidden.dtype)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return W with its rows times their heads' masks, in the dtype of W."""
+        """Return the kernel with each row multiplied by its head's mask, in the same dtype."""
         rows = self._rows().astype(jnp.float32)
         return (kernel.astype(jnp.float32) * rows[..., :, None]).astype(kernel.dtype)
 

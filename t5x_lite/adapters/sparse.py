@@ -462,7 +462,7 @@ class BitFit(Adapter):
         return (*super().trains(paths), *sorted(found))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the biases of layers without a bias."""
+        """Build a bias for each layer that has none in the model."""
 
         def bias(site: Site, rngs: nnx.Rngs) -> AddedBias:
             return AddedBias(site.dense.kernel.shape[-1], site.dense.axes[1])

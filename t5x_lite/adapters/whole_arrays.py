@@ -205,15 +205,15 @@ class ArrayModules(Modules):
 
     @property
     def masks_arrays(self) -> bool:
-        """True if it masks an array after other adapters have changed it."""
+        """True if the adapter masks an array after other adapters have changed it."""
         return self.exclusive
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths in the model of the arrays that it changes."""
+        """Return the model paths of the arrays that this adapter changes."""
         return self.arrays
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the changed arrays in float32."""
+        """Return the arrays that this adapter changes, after the change, in float32."""
         changed = {}
         for path in self.arrays:
             own = None if key is None else jax.random.fold_in(key, zlib.crc32(path.encode()))

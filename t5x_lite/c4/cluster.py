@@ -279,7 +279,7 @@ class Work:
 
 
 class Read(Work):
-    """Step from a file's path to the pages for deduplication by URL."""
+    """Pipeline step that reads a file's pages, before deduplication by URL."""
 
     def __call__(self, element: str, tally: Tally) -> Iterator[Page]:
         for page in read_pages(element, self.rules.cleaning, tally):
@@ -289,7 +289,7 @@ class Read(Work):
 
 
 class Clean(Work):
-    """Step from a page to its good lines."""
+    """Pipeline step that keeps the good lines of a page."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[Page]:
         kept = self.rules.after_urls(element, tally)

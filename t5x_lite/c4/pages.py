@@ -357,7 +357,7 @@ class Tally:
         return found
 
     def _sample(self, stage: str, rule: str, url: str, texts: Sequence[str]) -> None:
-        """Add a sample; one comparison rejects most pages, by the hash of their URL."""
+        """Add a page to a rule's samples, the pages with the smallest URL hashes."""
         if self._url[0] != url or not self._url[1]:
             self._url = (url, url_md5(url))
         key = self._url[1]

@@ -73,7 +73,7 @@ class Rules:
             _ = self._bad_words
 
     def before_urls(self, page: Page, tally: Tally) -> Page | None:
-        """Run stage 2, and the list of domains."""
+        """Run stage 2 and filter the page by the list of domains."""
         kept = keep_length(page, self.cleaning, tally)
         if kept is not None and self.cleaning.domains:
             kept = self._domains.keep(kept, tally)

@@ -51,11 +51,11 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Event at the start of a member.
+    """Event at the start of a compressed member of a WARC file.
 
     Attributes:
-      offset: position of its first byte in the file.
-      plain: True for a file that is not compressed, as one member.
+      offset: position of the member's first byte in the file.
+      plain: True for an uncompressed file, which counts as one member.
     """
 
     offset: int
@@ -64,11 +64,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Event at the end of a member.
+    """Event at the end of a compressed member of a WARC file.
 
     Attributes:
-      reason: the error that stopped reading it; "" if it is complete.
-      cut: True if the file ended first, so the bytes that were given are correct.
+      reason: error that stopped reading the member; "" if the member is complete.
+      cut: True if the file ended inside the member; the bytes read so far are correct.
     """
 
     reason: str = ""
@@ -385,7 +385,7 @@ class _Segment:
         return self._marks[0][1]
 
     def more(self) -> bool:
-        """Read another piece of the member; return False at its end."""
+        """Read more bytes of the current gzip member; return False at its end."""
         if self.end is not None:
             return False
         event = self._stream.next()

@@ -61,7 +61,9 @@ def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -
         raise InputError(f"checkpoint {checkpoint}: no such directory{remedy}")
     if (directory / "params").is_dir():
         if step is not None and directory.name != str(step):
-            raise InputError(f"checkpoint {checkpoint} is one step directory, and not step {step}")
+            raise InputError(
+                f"checkpoint {checkpoint} is a single checkpoint directory, but not of step {step}"
+            )
         return directory
     parent = directory / DIRECTORY if (directory / DIRECTORY).is_dir() else directory
     steps = saved_steps(parent)
@@ -267,9 +269,9 @@ class _Saved:
 
 
 def _found(base: Base, step_directory: AnyPath) -> _Saved:
-    """Return the base: the first candidate that has all its arrays, verified.
+    """Return the first candidate for the base that is complete and has correct checksums.
 
-    Only the smallest array is compared here.
+    Only the smallest array is compared with the recorded base here.
     """
     wrong = None
     for candidate in base.candidates(step_directory):

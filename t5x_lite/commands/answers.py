@@ -77,48 +77,46 @@ def predict(
         t5x-lite predict --checkpoint work/reviews --input inputs.jsonl --output answers.jsonl
 
     Args:
-      checkpoint: a work directory or a step directory; several are an ensemble, which averages
-        their logits.
+      checkpoint: a work directory or a checkpoint directory; several are an ensemble, which
+        averages their logits.
       input: a file of JSON lines; - is standard input.
       output: the file to write; - is standard output.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
-        base.
-      adapters: the adapters in use.
-      prompt: beginning of every prediction; a line's own "prompt" replaces it.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters;
+        default: the recorded base.
+      adapters: the adapters to use.
+      prompt: text that every prediction begins with; a line's own field "prompt" replaces it.
       batch_size: inputs decoded at once.
       inputs_length: maximum tokens of an input, or of a prompt; longer prompts are rejected;
         default: the config's data.inputs_length.
       long_inputs: "cut" truncates longer inputs and warns; "refuse" rejects them.
-      longest_line: maximum bytes of a line; a longer one is rejected before it is in memory.
+      longest_line: maximum bytes of a line; longer lines are rejected before they are read.
       max_decode_length: maximum tokens of a prediction, without its prompt.
       num_beams: width of the beam search; 1 disables it.
-      length_rule: rule that compares beams of different lengths: T5X's or transformers'.
-      length_penalty: exponent of that rule; 0.6 for t5x and 1.0 for hf if not given.
-      early_stopping: for the rule hf, whether the search stops at num_beams outputs (True), when no
-        beam seems better (False), or when none could become better (never).
-      num_return: predictions of each input; above 1 a line gets "predictions", best first.
-      temperature: samples, from the logits divided by it, from 1e-6 on; 0 takes the likeliest
-        token.
+      length_rule: length normalization of beam scores: T5X's (t5x) or transformers' (hf).
+      length_penalty: exponent of the length rule; default: 0.6 for t5x and 1.0 for hf.
+      early_stopping: with length rule hf, stop at num_beams finished outputs (True), when no better
+        beam is likely (False), or when no better beam is possible (never).
+      num_return: number of predictions per input; if it is above 1, each line holds a list
+        "predictions", best first.
+      temperature: sampling temperature, at least 1e-6; 0 takes the likeliest token.
       top_k: samples among the K likeliest tokens; 0 uses all.
       top_p: nucleus sampling: keeps the smallest set of tokens with probability X; 1 keeps all.
-      min_p: samples among tokens at least X times as probable as the likeliest.
-      seed: random seed for sampling, below 2**32; a line's result depends only on the seed and its
-        line number, or on the line's own "seed".
+      min_p: samples only tokens with at least X times the probability of the likeliest token.
+      seed: random seed for sampling, below 2**32. Each line is sampled by this seed and its line
+        number, or by its own field "seed".
       min_length: minimum tokens of a prediction.
-      no_repeat_ngram: no sequence of N tokens comes twice in a prediction and its prompt; the input
-        does not count; 0 allows repeats.
-      head: name of the head that answers, for an encoder with several.
-      probabilities: lists the probability of each label, or of each choice.
-      threshold: minimum probability of a label, for labels that do not exclude each other; 0.5 if
-        not given.
-      doc_stride: tokens that two windows of a long text share; if not given, 128 for a context, and
-        a tagger cuts long texts.
-      longest_answer: maximum tokens of an answer in a context; 15 if not given.
-      impossible_answers: admits the answer "", as for SQuAD 2.0.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      no_repeat_ngram: forbids repeated sequences of N tokens in a prediction and its prompt; 0
+        allows repeats.
+      head: name of the head that predicts, for an encoder with several heads.
+      probabilities: writes the probability of each label or choice.
+      threshold: minimum probability of a label in multi-label classification; default: 0.5.
+      doc_stride: overlap of the windows of a long text, in tokens; default: 128 for question
+        answering; a tagger truncates instead.
+      longest_answer: maximum tokens of an answer span; default: 15.
+      impossible_answers: allows the empty answer "", as in SQuAD 2.0.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Raises:
       InputError: the checkpoint or a line is wrong, or the score of a prediction is not a number;
@@ -231,25 +229,24 @@ def score(
         t5x-lite score --checkpoint work/t5 --input pairs.jsonl --output scores.jsonl
 
     Args:
-      checkpoint: a work directory or a step directory; several are an ensemble, which averages
-        their logits.
+      checkpoint: a work directory or a checkpoint directory; several are an ensemble, which
+        averages their logits.
       input: a file of JSON lines; - is standard input.
       output: the file to write; - is standard output.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
-        base.
-      adapters: the adapters in use.
-      candidates: a file with one candidate a line: lines {"inputs"} get "prediction", the likeliest
-        of them, and "scores", the log-likelihood of each.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters;
+        default: the recorded base.
+      adapters: the adapters to use.
+      candidates: a file with one candidate per line. Each input line {"inputs"} gets "prediction",
+        the likeliest candidate, and "scores", the log-likelihood of each candidate.
       batch_size: examples scored at once.
       inputs_length: maximum tokens of an input; default: the config's data.inputs_length.
-      targets_length: maximum tokens of a target, its end included; unlimited if not given. A
-        truncated target gets the log-likelihood of its beginning.
+      targets_length: maximum tokens of a target, including EOS; default: unlimited. The
+        log-likelihood of a truncated target covers only the tokens that remain.
       long_inputs: "cut" truncates longer inputs and targets and warns; "refuse" rejects them.
-      longest_line: maximum bytes of a line; a longer one is rejected before it is in memory.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      longest_line: maximum bytes of a line; longer lines are rejected before they are read.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Raises:
       InputError: the checkpoint or a line is wrong; the output is not written then.

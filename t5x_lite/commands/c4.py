@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rules:
-    """Gives the options of the rules their prefix."""
+    """Prefix `--cleaning` of the options of the rules."""
 
     cleaning: Cleaning
 
@@ -73,22 +73,23 @@ def c4(
             -- --project=P --region=R --temp_location=gs://B/tmp
 
     Args:
-      input: WET or WARC files, .gz or not; patterns, directories, gs:// and s3:// too; a file
-        *.paths, *.paths.gz or *.txt that lists such files.
-      overrides: --cleaning.RULE and its value, and after "--" the options of Beam.
-      output: the output directory: new, or unfinished output of the same command.
-      preset: the rules of the published C4, or of the paper as it first appeared.
+      input: WET or WARC files (plain or .gz), patterns, directories, gs:// or s3:// paths, or a
+        list of such files (*.paths, *.paths.gz or *.txt).
+      overrides: cleaning rules as --cleaning.RULE VALUE; options of Beam follow "--".
+      output: the output directory, which is new or holds unfinished output of the same command.
+      preset: cleaning rules of the published C4 or of the paper's first version.
       variant: the variant of C4.
-      bad_words: a list with an entry a line, or for multilingual a directory of such lists; none
-        if not given.
-      domains: for realnewslike: JSON {domain: true or a list of its subdomains}.
-      urls: for webtextlike: URLs, one a line.
+      bad_words: a file with one bad word per line, or for multilingual a directory of such files;
+        default: none.
+      domains: for realnewslike, a JSON file {domain: true or a list of its subdomains}.
+      urls: for webtextlike, a file with one URL per line.
       base: prefix of relative paths in a list of paths, such as s3://commoncrawl.
-      num_shards: shards of the training split; if not given, by the input's size (1024 for a whole
-        crawl).
+      num_shards: number of shards of the training split; default: chosen by the input's size (1024
+        for a whole crawl).
       array_record: also writes ArrayRecord files.
-      workers: processes; one per core if not given. For the runner local.
-      memory: GiB that deduplication may hold before it spills to disk. For the runner local.
+      workers: number of processes, only with --runner local; default: one per core.
+      memory: maximum memory of deduplication in GiB before it spills to disk, only with --runner
+        local.
       runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
 
     Returns:
@@ -153,7 +154,7 @@ def c4(
         )
     found = _summary(output, tally)
     if not found["pages_kept"]:
-        _logger.warning("no page was kept; %s says why", found["report"])
+        _logger.warning("no page was kept; see the counts in %s", found["report"])
     _warn_of_empty_validation(found["pages"], cleaning.validation_modulus)
     print_result(found, _rows(found), indent=None)
     return found
@@ -176,7 +177,9 @@ def _check_lists(cleaning: Cleaning, variant: str) -> None:
     for name in missing_lists(cleaning, variant):
         if name != "bad_words":
             raise InputError(f"--variant {variant} needs a list: give --{name} FILE")
-        _logger.warning("no --bad-words FILE: pages with bad words stay, which C4 drops")
+        _logger.warning(
+            "no --bad-words FILE is set, so pages with bad words are kept, unlike in C4"
+        )
 
 
 def default_shards(files: "Sequence[Input]") -> int:
@@ -215,9 +218,9 @@ def _warn_of_empty_validation(pages: Mapping[str, int], modulus: int) -> None:
         if modulus and kept and not split.endswith("validation") and not pages.get(validation):
             smaller = max(2, min(modulus - 1, kept // _VALIDATION_PAGES))
             _logger.warning(
-                "%s has no page (1 in %d of %d pages, by URL); for held-out pages, run again with "
-                "--cleaning.validation-modulus %d and a new --output, or train with "
-                "--evaluation.loss False",
+                "split %s is empty: it gets 1 in %d pages, chosen by URL, and there are only %d; "
+                "run again with --cleaning.validation-modulus %d and a new --output, or train "
+                "with --evaluation.loss False",
                 validation,
                 modulus,
                 kept,

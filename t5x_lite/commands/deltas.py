@@ -72,14 +72,14 @@ def compose(
         t5x-lite compose "0.7 * rte + 0.3 * mnli" work/both --delta rte=work/rte mnli=work/mnli
 
     Args:
-      expression: arithmetic with names, numbers, + - * / and functions.
+      expression: arithmetic of names, numbers, + - * / and functions.
       destination: the directory to write, a delta; new or empty.
-      delta: NAME=DIR for each name: a delta, or a run that trained adapters; with --base any run.
-      fisher: for the function fisher, the diagonal of each of its deltas.
-      base: the checkpoint that all of them are changes of; if not given, the recorded one.
-      allow_other_base: uses --base though another one was recorded, and says so.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      delta: NAME=DIR for each name in the expression; DIR is a delta, a run that trained adapters,
+        or with --base any run.
+      fisher: NAME=DIR of the Fisher diagonals that the function fisher weights its deltas by.
+      base: the checkpoint that all deltas were trained from; default: the recorded base.
+      allow_other_base: uses --base even if a different base was recorded, with a warning.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Raises:
       InputError: if the expression is wrong, with the column; if a directory is wrong; if the
@@ -196,16 +196,16 @@ def merge(
         t5x-lite merge work/rte work/merged
 
     Args:
-      source: a delta, or a work directory or step of a run; with --base of any run.
+      source: a delta, or a work directory or checkpoint directory of a run that trained adapters;
+        with --base, of any run.
       destination: the directory to write, new or empty.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      base: the checkpoint that it is a change of; if not given, the recorded one.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      base: the checkpoint that the source was trained from; default: the recorded base.
       adapters: adapters of a run to merge.
-      dtype: dtype of the stored weights; for bfloat16 the relative error is shown.
-      allow_other_base: uses --base though another one was recorded, and says so.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      dtype: dtype of the stored weights; for bfloat16 the log shows the relative error.
+      allow_other_base: uses --base even if a different base was recorded, with a warning.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Raises:
       InputError: if the source or its base is missing, damaged or another one, or if the
@@ -231,7 +231,9 @@ def merge(
             ", ".join(_titled(module) for module in opened.delta.config),
             destination,
         )
-    _logger.info("wrote %s: %s with %s", destination, where, _contents(opened.delta))
+    _logger.info(
+        "wrote %s: checkpoint %s merged with %s", destination, where, _contents(opened.delta)
+    )
     if dtype == "bfloat16":
         _logger.info("%s: %s", destination, loss.summary())
 
@@ -254,14 +256,14 @@ def fisher(
         t5x-lite fisher work/rte work/rte_fisher --examples 1024
 
     Args:
-      source: a work directory or a step directory.
+      source: a work directory or a checkpoint directory.
       destination: the directory to write, new or empty.
-      examples: number of examples.
-      labels: empirical: labels of the data; expected: all classes of a classifier, by probability.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      examples: number of examples to measure on.
+      labels: empirical uses the labels of the data; expected weights all classes of a classifier by
+        their probabilities.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Raises:
       InputError: if the checkpoint does not exist, if its data are missing, if expected labels are
@@ -288,7 +290,7 @@ def fisher(
         }
         said = {"checkpoint": str(loaded.directory), "examples": examples, "labels": labels}
         write_step(directory, {"fisher.json": json.dumps(said, indent=1).encode()}, arrays)
-    _logger.info("%s: %s diagonal of %d examples", destination, labels, examples)
+    _logger.info("%s: wrote the %s Fisher diagonal over %d examples", destination, labels, examples)
 
 
 def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
@@ -338,14 +340,13 @@ def heads(
         t5x-lite heads work/sst2 work/sst2_half --keep 0.5 --examples 1024
 
     Args:
-      source: a work directory or a step directory, without adapters.
+      source: a work directory or a checkpoint directory, without adapters.
       destination: the directory to write, new or empty.
-      examples: number of examples.
-      keep: the fraction of heads to keep, above 0; 1 only measures.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      examples: number of examples to measure on.
+      keep: fraction of heads to keep, above 0; 1 only measures.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Raises:
       InputError: if the checkpoint does not exist, if it has modules or shared arrays, if its data
@@ -407,7 +408,13 @@ def heads(
         write_step(directory, contents, arrays)
     total = sum(mask.size for mask in masks.values())
     kept = round(sum(float(mask.sum()) for mask in masks.values()))
-    _logger.info("%s: %d of %d heads, by %d examples", destination, kept, total, examples)
+    _logger.info(
+        "%s: kept %d of %d attention heads, measured on %d examples",
+        destination,
+        kept,
+        total,
+        examples,
+    )
 
 
 def _importance(loaded: "Loaded", learner: "Learner", *, examples: int) -> "dict[str, np.ndarray]":
@@ -443,15 +450,14 @@ def extend(
         t5x-lite extend work/xlmr work/xlmr_long --positions 8192
 
     Args:
-      source: a work directory or a step directory.
+      source: a work directory or a checkpoint directory.
       destination: the directory to write, new or empty.
       positions: maximum tokens of a text, such as 8192.
-      new_rows: repeat the rows that there are, or random.
-      seed: random seed for new rows.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      new_rows: repeat copies the existing position embeddings; random initializes new ones.
+      seed: random seed for new position embeddings.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Returns:
       The directory that was made.
@@ -523,7 +529,7 @@ def extend(
         with new_directory(destination) as directory:
             write_step(directory, contents, {path: arrays[path] for path in shapes})
     _logger.info(
-        "%s: texts of %d tokens, %d before (new rows: %s)",
+        "%s: extended to %d tokens per text, from %d (new rows: %s)",
         *(destination, positions, rows - first, new_rows),
     )
     return Path(destination)

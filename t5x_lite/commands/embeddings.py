@@ -100,49 +100,52 @@ def embed(
         t5x-lite embed --checkpoint work/encoder --input corpus.jsonl --output corpus.npy
 
     Args:
-      checkpoint: a work directory or a step directory.
-      input: a file of texts, one a line; of JSON lines {"text"}, with "title" and "_id" if they
-        have them, as BEIR's corpus.jsonl; or of passages with tabs, as MS MARCO's collection.tsv
-        and DPR's psgs_w100.tsv; Parquet or Arrow; a directory or a pattern; hf://NAME or
-        tfds://NAME; - is standard input.
-      output: FILE.npy, float32 [N, D] in the order of the input, or FILE.parquet, columns id and
-        vector (needs pyarrow); it is replaced if it is there.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
-        base.
-      adapters: the adapters in use.
-      format: format of the input; auto goes by the file's name.
-      pooling: the state of [CLS], or the mean of all; if not given, the checkpoint's, or else mean,
-        with a warning.
-      normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
-      dimensions: number of leading dimensions that a dense vector keeps, such as one that objective
-        Matryoshka trained; default: all.
-      precision: numbers of a dense vector in a .npy file: float32, float16, or binary, the signs
-        (uint8 [N, D / 8]), which search reads, too, and --rescore makes up for.
-      prefix: text put before every text, such as "query: "; if not given, the checkpoint's prompt.
-      prompt: the name of the checkpoint's prompt, such as query or document; if not given, its
-        default one, if it has one.
-      role: kind of the texts, for a retriever with its own encoder or projection for passages.
+      checkpoint: a work directory or a checkpoint directory.
+      input: texts to encode: a file with one text per line; JSON lines {"text"}, optionally with
+        "title" and "_id", such as BEIR's corpus.jsonl; tab-separated passages, such as MS MARCO's
+        collection.tsv and DPR's psgs_w100.tsv; Parquet or Arrow; a directory or a pattern;
+        hf://NAME or tfds://NAME; - is standard input.
+      output: FILE.npy, float32 [N, D] in the order of the input, or FILE.parquet with columns id
+        and vector (needs pyarrow); an existing file is replaced.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters;
+        default: the recorded base.
+      adapters: the adapters to use.
+      format: format of the input; auto infers it from the file name.
+      pooling: the [CLS] hidden state, or the mean of all hidden states; default: the checkpoint's
+        setting, or mean with a warning.
+      normalize: scales vectors to length 1; default: the checkpoint's setting, or True.
+      dimensions: keeps only the first N dimensions of each dense vector, for models trained with
+        the objective Matryoshka; default: all.
+      precision: type of dense vectors in a .npy file: float32, float16, or binary, which keeps only
+        the signs (uint8 [N, D / 8]); search reads all three, and its --rescore scores with float
+        vectors.
+      prefix: string put before every text, such as "query: "; default: the checkpoint's prompt.
+      prompt: name of one of the checkpoint's prompts, such as query or document; default: the
+        checkpoint's default prompt, if any.
+      role: kind of the texts, query or passage, for a retriever with a separate passage encoder or
+        projection.
       batch_size: texts encoded at once.
       inputs_length: maximum tokens of a text; default: the model's training length.
       long_inputs: "cut" truncates longer texts and warns; "refuse" rejects them.
-      longest_line: maximum bytes of a line; a longer one is rejected before it is in memory.
-      bag_top: for DupMAE, number of largest entries of the bag of words (the highest logits of the
-        masked language model over a text's tokens) after the [CLS] hidden state; the vector gets
-        one more dimension per vocabulary token, the other entries are 0. 0 disables the bag.
+      longest_line: maximum bytes of a line; longer lines are rejected before they are read.
+      bag_top: for DupMAE, number of entries of the bag of words to keep. The bag holds each
+        vocabulary token's highest masked language model logit over the text, and follows the [CLS]
+        hidden state in the vector; all but its largest entries are set to 0. 0 disables the bag.
       heads: output per text: dense, lexical (weights of its tokens) and multi_vector (vectors of
         its tokens), in one pass. For dense only, the output is a file; otherwise a new directory
         with ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, which hybrid reads.
-      mcls: adds a [CLS] before every N tokens of a text and averages their states (BGE-M3 for long
-        texts: 256); default: one [CLS].
-      vector_numbers: type of token vectors: float16, int8 with one scale each, or float32.
+      mcls: inserts a [CLS] before every N tokens of a text and averages the [CLS] hidden states
+        (BGE-M3 uses 256 for long texts); default: one [CLS].
+      vector_numbers: type of token vectors: float16, float32, or int8 with one scale per vector.
       shard: I/N, such as 2/8: embeds only shard I of N, for N hosts; pass the files of all shards,
         in order, to search as --vectors.
-      compute_dtype: type of the encoder's activations; default: the type in the checkpoint's run.
-      text: column of the text in JSON and tables, or columns in braces; "{text}" follows a title.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      compute_dtype: dtype of the encoder's activations; default: the dtype that the checkpoint was
+        trained with.
+      text: column with the text in JSON lines and tables, or a template with columns in braces;
+        with the default "{text}", a title is put before the text.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Returns:
       The file or directory that was written.
@@ -258,7 +261,7 @@ def embed(
             done = file.done
     cut.report()
     if several:
-        _logger.info("%s: %d texts by the heads %s", output, done, ", ".join(heads))
+        _logger.info("%s: encoded %d texts with the heads %s", output, done, ", ".join(heads))
         return Path(output)
     _logger.info(
         "%s: %d vectors%s (pooling %s, %s)",
@@ -381,7 +384,7 @@ class Cutter:
             )
         if longer and not self._num:
             _logger.warning(
-                "%s: the text is cut to %d tokens, as all longer ones are (--inputs-length)",
+                "%s: the text is truncated to %d tokens, like all longer texts (--inputs-length)",
                 records[longer[0]].where,
                 self._encoder.length,
             )
@@ -391,7 +394,7 @@ class Cutter:
     def report(self) -> None:
         """Log the number of truncated texts, if there are others than the first."""
         if self._num > 1:
-            _logger.warning("%d texts were cut", self._num)
+            _logger.warning("%d texts were truncated", self._num)
 
 
 def _chunks(

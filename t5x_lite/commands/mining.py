@@ -91,13 +91,13 @@ def mine(
     Args:
       input: JSON lines {"query", "pos"}, or a directory in BEIR's format.
       output: the same lines with "neg", ids and scores; OUTPUT.settings.json is written next to it.
-      checkpoint: encoder to search with; or give --rankings.
+      checkpoint: encoder to search with; not used with --rankings.
       rankings: a run of bm25 search, search, fuse or rerank; its query ids are the input's "id".
       passages: passage files to search; default: the passages of the input.
-      vectors: vectors that embed made of these passages, in their order.
+      vectors: vectors of the passages as written by the command embed, in the same order.
       split: relevance judgments (qrels) of a BEIR directory: train, validation or test.
       rules: rules for negatives.
-      rescore: replaces "pos_scores" of the input by scores of the search; if not set they stay.
+      rescore: replaces "pos_scores" of the input with scores of the search; default: keep them.
       encoder: encoding of the texts.
 
     Raises:
@@ -109,9 +109,9 @@ def mine(
     from t5x_lite.retrieval.mining_inputs import read_inputs
 
     if (checkpoint is None) == (rankings is None):
-        raise OptionError("who searches? give --checkpoint DIR or --rankings FILE")
+        raise OptionError("pass --checkpoint DIR or --rankings FILE")
     if vectors and checkpoint is None:
-        raise OptionError("--vectors are searched by the vectors of --checkpoint: give it")
+        raise OptionError("--vectors needs --checkpoint, which encodes the queries")
     if output == "-":
         raise InputError("--output must be a file: its settings are written next to it")
     with (
@@ -275,7 +275,7 @@ class _Report:
     def tell(self, output: str) -> None:
         dropped = [f"{num} {why}" for why, num in sorted(self._dropped.items())]
         _logger.info(
-            "%s: %d queries, %d negatives and %d random ones; candidates dropped: %s",
+            "%s: wrote %d queries with %d mined and %d random negatives; dropped candidates: %s",
             output,
             self._queries,
             self._negatives,
@@ -284,7 +284,7 @@ class _Report:
         )
         if self._few:
             _logger.warning(
-                "%d queries have fewer negatives of their ranking than were asked for, and %d none",
+                "%d queries have fewer mined negatives than --negatives, and %d have none",
                 self._few,
                 self._none,
             )
@@ -309,11 +309,10 @@ def refresh(
 
     Args:
       workdir: work directory of the run.
-      passages: files of the passages that are searched.
+      passages: passage files to search.
       batch_size: texts encoded at once.
-      once: ends after the checkpoints that are there.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      once: processes the existing checkpoints and exits, instead of waiting for new ones.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Raises:
       InputError: the config has no refresh, or a file or the cache is wrong.

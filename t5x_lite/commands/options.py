@@ -56,7 +56,7 @@ def load_driver(module: str, *, runner: str, extras: str) -> ModuleType:
         ) from error
     finally:
         logging.root.removeHandler(silent)
-    _logger.info("handing the pipeline to %s, and waiting for its end", runner)
+    _logger.info("submitting the pipeline to %s and waiting until it ends", runner)
     return found
 
 

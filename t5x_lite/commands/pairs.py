@@ -104,12 +104,12 @@ def pairs(
         source TAB target, or score TAB source TAB target, or NLLB's columns.
       output: JSON lines {"query", "pos", "source", "lang"}, as training reads them.
       rule: rule that makes queries and passages from a document.
-      languages: the two languages of aligned files or of *.tsv; other inputs take one, if they do
-        not state it.
-      min_score: lowest score of a line of *.tsv that is kept.
+      languages: the two languages of aligned files or of *.tsv; for other inputs, one language for
+        records without a language field.
+      min_score: minimum score of a *.tsv line; lines below it are dropped.
       filters: filters of pairs.
       seed: random seed for sentences sampled by the rule ict.
-      text: column that is taken as text, or columns in braces, of JSON and of tables.
+      text: column with the text in JSON lines and tables, or a template with columns in braces.
 
     Raises:
       InputError: if a file or a line is wrong, the rule is unknown, or an unfinished output belongs
@@ -164,7 +164,7 @@ def pairs(
         _write_report(output, report)
     told = [f"{num} {why}" for why, num in sorted(sieve.dropped.items())]
     _logger.info(
-        "%s: %d of %d pairs from %d documents; dropped: %s",
+        "%s: wrote %d of %d pairs from %d documents; dropped: %s",
         output,
         sieve.kept,
         sieve.seen,
@@ -200,10 +200,10 @@ def synthesize_requests(
         t5x-lite synthesize requests --articles articles.jsonl --output requests.jsonl
 
     Args:
-      articles: JSON lines {"id", "text"}, perhaps with "title" and "lang".
+      articles: JSON lines {"id", "text"}, optionally with "title" and "lang".
       output: JSON lines {"id", "lang", "text", "prompt"}.
       prompt: template file; {text} is replaced by the excerpt.
-      excerpts: choice of articles and excerpts.
+      excerpts: selection of articles and excerpts.
 
     Raises:
       InputError: a file or a line is wrong, or no article is long enough.
@@ -253,12 +253,13 @@ def synthesize_collect(
             --output long/train.jsonl
 
     Args:
-      articles: the files that the requests were made of.
+      articles: the article files that were passed to synthesize requests.
       answers: JSON lines {"id", "question"}.
       output: JSON lines {"query", "pos", "id", "lang"}, as training reads them.
       min_words: minimum words of a question.
       max_words: maximum words of a question.
-      languages_by: langdetect or cld3 drops questions in another language than the article's.
+      languages_by: detector, langdetect or cld3, that drops questions in a language other than the
+        article's.
 
     Raises:
       InputError: if a file or a line is wrong, or an answer belongs to no article.

@@ -83,29 +83,30 @@ def rerank(
             --output reranked.trec
 
     Args:
-      checkpoint: a work directory or a step directory of a cross-encoder.
-      input: rankings of the first stage, in TREC's form, in MS MARCO's, or JSON lines {"query",
-        "documents", "scores"}; - is standard input.
-      output: the new run; .tsv is MS MARCO's form, .jsonl JSON lines, and all else TREC's.
+      checkpoint: a work directory or a checkpoint directory of a cross-encoder.
+      input: first-stage run in TREC or MS MARCO format, or as JSON lines {"query", "documents",
+        "scores"}; - is standard input.
+      output: the reranked run: MS MARCO format for .tsv, JSON lines for .jsonl, and TREC format
+        otherwise.
       beir: directory with the texts to score: corpus.jsonl and queries.jsonl.
       queries: queries with ids, instead of --beir: JSON lines {"_id", "text"}, or id TAB text.
-      passages: passages with ids, and titles if they have them, instead of --beir: JSON lines, MS
-        MARCO's collection.tsv, DPR's psgs_w100.tsv.
-      depth: documents of a query that are scored; the others keep their order below them.
+      passages: passages with ids and optional titles, instead of --beir: JSON lines, MS MARCO's
+        collection.tsv, or DPR's psgs_w100.tsv.
+      depth: number of documents per query to rerank; lower-ranked documents keep their order below
+        them.
       sigmoid: writes probabilities instead of logits.
-      format: format of the output; default: by its name.
-      tag: TREC's name of the run.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
-        base.
-      adapters: the adapters in use.
+      format: format of the output; default: inferred from the file name.
+      tag: run name in the last column of the TREC format.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters;
+        default: the recorded base.
+      adapters: the adapters to use.
       batch_size: pairs scored at once.
       inputs_length: maximum tokens of query and passage together; only the passage is truncated;
         default: the model's training length.
       query_length: maximum tokens of a query; default: the model's training length.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Raises:
       InputError: if the checkpoint, a file or a line is wrong, or a text is missing.
@@ -164,7 +165,7 @@ def rerank(
                 )
                 advance(len(some))
     _logger.info(
-        "%s: %d queries, the first %d of each in the order of %s",
+        "%s: reranked %d queries, the first %d documents of each with %s",
         output,
         len(rankings),
         depth,
@@ -201,7 +202,9 @@ def _texts(
         found = _Texts(_read(queries, asked), _read(passages, names))
         where = (queries, passages)
     else:
-        raise InputError("texts missing: give --beir DIR, or --queries FILE and --passages FILE")
+        raise InputError(
+            "the texts are missing; pass --beir DIR, or --queries FILE and --passages FILE"
+        )
     lacking = [ranking.query for ranking in rankings if ranking.query not in found.queries]
     if lacking:
         raise InputError(f"{run} names the query {lacking[0]!r}, which {where[0]} does not have")
@@ -256,24 +259,24 @@ def score_pairs(
         t5x-lite score-pairs --checkpoint work/ranker --input mined.jsonl --output scored.jsonl
 
     Args:
-      checkpoint: a work directory or a step directory of a cross-encoder, or with --heads of a
-        BGE-M3.
+      checkpoint: a work directory or a checkpoint directory of a cross-encoder, or of a BGE-M3 with
+        --heads.
       input: JSON lines {"query", "pos", "neg"}; - is standard input.
-      output: the same with "pos_scores" and "neg_scores"; - is standard output.
-      negatives_top: scores only the first N negatives of a query; others get null; default: all.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
-        base.
-      adapters: the adapters in use.
-      batch_size: pairs scored at once; with --heads texts.
+      output: the input lines with "pos_scores" and "neg_scores" added; - is standard output.
+      negatives_top: scores only the first N negatives per query and writes null for the rest;
+        default: all.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters;
+        default: the recorded base.
+      adapters: the adapters to use.
+      batch_size: number of pairs scored at once; with --heads, number of texts.
       inputs_length: maximum tokens of query and passage together, or with --heads of a passage;
-        only the passage is truncated; default: the model's training length.
+        longer passages are truncated; default: the model's training length.
       query_length: maximum tokens of a query; default: the model's training length.
-      heads: the heads of a BGE-M3 that score: some of dense, lexical and multi_vector.
-      weights: weights of the dense, lexical and multi-vector score in their weighted mean.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      heads: the heads of a BGE-M3 to score with: any of dense, lexical and multi_vector.
+      weights: weights of the dense, lexical and multi-vector scores in the weighted mean.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Raises:
       InputError: if the checkpoint or a line is wrong.
@@ -321,7 +324,7 @@ def score_pairs(
                 advance(len(some))
             if not done and not file.done:
                 raise InputError(f"{input}: no query")
-    _logger.info("%s: %d queries with the scores of %s", output, file.done, directory)
+    _logger.info("%s: wrote %d queries with scores of %s", output, file.done, directory)
 
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -386,18 +389,20 @@ def hybrid(
         t5x-lite hybrid --corpus work/corpus --queries work/queries --output work/runs
 
     Args:
-      corpus: the directory that embed --heads dense lexical multi_vector wrote of the documents.
-      queries: directory of the queries.
+      corpus: directory with the documents' vectors as written by embed --heads dense lexical
+        multi_vector.
+      queries: directory with the queries' vectors as written by the same command.
       output: a new directory.
-      ways: the runs that are written.
-      weights: weights of the dense, lexical and multi-vector score in "all"; the paper has .15 .5
-        .35 for long documents.
-      pair_weights: weights of the dense and lexical score in "dense_lexical"; .2 .8 for long
-        documents.
+      ways: the runs to write: single heads or their weighted sums.
+      weights: weights of the dense, lexical and multi-vector scores in the run "all"; the paper
+        uses .15 .5 .35 for long documents.
+      pair_weights: weights of the dense and lexical scores in the run "dense_lexical"; the paper
+        uses .2 .8 for long documents.
       depth: maximum documents per query.
-      rerank: best documents of dense that multi_vector and all score again.
-      same_ids: keeps a document with the query's own id in its ranking.
-      tag: TREC's name of the runs.
+      rerank: number of top documents of the dense ranking that the runs multi_vector and all
+        rescore.
+      same_ids: keeps documents that have the same id as the query.
+      tag: run name in the last column of the TREC format.
 
     Returns:
       The directory that was made.
@@ -451,5 +456,5 @@ def hybrid(
             advance(1)
         for name, rankings in found.items():
             write_run(str(directory / f"{name}.trec"), rankings, tag=tag)
-    _logger.info("%s: %d queries by %s", output, len(asked.ids), ", ".join(asks.names))
+    _logger.info("%s: ranked %d queries with %s", output, len(asked.ids), ", ".join(asks.names))
     return Path(output)

@@ -60,9 +60,9 @@ def train(
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
         written.
-      trust_project: admits all classes in a checkpoint's config; default: only classes of t5x_lite
-        and of packages that CONFIG names.
-      overrides: options that are fields of the config.
+      trust_project: allows a checkpoint's config to import any class; default: only classes of
+        t5x_lite and of packages that CONFIG names.
+      overrides: fields of the config as --FIELD VALUE.
 
     Returns:
       The last step with its metrics, and the work directory; None of a dry run.
@@ -116,21 +116,21 @@ def finetune(
 
     Args:
       init: checkpoint to start from: imported, a work directory or a checkpoint directory.
-      table: a directory with train and validation files (CSV, TSV, JSONL, Parquet, Arrow), a file,
-        a pattern in quotes, a directory of Hugging Face's datasets, a bucket, or hf://NAME. Without
-        validation files one row in ten is held out.
-      inputs: text that the model reads, with columns in braces.
-      targets: text that it writes, or the label, such as '{stars}'.
+      table: training data: a directory with train and validation files (CSV, TSV, JSONL, Parquet,
+        Arrow), a file, a quoted pattern, a directory of Hugging Face's datasets, a bucket, or
+        hf://NAME. Without validation files, one row in ten is held out.
+      inputs: template of the input text, with columns in braces.
+      targets: template of the target text or label, such as '{stars}'.
       workdir: work directory of the run; the same command resumes.
-      second: second text, for an encoder of pairs.
-      labels: the labels, each as the table has it or with a word for it (0=negative 1=positive);
-        all that the training rows have if not given.
-      task: kind of task; auto: classify for few different targets, else text_to_text, or regress
-        for an encoder.
-      epochs: passes over the training rows; 3 if neither it nor --steps is given.
+      second: template of the second text, for text pairs and an encoder.
+      labels: the labels as in the table, each with an optional name (0=negative 1=positive);
+        default: all labels of the training rows.
+      task: kind of task. auto chooses classify if there are few distinct targets; otherwise
+        text_to_text for a T5 and regress for an encoder.
+      epochs: number of passes over the training rows; default: 3, unless --steps is given.
       dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
         written.
-      overrides: options that are fields of the config.
+      overrides: fields of the config as --FIELD VALUE.
 
     Returns:
       As `train`.
@@ -196,16 +196,19 @@ def glue(
 
     Args:
       init: checkpoint to start from: imported, a work directory or a checkpoint directory.
-      directory: the benchmark's official files, a folder for each task; or TensorFlow Datasets.
+      directory: directory of the benchmark's official files with a folder per task, or of
+        TensorFlow Datasets.
       workdir: parent directory of the runs.
       benchmark: name of the benchmark.
       tasks: the tasks to train, such as sst2 mrpc rte; all if not given.
-      together: trains all tasks in one run: an encoder has a head for each, a T5 their mixture.
-      epochs: passes over each task's training data; the benchmark's recipe if not given.
-      output: directory for metrics.json and the submission; the workdir if not given.
+      together: trains all tasks in one run; an encoder gets one head per task, a T5 trains on a
+        mixture.
+      epochs: number of passes over each task's training data; default: as in the benchmark's
+        recipe.
+      output: directory for metrics.json and the submission files; default: the workdir.
       dry_run: prints sizes, memory, steps and the first batch of each run, and stops; nothing is
         written.
-      overrides: options that are fields of the config of each run.
+      overrides: fields of each run's config as --FIELD VALUE.
 
     Returns:
       What is printed: the average, and the metrics of each task.
@@ -225,8 +228,8 @@ def glue(
     check_options(overrides, epochs)
     if output is None and is_remote(workdir):
         raise InputError(
-            f"--workdir {workdir} is in a bucket, and the submission files are written to a "
-            "directory of this machine; give --output DIR"
+            f"--workdir {workdir} is in a bucket, but submission files need a local directory; "
+            "pass --output DIR"
         )
     check_files(suite, chosen, directory)
     recipe = Recipe.of(suite, init, directory=directory, epochs=epochs, options=overrides)
@@ -265,16 +268,16 @@ def evaluate(
 
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
-      checkpoint: a work directory or a step directory; several are an ensemble.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
-        base.
-      adapters: the adapters in use.
-      output: directory for metrics.json and the predictions or rankings; none if not given.
-      trust_project: admits all classes in a checkpoint's config; default: only classes of t5x_lite
-        and of packages that CONFIG names.
-      overrides: options that are fields of the config.
+      checkpoint: a work directory or a checkpoint directory; several are an ensemble.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters;
+        default: the recorded base.
+      adapters: the adapters to use.
+      output: directory for metrics.json and the predictions or rankings; default: write no files.
+      trust_project: allows a checkpoint's config to import any class; default: only classes of
+        t5x_lite and of packages that CONFIG names.
+      overrides: fields of the config as --FIELD VALUE.
 
     Returns:
       The printed metrics, without the step.
@@ -315,13 +318,13 @@ def plan(
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       topology: a TPU slice, such as v5e:4x4.
-      devices: cpu:N, N devices of this machine's CPU, instead of a topology.
-      attached: plans for the devices that are attached, of all hosts, and checks them against the
-        topology if one is given.
+      devices: cpu:N plans for N simulated CPU devices, instead of a topology.
+      attached: plans for the attached devices of all hosts; with a topology, also checks that they
+        match it.
       json: prints one line of JSON.
-      hbm: GiB of memory that a device has; what its kind has if not given.
-      operations: number of the slowest operations to list, by the estimate.
-      overrides: options that are fields of the config.
+      hbm: memory per device in GiB; default: the memory of the device's kind.
+      operations: number of operations with the longest estimated time to list.
+      overrides: fields of the config as --FIELD VALUE.
 
     Raises:
       InputError: the topology is not known, libtpu is missing, another slice is attached, or the
@@ -360,9 +363,10 @@ def report(
 
     Args:
       workdirs: the work directory, or several to compare.
-      group: seed shows mean and sample standard deviation over the seeds, and curves with bands.
-      output: the page to write; if not given, report.html in the work directory, or of several
-        compare.html next to the first of them.
+      group: seed shows the mean and sample standard deviation over seeds, and curves with error
+        bands.
+      output: the page to write; default: report.html in the work directory, or for several
+        directories compare.html next to the first one.
 
     Returns:
       The path of the page.
@@ -416,10 +420,10 @@ def info(
         t5x-lite info work/run
 
     Args:
-      directory: a work directory, a step directory, what import wrote, a delta or a cache.
+      directory: a work directory, a checkpoint directory, an imported checkpoint, a delta or a
+        cache.
       json: prints one line of JSON.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Returns:
       The printed description.

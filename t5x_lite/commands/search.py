@@ -96,22 +96,23 @@ def search(
 
     Args:
       vectors: corpus vectors: .npy or .parquet files of embed, in order.
-      ids: files of the texts that .npy files were made of, in order; without them a document's id
-        is its number, from 0.
-      queries: a file of texts, with --checkpoint; else of vectors.
-      query_ids: as --ids, of queries that are vectors.
-      output: the run.
+      ids: the text files that the .npy files were encoded from, in order, to read document ids
+        from; default: ids are numbers from 0.
+      queries: a file of query texts with --checkpoint, otherwise a file of query vectors.
+      query_ids: the text files that query vectors were encoded from, in order; they hold the query
+        ids.
+      output: the run file to write.
       encoder: encoder of text queries.
       depth: maximum documents per query.
-      rescore: full vectors of the same corpus, in order, where --vectors are binary: the documents
-        found get the scores of these.
-      rescore_factor: documents found for each one that --rescore keeps.
-      same_ids: keeps a document with the query's own id in its ranking; BEIR excludes it.
-      format: trec, marco (MS MARCO's three columns) or jsonl; default: by the name of the output,
-        .tsv for marco, .jsonl for jsonl, and trec otherwise.
-      tag: TREC's name of the run.
-      shard: I/N, such as 2/8: searches only shard I of N, for N hosts; combine their runs by fuse
-        --method merge.
+      rescore: float vectors of the same corpus, in the same order, that rescore the documents found
+        with binary --vectors.
+      rescore_factor: number of candidates to find per document that remains after --rescore.
+      same_ids: keeps documents that have the same id as the query; BEIR excludes them.
+      format: trec, marco (MS MARCO's three columns) or jsonl; default: inferred from the output
+        name, marco for .tsv, jsonl for .jsonl, and trec otherwise.
+      tag: run name in the last column of the TREC format.
+      shard: I/N, such as 2/8: searches only shard I of N, to divide a corpus among N hosts; combine
+        the runs with fuse --method merge.
 
     Raises:
       InputError: a file is wrong, or what is there of the output is of another command.
@@ -128,7 +129,7 @@ def search(
     shards = VectorShards.open(vectors, ids=ids)
     full = VectorShards.open(rescore) if rescore else None
     asked = encoder.read(queries, ids=query_ids)
-    _logger.info("%d queries, %d documents", len(asked.ids), len(shards))
+    _logger.info("searching %d queries in %d documents", len(asked.ids), len(shards))
     searched = depth if full is None else depth * rescore_factor
     names = asked.ids if same_ids == "drop" else None
     state = f"{output}.partial.npz" if is_resumable(output) else None
@@ -178,15 +179,16 @@ def index_build(
 
     Args:
       vectors: corpus vectors: .npy or .parquet files of embed, in order.
-      ids: files of the texts that .npy files were made of; without them ids are numbers.
+      ids: the text files that the .npy files were encoded from, in order, to read document ids
+        from; default: ids are numbers from 0.
       output: the directory of the index.
-      kind: Flat (exact), IVFn,Flat (n lists), IVFn,PQm (m bytes of a vector), PQm, or HNSWm,Flat (a
-        graph of m neighbours); if not given, IVF with about 4 sqrt(N) lists.
-      train_vectors: that IVF and PQ are trained on; if not given, 64 of each list, and at least
-        65536.
-      ef_construction: candidates that HNSW chooses neighbours from.
+      kind: Flat (exact), IVFn,Flat (n lists), IVFn,PQm (m bytes per vector), PQm, or HNSWm,Flat (m
+        neighbors per node); default: IVF with about 4 sqrt(N) lists.
+      train_vectors: number of vectors that IVF and PQ are trained on; default: 64 per list, and at
+        least 65536.
+      ef_construction: number of candidates from which HNSW chooses neighbors.
       seed: random seed for the sample of training vectors.
-      threads: faiss threads; HNSW indexes are reproducible only with 1.
+      threads: number of faiss threads; HNSW indexes are reproducible only with 1.
 
     Raises:
       InputError: as `retrieval.faiss_index.build`.
@@ -201,7 +203,14 @@ def index_build(
     )
     build(output, shards, name, settings=settings)
     seconds, size = FaissIndex.open(output).settings["seconds"], _bytes(output)
-    _logger.info("%s: %s of %d vectors, %d bytes, %.1f s", output, name, len(shards), size, seconds)
+    _logger.info(
+        "%s: built %s index of %d vectors, %d bytes, in %.1f s",
+        output,
+        name,
+        len(shards),
+        size,
+        seconds,
+    )
 
 
 @command
@@ -228,22 +237,23 @@ def index_search(
         t5x-lite index search --index corpus.hnsw --queries queries.npy --output run.trec
 
     Args:
-      index: the directory that index build wrote.
-      queries: a file of texts, with --checkpoint; else of vectors.
-      query_ids: files of the texts that queries as .npy were made of.
-      output: the run.
+      index: index directory as written by index build.
+      queries: a file of query texts with --checkpoint, otherwise a file of query vectors.
+      query_ids: the text files that query vectors were encoded from, in order; they hold the query
+        ids.
+      output: the run file to write.
       encoder: encoder of text queries.
       depth: maximum documents per query.
-      rescore: full vectors of the same corpus, in order, where the index has codes (SQ8, PQ): the
-        documents found get the scores of these.
-      rescore_factor: documents found for each one that --rescore keeps.
-      nprobe: lists of IVF that are searched; 1 in 64 if not given.
-      ef_search: candidates of HNSW; 128 if not given.
-      threads: faiss threads.
-      same_ids: keeps a document with the query's own id in its ranking; BEIR excludes it.
-      format: trec, marco (MS MARCO's three columns) or jsonl; default: by the name of the output,
-        .tsv for marco, .jsonl for jsonl, and trec otherwise.
-      tag: TREC's name of the run.
+      rescore: float vectors of the same corpus, in the same order, that rescore the documents found
+        with a compressed index (SQ8, PQ).
+      rescore_factor: number of candidates to find per document that remains after --rescore.
+      nprobe: number of IVF lists to search; default: 1 in 64.
+      ef_search: number of HNSW candidates; default: 128.
+      threads: number of faiss threads.
+      same_ids: keeps documents that have the same id as the query; BEIR excludes them.
+      format: trec, marco (MS MARCO's three columns) or jsonl; default: inferred from the output
+        name, marco for .tsv, jsonl for .jsonl, and trec otherwise.
+      tag: run name in the last column of the TREC format.
 
     Raises:
       InputError: a file is wrong, or faiss is missing.
@@ -306,14 +316,14 @@ def index_bench(
             --queries queries.npy
 
     Args:
-      indexes: directories that index build wrote, of the same vectors.
+      indexes: directories as written by index build, all for the same vectors.
       vectors: corpus vectors.
       queries: a file of vectors.
-      depth: recall@depth is the fraction of the exact results that are found.
-      nprobe: lists of IVF that are searched, a line each.
-      ef_search: candidates of HNSW, a line each.
-      threads: faiss threads.
-      output: file for the lines; default: only print them.
+      depth: rank K of recall@K, the fraction of the exact top K that an index finds.
+      nprobe: numbers of IVF lists to search; each one gives a result line.
+      ef_search: numbers of HNSW candidates; each one gives a result line.
+      threads: number of faiss threads.
+      output: file for the result lines; default: only print them.
 
     Returns:
       The lines.
@@ -402,12 +412,12 @@ def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -
         t5x-lite bm25 build --input corpus.jsonl --output corpus.bm25 --analyzer english
 
     Args:
-      input: files of passages: BEIR's corpus.jsonl, MS MARCO's collection.tsv, DPR's psgs_w100.tsv,
-        or a text a line. Title and text are one field.
+      input: passage files: BEIR's corpus.jsonl, MS MARCO's collection.tsv, DPR's psgs_w100.tsv, or
+        one text per line. Title and text are indexed as one field.
       output: the directory of the index.
-      analyzer: english (words, stop words off, Porter's stems), standard (words), whitespace, cjk
-        (pairs of characters), vocabulary:FILE, the pieces of a vocabulary, or a language of
-        Snowball, such as german (words and stems; extra "stemmers").
+      analyzer: english (words without stop words, stemmed by Porter's algorithm), standard (words),
+        whitespace, cjk (character bigrams), vocabulary:FILE (tokens of a vocabulary), or a Snowball
+        language such as german (stemmed words; needs the extra "stemmers").
 
     Raises:
       InputError: a file is wrong, an id comes twice, or the output is there.
@@ -423,7 +433,7 @@ def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -
     build(output, texts, analyzer=analyzer, identity=identity)
     found = InvertedIndex.open(output).settings
     counts = [found[name] for name in ("documents", "terms", "postings")]
-    _logger.info("%s: %d documents, %d terms, %d postings", output, *counts)
+    _logger.info("%s: indexed %d documents with %d terms and %d postings", output, *counts)
 
 
 @command
@@ -448,17 +458,17 @@ def bm25_search(
         t5x-lite bm25 search --index corpus.bm25 --queries queries.jsonl --output bm25.trec
 
     Args:
-      index: the directory that bm25 build wrote.
-      queries: a file of texts: queries.jsonl, queries.tsv, or one a line.
-      output: the run.
+      index: index directory as written by bm25 build.
+      queries: a query file: queries.jsonl, queries.tsv, or one query per line.
+      output: the run file to write.
       depth: maximum documents per query.
       k1: BM25's k1, saturation of term frequency.
       b: BM25's b, length normalization, from 0 to 1.
-      lengths: exact, or as Lucene keeps them, in one byte.
-      same_ids: keeps a document with the query's own id in its ranking; BEIR excludes it.
-      format: trec, marco (MS MARCO's three columns) or jsonl; default: by the name of the output,
-        .tsv for marco, .jsonl for jsonl, and trec otherwise.
-      tag: TREC's name of the run.
+      lengths: document lengths: exact, or rounded to one byte as in Lucene.
+      same_ids: keeps documents that have the same id as the query; BEIR excludes them.
+      format: trec, marco (MS MARCO's three columns) or jsonl; default: inferred from the output
+        name, marco for .tsv, jsonl for .jsonl, and trec otherwise.
+      tag: run name in the last column of the TREC format.
 
     Raises:
       InputError: the index or the queries are wrong, or what is there of the output is of another
@@ -522,24 +532,24 @@ def fuse(
     format: RunFormat = None,
     tag: Text = "fused",
 ) -> None:
-    """Make one run of several: reciprocal ranks, or a weighted sum of scores.
+    """Combine several runs into one by reciprocal ranks or a weighted sum of scores.
 
     Example:
         t5x-lite fuse --runs dense.trec bm25.trec --output fused.trec
 
     Args:
-      runs: the runs.
-      output: the fused run.
-      method: rrf (1 / (60 + rank)), sum (scores as they are), min-max (scores from 0 to 1 in each
-        query), or merge (the runs are of parts of one corpus, in its order, as search --shard makes
-        them: the documents of all by their scores).
-      weights: weights of the runs, one each; default: 1.
-      depth: documents of each ranking that count.
-      k: maximum documents of a fused ranking.
+      runs: the run files to combine.
+      output: the fused run file to write.
+      method: rrf (sums 1 / (60 + rank)), sum (sums scores), min-max (sums scores rescaled to 0 to 1
+        per query), or merge (sorts the documents of runs over shards of one corpus, in order, as
+        written by search --shard, by score).
+      weights: one weight per run; default: 1.
+      depth: number of top documents of each input ranking to use.
+      k: maximum documents per query in the fused run.
       rrf_k: constant added to ranks by rrf.
-      format: trec, marco (MS MARCO's three columns) or jsonl; default: by the name of the output,
-        .tsv for marco, .jsonl for jsonl, and trec otherwise.
-      tag: TREC's name of the run.
+      format: trec, marco (MS MARCO's three columns) or jsonl; default: inferred from the output
+        name, marco for .tsv, jsonl for .jsonl, and trec otherwise.
+      tag: run name in the last column of the TREC format.
 
     Raises:
       InputError: a run is wrong, or has no scores that the method needs.
@@ -586,16 +596,17 @@ def evaluate_run(
         t5x-lite evaluate-run --runs dense.trec bm25.trec --qrels qrels/test.tsv
 
     Args:
-      runs: TREC's, MS MARCO's or JSON runs.
-      qrels: TREC's four columns, MS MARCO's two, or BEIR's three with their header.
-      metrics: such as ndcg@10, map, mrr@100, recall@1000, capped_recall@100, precision@5, hole@10,
-        and mrr_marco, which goes by the rank column.
-      answers: instead of qrels: the fraction of questions that have an answer in the first
-        passages. JSON lines {"_id", "answers"}, or DPR's question TAB ['answer'].
-      corpus: the passages of the runs, for the answers.
-      cuts: numbers of first passages that may hold the answer.
-      output: the directory that gets metrics.json, the values of each query and report.html;
-        nothing is written if not given.
+      runs: run files in TREC, MS MARCO or JSON lines format.
+      qrels: relevance judgments with TREC's four columns, MS MARCO's two, or BEIR's three and a
+        header.
+      metrics: metrics such as ndcg@10, map, mrr@100, recall@1000, capped_recall@100, precision@5,
+        hole@10, and mrr_marco, which uses the rank column.
+      answers: answer strings, instead of qrels, to measure the fraction of questions with an answer
+        in the top passages: JSON lines {"_id", "answers"}, or DPR's question TAB ['answer'].
+      corpus: texts of the runs' passages, in which --answers are searched.
+      cuts: values of K for answer recall in the top K passages.
+      output: directory for metrics.json, the values of each query and report.html; default: write
+        no files.
       seed: random seed of the significance test.
 
     Returns:

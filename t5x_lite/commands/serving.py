@@ -91,59 +91,60 @@ def serve(
         t5x-lite serve --checkpoint work/reviews --port 8000
 
     Args:
-      checkpoint: a work directory or a step directory; several are an ensemble, which averages
-        their logits.
+      checkpoint: a work directory or a checkpoint directory; several are an ensemble, which
+        averages their logits.
       host: the address to listen on.
-      port: its port; 0 is any free one, which the log names.
+      port: the port to listen on; 0 chooses a free port and logs it.
       token_file: a file that holds the access token.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
-        base.
-      adapters: the adapters in use.
-      endpoints: predict, score, embed, rerank; if not given, predict and score of a model that
-        writes text, predict of an encoder with a head that answers, rerank of a cross-encoder,
-        embed of another encoder.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters;
+        default: the recorded base.
+      adapters: the adapters to use.
+      endpoints: some of predict, score, embed and rerank; default: predict and score for a T5,
+        predict for an encoder with a task head, rerank for a cross-encoder, and embed for other
+        encoders.
       batch_size: maximum texts of a batch.
-      lengths: tokens that inputs are padded to, each a power of two and its own program; if
-        not given, the longest, a quarter of it, and so on.
-      wait_ms: maximum milliseconds that a text waits for others to share its batch.
+      lengths: padded input lengths in tokens, powers of two, with one compiled program per length;
+        default: the maximum length, a quarter of it, and so on.
+      wait_ms: maximum milliseconds that a text waits for further texts of its batch.
       inputs_length: maximum tokens of an input; default: the model's training length.
-      targets_length: maximum tokens of a target or candidate, its end included.
+      targets_length: maximum tokens of a target or candidate, including EOS.
       long_inputs: "cut" truncates longer inputs and marks their answers; "refuse" rejects them.
       max_decode_length: maximum tokens of a prediction.
       num_beams: width of the beam search; 1 disables it.
-      length_rule: rule that compares beams of different lengths: T5X's or transformers'.
-      length_penalty: exponent of that rule; 0.6 for t5x and 1.0 for hf if not given.
-      early_stopping: for the rule hf, whether the search stops at num_beams outputs (True), when no
-        beam seems better (False), or when none could become better (never).
-      num_return: predictions of each input; above 1 a result gets "predictions", best first.
-      temperature: samples, from the logits divided by it; 0 takes the likeliest token.
+      length_rule: length normalization of beam scores: T5X's (t5x) or transformers' (hf).
+      length_penalty: exponent of the length rule; default: 0.6 for t5x and 1.0 for hf.
+      early_stopping: with length rule hf, stop at num_beams finished outputs (True), when no better
+        beam is likely (False), or when no better beam is possible (never).
+      num_return: number of predictions per input; if it is above 1, each result holds a list
+        "predictions", best first.
+      temperature: sampling temperature; 0 takes the likeliest token.
       top_k: samples among the K likeliest tokens; 0 uses all.
       top_p: nucleus sampling: keeps the smallest set of tokens with probability X.
-      min_p: samples among tokens at least X times as probable as the likeliest.
+      min_p: samples only tokens with at least X times the probability of the likeliest token.
       min_length: minimum tokens of a prediction.
-      no_repeat_ngram: no sequence of N tokens comes twice in a prediction; 0 allows it.
-      pooling: pooling of vectors; default: the checkpoint's.
-      normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
-      role: kind of embedded texts, for a retriever with its own encoder or projection for passages.
-      head: name of the head that predicts, for an encoder with several.
-      probabilities: lists the probability of each label or choice; a request can also ask for them.
-      threshold: minimum probability of a label, for labels that do not exclude each other; default:
-        0.5.
-      doc_stride: tokens that two windows of a long text share; default: 128 for a context; a tagger
-        truncates long texts.
-      longest_answer: maximum tokens of an answer in a context; default: 15.
-      impossible_answers: admits the answer "", as for SQuAD 2.0.
-      compilation_cache: a directory that keeps compiled programs, so that the next start is quick.
-      queue: maximum waiting texts; further requests get 503 with Retry-After.
+      no_repeat_ngram: forbids repeated sequences of N tokens in a prediction; 0 allows repeats.
+      pooling: pooling of hidden states into a vector; default: the checkpoint's setting.
+      normalize: scales vectors to length 1; default: the checkpoint's setting, or True.
+      role: kind of embedded texts, query or passage, for a retriever with a separate passage
+        encoder or projection.
+      head: name of the head that predicts, for an encoder with several heads.
+      probabilities: returns the probability of each label or choice, even if a request does not ask
+        for them.
+      threshold: minimum probability of a label in multi-label classification; default: 0.5.
+      doc_stride: overlap of the windows of a long text, in tokens; default: 128 for question
+        answering; a tagger truncates instead.
+      longest_answer: maximum tokens of an answer span; default: 15.
+      impossible_answers: allows the empty answer "", as in SQuAD 2.0.
+      compilation_cache: directory that caches compiled programs, so that the next start is fast.
+      queue: maximum number of waiting texts; further requests get 503 with Retry-After.
       max_texts: maximum texts of a request.
       max_body: maximum bytes of a request.
       connections: maximum open connections.
       timeout: maximum seconds until a request is answered.
       body_timeout: seconds that a request may take to arrive.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Raises:
       InputError: if the checkpoint or a choice is wrong, the address is taken, or other machines

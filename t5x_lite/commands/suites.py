@@ -102,28 +102,28 @@ def evaluate_suite(
         t5x-lite evaluate-suite beir --directory BEIR --checkpoint work/encoder --output results
 
     Args:
-      suite: suite that sets layout, metrics and rules; BEIR excludes documents with a query's own
-        id.
-      directory: that holds the sets, as they are released.
-      output: the directory that gets the runs, metrics.json and report.html.
-      checkpoint: encodes queries and documents; or give --bm25 or --runs.
-      bm25: the analyzer of a BM25 index, instead of a checkpoint.
-      runs: a directory of runs, SET.trec, .tsv or .jsonl, instead of both.
-      step: the step to take from a work directory, or best; the newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
-        base.
-      adapters: the adapters in use.
-      pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      normalize: scales vectors to length 1; default: the checkpoint's choice.
-      dimensions: number of leading dimensions that a vector keeps; default: all.
+      suite: name of the suite, which sets file layout, metrics and rules; beir excludes documents
+        that have the same id as the query.
+      directory: directory with the suite's data sets, as they are released.
+      output: directory for the runs, metrics.json and report.html.
+      checkpoint: encoder of queries and documents; not used with --bm25 or --runs.
+      bm25: analyzer of a BM25 index to evaluate, instead of a checkpoint.
+      runs: directory of runs to evaluate (SET.trec, .tsv or .jsonl), instead of a checkpoint.
+      step: step number of the checkpoint in a work directory, or best; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters;
+        default: the recorded base.
+      adapters: the adapters to use.
+      pooling: the [CLS] hidden state, or the mean of all hidden states; default: the checkpoint's
+        setting.
+      normalize: scales vectors to length 1; default: the checkpoint's setting.
+      dimensions: keeps only the first N dimensions of each vector; default: all.
       query_prefix: beginning of every query; default: the checkpoint's prompt.
       document_prefix: beginning of every document; default: the checkpoint's prompt.
       batch_size: texts encoded at once.
       query_length: maximum tokens of a query; default: the model's training length.
       document_length: maximum tokens of a document; default: the model's training length.
       depth: maximum documents per query.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Returns:
       "mean" by metric, "sets" by name and metric, and the "missing".
@@ -179,7 +179,7 @@ def evaluate_suite(
     rows: list[Row] = [{"set": name, **means} for name, means in sets.items()]
     print_result(result, [*rows, {"set": "mean", **result["mean"]}])
     if result["missing"]:
-        _logger.info("sets of %s that are missing: %s", suite, ", ".join(result["missing"]))
+        _logger.info("skipping missing data sets of %s: %s", suite, ", ".join(result["missing"]))
     _logger.info("wrote %s/metrics.json, and a page: %s/report.html", output, output)
     return result
 
@@ -363,23 +363,23 @@ def evaluate_sts(
         t5x-lite evaluate-sts --input STS-B/dev.tsv --checkpoint work/encoder
 
     Args:
-      input: tables with the columns sentence1, sentence2 and score in the first line, as GLUE's
-        STS-B, or JSON lines with these fields; or triplets, *.csv with Sentence1, Sentence2 and
-        Sentence3, or JSON lines with anchor, positive and negative.
-      checkpoint: a work directory or a step directory.
-      output: a file for what is printed.
-      step: the step to take from a work directory, or best; the newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts; default: the recorded
-        base.
-      adapters: the adapters in use.
-      pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      dimensions: number of leading dimensions that a vector keeps; default: all.
+      input: sentence pairs or triplets. Pairs are tables with a header sentence1, sentence2 and
+        score, such as GLUE's STS-B, or JSON lines with these fields; triplets are *.csv with
+        Sentence1, Sentence2 and Sentence3, or JSON lines with anchor, positive and negative.
+      checkpoint: a work directory or a checkpoint directory.
+      output: file for the printed metrics.
+      step: step number of the checkpoint in a work directory, or best; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters;
+        default: the recorded base.
+      adapters: the adapters to use.
+      pooling: the [CLS] hidden state, or the mean of all hidden states; default: the checkpoint's
+        setting.
+      dimensions: keeps only the first N dimensions of each vector; default: all.
       prefix: beginning of every sentence; default: the checkpoint's prompt.
       prompt: name of one of the checkpoint's prompts; default: its default prompt.
       batch_size: sentences encoded at once.
       inputs_length: maximum tokens of a sentence; default: the model's training length.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Returns:
       By file "pairs", "spearman" and "pearson", or "triplets" and "accuracy".

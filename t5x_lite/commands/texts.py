@@ -52,7 +52,7 @@ def init(directory: SomeDirectory) -> Path:
         t5x-lite init my_project
 
     Args:
-      directory: the project to write; it must not exist, or be empty.
+      directory: the project directory to write; it must be empty or not exist.
 
     Returns:
       The project's directory.
@@ -139,17 +139,17 @@ def vocab(
 
     Args:
       input: text files, JSON lines, Parquet, Arrow, directories and patterns of them, hf://NAME or
-        tfds://NAME; - is standard input. FILE=WEIGHT gives each a fraction of the text.
+        tfds://NAME; - is standard input. FILE=WEIGHT sets a file's fraction of the training text.
       output: the directory that receives sentencepiece.model.
       size: pieces of the vocabulary, without the sentinels.
       no_ascii: omits digits, ASCII letters and punctuation that are rare in the text.
-      alpha: gives files without weights the fractions of their bytes to this power, such as 0.3 of
-        languages.
+      alpha: samples files without weights in proportion to bytes^X; 0.3 is usual for multilingual
+        text.
       encoder: writes spm.model with DeBERTa's special pieces: [PAD], [CLS], [SEP] and [UNK], and
         [MASK] as the last piece.
-      character_coverage: fraction of the text's characters that get a piece, 0.98 to 1; if not
-        given, 0.9995 and every frequent character.
-      seed: random seed for the lines sampled by weights, and for the 2,000,000 of a longer text.
+      character_coverage: fraction of the text's characters that the vocabulary covers, 0.98 to 1;
+        default: 0.9995 and every frequent character.
+      seed: random seed for sampling lines by weight, and 2,000,000 lines of a longer text.
       text: column of the text in JSON and tables, or columns in braces, such as "{title} {text}".
 
     Returns:
@@ -285,12 +285,13 @@ def cache(
 
     Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
-      overrides: options that are fields of the config, and after "--" the options of Beam.
+      overrides: fields of the config as --FIELD VALUE; options of Beam follow "--".
       output: the directory to write, new or empty.
-      convert: a cache of version 0.1 to write in the format of this version, without CONFIG.
-      splits: the splits to write; all that have an example if not given.
-      num_workers: processes that run the task. For the runner local.
-      bake: writes whole examples, corrupted once and for all. For the runner local.
+      convert: a cache of version 0.1 to convert to the current format; needs no CONFIG.
+      splits: the splits to write; default: every split that has an example.
+      num_workers: number of processes that run the task, only with --runner local.
+      bake: stores finished training examples, so that corruption is the same in each epoch; only
+        with --runner local.
       runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
 
     Returns:

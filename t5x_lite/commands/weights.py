@@ -63,16 +63,17 @@ def import_hf(
         t5x-lite import hf google/flan-t5-small work/flan
 
     Args:
-      source: the directory (config.json, weights and tokenizer), or ORG/NAME at the hub (extra
-        hub); a directory of that name wins.
+      source: a local directory with config.json, weights and tokenizer, or ORG/NAME at the hub
+        (extra hub); an existing local directory takes precedence.
       destination: the directory to write, new or empty.
       dtype: dtype of the stored weights.
-      sentinels: reading of <extra_id_0>, </s> and the like in text by predict and score: anywhere,
-        as Hugging Face's tokenizer does (hf), or as seqio does; for ByT5 also the sentinels' ids.
-      part: the model, or the generator of a release of DeBERTaV3 (pytorch_model.generator.bin).
-      revision: branch, tag or commit of a model at the hub; main if not given.
-      skip_from: layer with the states that a Condenser's head (model.pt) reads; the paper has 6 of
-        12.
+      sentinels: rule by which predict and score recognize <extra_id_0>, </s> and other special
+        tokens in a text: anywhere as Hugging Face's tokenizer does (hf), or as seqio does. For ByT5
+        it also sets the sentinels' ids.
+      part: the model, or the generator of a DeBERTaV3 release (pytorch_model.generator.bin).
+      revision: branch, tag or commit of a model at the hub; default: main.
+      skip_from: number of the layer that feeds a Condenser's head (model.pt); 6 in the paper's
+        12-layer model.
 
     Returns:
       The directory that was made.
@@ -136,16 +137,17 @@ def import_t5x(
         t5x-lite import t5x t5x_checkpoint work/t5 --vocabulary spiece.model
 
     Args:
-      source: a directory checkpoint_N, or the one above it.
+      source: a directory checkpoint_N, or its parent directory.
       destination: the directory to write, new or empty.
-      vocabulary: a SentencePiece model, or "bytes" for ByT5; a checkpoint of T5X holds none.
-      extra_ids: sentinels in addition to the model's own pieces; if not given 100, or 0 where it
-        has some.
-      step: number N of the checkpoint; the newest if not given.
+      vocabulary: a SentencePiece model, or "bytes" for ByT5, because a T5X checkpoint holds no
+        vocabulary.
+      extra_ids: number of sentinels to add to the vocabulary; default: 100, or 0 if it already has
+        sentinels.
+      step: number N of the checkpoint; default: the newest.
       dtype: dtype of the stored weights.
-      dropout_rate: dropout rate for further training; a checkpoint of T5X does not record it.
-      feed_forward: feed-forward block, which a checkpoint of T5X does not record; relu, or
-        gated-gelu with a gate, if not given. UL2 has gated-silu.
+      dropout_rate: dropout rate for further training, which a T5X checkpoint does not record.
+      feed_forward: kind of feed-forward block, which a T5X checkpoint does not record; default:
+        gated-gelu if the checkpoint has a gate, otherwise relu. UL2 needs gated-silu.
 
     Returns:
       The directory that was made.
@@ -193,17 +195,17 @@ def import_adapter(
         t5x-lite import adapter some_lora work/rte --base work/t5 --name rte
 
     Args:
-      source: the directory (adapter_config.json and adapter_model.safetensors or .bin, of adapters
-        adapter.safetensors or pytorch_adapter.bin; or pytorch_diff.bin), or ORG/NAME at the hub
-        (extra hub); a directory of that name wins.
+      source: a local directory of PEFT (adapter_config.json and adapter_model.safetensors or .bin),
+        of adapters (adapter.safetensors or pytorch_adapter.bin) or of composable-sft
+        (pytorch_diff.bin), or ORG/NAME at the hub (extra hub); an existing local directory takes
+        precedence.
       destination: the directory to write, new or empty.
-      base: the model that it was trained on, a work directory or a step directory, as import hf
-        writes.
-      step: the step to take from a work directory, or best; the newest if not given.
-      name: name of the adapter.
-      revision: branch, tag or commit of an adapter at the hub; main if not given.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      base: the base model that the adapter was trained on: a work directory or a checkpoint
+        directory, such as one from import hf.
+      step: step number of the checkpoint in a work directory, or best; default: the newest.
+      name: name of the adapter in the new checkpoint.
+      revision: branch, tag or commit of an adapter at the hub; default: main.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Returns:
       The directory that was made.
@@ -245,19 +247,19 @@ def export_adapter(
         t5x-lite export adapter work/rte rte_for_peft --format peft
 
     Args:
-      source: a work directory or a step directory; for peft and sft also what compose wrote.
+      source: a work directory or a checkpoint directory; with the formats peft and sft also a delta
+        written by compose.
       destination: the directory to write, new or empty.
-      format: format of the directory: PEFT's; the library adapters', including compositions; or
-        composable-sft's pytorch_diff.bin of a sparse adapter or delta.
-      step: the step to take from a work directory, or best; the newest if not given.
-      name: name of the adapter, if the checkpoint has several.
-      no_head: omits the head that trained with it.
-      base_name: name at the hub or directory of the base that the config names; if not given, where
-        the base was imported from.
-      rank: rank of the LoRA that PEFT gets of a delta or composition, by a singular value
-        decomposition; if not given, the exact sum of the ranks.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      format: target library: PEFT; adapters, which also supports compositions; or composable-sft
+        (sft), for sparse adapters and deltas.
+      step: step number of the checkpoint in a work directory, or best; default: the newest.
+      name: name of the adapter to export, if the checkpoint has several.
+      no_head: omits the head that was trained with the adapter.
+      base_name: hub name or directory of the base model to record in the exported config; default:
+        the source that the base was imported from.
+      rank: rank of the LoRA that approximates a delta or composition for PEFT by a singular value
+        decomposition; default: the sum of the ranks, which is exact.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Returns:
       The directory that was made.
@@ -279,23 +281,23 @@ def export_adapter(
         if format == "sft":
             if name is not None:
                 raise InputError(
-                    "--name is of one module: a file of sft is all that a delta changes"
+                    "--name is not supported with --format sft, which exports the whole delta"
                 )
             if rank is not None or base_name is not None:
                 raise InputError(
-                    "--rank and --base-name are for PEFT's directories, and a file of sft has "
-                    "neither"
+                    "--rank and --base-name are not supported with --format sft; they need "
+                    "--format peft"
                 )
             return export_sft(source, destination, step=step, head=not no_head)
         where = Path(find_step(local_path(source, what="checkpoint"), step=step))
         manifest.verify(where, "params", "files")
         if rank is not None and format != "peft":
-            raise InputError(f"--rank is for PEFT's directories, and not for {format!r}")
+            raise InputError(f"--rank needs --format peft, got {format!r}")
         target = Path(destination)
         if (where / "files" / DELTA_FILE).is_file():
             if format != "peft" or name is not None:
                 raise InputError(
-                    f"{where} is a delta: PEFT's directories can hold one, whole; leave --name out"
+                    f"{where} is a delta; export it as a whole with --format peft, without --name"
                 )
             return export_sum(where, target, head=not no_head, base_name=base_name, rank=rank)
         files = step_files(where)
@@ -316,7 +318,7 @@ def export_adapter(
                 )
     if several:
         roles = " and ".join(get_args(Role))
-        _logger.info("%s: one directory for each tower, %s", target, roles)
+        _logger.info("%s: wrote one directory per tower: %s", target, roles)
     return target
 
 
@@ -343,20 +345,19 @@ def export_hf(
         t5x-lite export hf work/run exported
 
     Args:
-      source: a work directory or a step directory.
+      source: a work directory or a checkpoint directory.
       destination: the directory to write, new or empty.
-      step: the step to take from a work directory, or best, the one that its run found best; the
-        newest if not given.
+      step: step number of the checkpoint in a work directory, or best for the run's best
+        checkpoint; default: the newest.
       dtype: dtype of the stored weights.
-      part: the model or, if it was trained to detect replaced tokens, the generator that drew them.
-      head: head of an encoder with several that is written: mlm, rtd, classifier, choice,
-        token or span; none leaves all out. If not given, the one that its objective reads.
-      sentence_transformers: also writes files for SentenceTransformer, with the vectors of embed;
-        only for encoders, without head.
-      pooling: pooling of these vectors; if not given, the checkpoint's, or else mean.
-      normalize: scales vectors to length 1; default: the checkpoint's choice, or else True.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      part: the model, or the generator of a model trained by replaced token detection.
+      head: head to export, for an encoder with several heads: mlm, rtd, classifier, choice, token
+        or span; none exports no head. Default: the head that the objective trains.
+      sentence_transformers: also writes the files of a SentenceTransformer that gives the same
+        vectors as embed; only for encoders, without a head.
+      pooling: pooling of these vectors; default: the checkpoint's setting, or mean.
+      normalize: scales vectors to length 1; default: the checkpoint's setting, or True.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
 
     Returns:
       The directory that was made.
@@ -446,7 +447,7 @@ def push(
       repository: ORG/NAME at the hub; it is created if it is missing.
       private: makes a new repository private.
       message: message of the commit.
-      dry_run: lists what would be uploaded, and sends nothing.
+      dry_run: lists the files to upload without sending them.
 
     Returns:
       The URL of the commit; None for a dry run.
@@ -468,7 +469,7 @@ def push(
     if CARD not in files:
         _logger.warning("%s has no %s: the hub will show no model card", source, CARD)
     elif "\n# license:" in f"\n{(Path(source) / CARD).read_text(encoding='utf-8')}":
-        _logger.warning("%s/%s names no licence yet: edit its head", source, CARD)
+        _logger.warning("%s/%s names no license; add one to its metadata header", source, CARD)
     if dry_run:
         kind = "private" if private else "public"
         _logger.info("dry run: would upload %s to %s (%s if it is new)", total, repository, kind)

@@ -46,7 +46,7 @@ def batch_row(experiment: Experiment) -> dict[str, np.ndarray]:
 
 
 def row_shapes(data: Data, *, num_tasks: int = 0) -> dict[str, tuple[int, ...]]:
-    """Return the features of a row, as of `empty_row`, with their shapes; no data is read."""
+    """Return the shapes of the features of a row from `empty_row`; no data is read."""
     row = empty_row(data, num_tasks=num_tasks)
     return {name: value.shape[1:] for name, value in row.items()}
 
@@ -132,15 +132,15 @@ def check_devices(experiment: Experiment, mesh: Mesh) -> None:
 def with_choices(
     experiment: Experiment, kind: str, *, earlier: Experiment | None = None
 ) -> tuple[Experiment, list[str]]:
-    """Return the experiment with what the value "auto" of its models' fields is.
+    """Return the experiment with the value "auto" of its models' fields replaced by a choice.
 
     Args:
       experiment: the config.
       kind: kind of the devices, as JAX names it.
-      earlier: the experiment of the run that continues; what was chosen there is taken.
+      earlier: experiment of the run that is resumed; its choices are reused.
 
     Returns:
-      The experiment, and a line for each model in which something was chosen now.
+      The experiment, and a log line for each model with a new choice.
     """
     data, lines = experiment.data, []
     facts = {

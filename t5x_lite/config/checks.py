@@ -1,4 +1,4 @@
-"""Checks of fields, and settings of single tasks.
+"""Checks of config fields, and the parser of settings for single tasks.
 
 A line of `evaluation.per_task` has settings for the tasks that match a name or a pattern:
 
@@ -110,7 +110,7 @@ _TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """Settings of one line.
+    """Settings of one line of `evaluation.per_task`.
 
     Attributes:
       pattern: task name; * matches any letters, ? one letter.
@@ -121,7 +121,7 @@ class Line:
     values: Mapping[str, Any]
 
     def matches(self, names: Sequence[str]) -> bool:
-        """Return True if one of a task's names is meant."""
+        """Return True if the pattern matches one of a task's names."""
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
 
 

@@ -34,10 +34,10 @@ class Ways:
 
     Attributes:
       names: names of the rankings.
-      weights: weights of the dense, the lexical and the multi-vector score in "all".
-      pair_weights: weights of the dense and the lexical score in "dense_lexical".
+      weights: weights of the dense, lexical and multi-vector scores in the ranking "all".
+      pair_weights: weights of the dense and lexical scores in the ranking "dense_lexical".
       depth: maximum documents of a ranking, and of each head's candidates.
-      rerank: documents of the dense ranking that are scored again.
+      rerank: number of top documents of the dense ranking to rescore.
     """
 
     names: tuple[str, ...] = NAMES
@@ -54,7 +54,7 @@ class Ways:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads that are needed."""
+        """The heads that the rankings need."""
         needed = {head for name in self.names for head in _NEEDS.get(name, (name,))}
         return tuple(head for head in NAMES[:3] if head in needed)
 
@@ -66,20 +66,21 @@ class Retrieval:
     Attributes:
       directory: directory in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" skips
         retrieval.
-      pooling: "cls" or "mean"; None is what the objective says, or else "mean".
-      normalize: True if vectors have length 1, so that a score is a cosine; if None, the
-        objective's choice, or else True.
+      pooling: "cls" or "mean"; None takes the objective's setting, or "mean".
+      normalize: True to scale vectors to length 1, so that scores are cosines; None takes the
+        objective's setting, or True.
       query_length: maximum tokens of a query; None is data.inputs_length.
       document_length: maximum tokens of a document; None is data.inputs_length, or with data.layout
         Groups() data.targets_length.
-      query_prefix: text before every query, as some models ask for; None is the checkpoint's
-        prompt for queries, if it has one.
-      document_prefix: text before every document; None is as for queries.
+      query_prefix: text put before every query; None takes the checkpoint's prompt for queries, if
+        any.
+      document_prefix: text put before every document; None takes the checkpoint's prompt for
+        documents.
       ways: rankings by the heads of a BGE-M3, each evaluated separately as WAY/ndcg_at_10: some of
         dense, lexical, multi_vector, dense_lexical and all (`retrieval.fusion`); () is one ranking
         by the vector. The outputs of these heads for the corpus are held in memory.
-      weights: weights of the dense, the lexical and the multi-vector score in "all".
-      pair_weights: weights of the dense and the lexical score in "dense_lexical".
+      weights: weights of the dense, lexical and multi-vector scores in the ranking "all".
+      pair_weights: weights of the dense and lexical scores in the ranking "dense_lexical".
       same_ids: rule for a document with the id of the query. "keep" ranks it. "drop" removes it, as
         BEIR does, because a query that is also a document (ArguAna, Quora) would find itself.
         "auto" removes it only if its text also equals the query's, with or without the title, so
@@ -116,31 +117,31 @@ class Evaluation:
 
     Attributes:
       period: steps between two evaluations; the last step always has one.
-      split: the split of the task that is measured.
-      loss: True if to measure the held-out loss.
+      split: the split of the task to evaluate.
+      loss: True to compute the held-out loss.
       max_batches: batches of the held-out loss; None is the whole split.
       loss_of_each_cache: True to also measure the held-out loss of each single cache of data.cache,
         under the name of its directory, such as "validation/en/loss" for languages.
-      task_metrics: True if to decode and to compute the task's own metrics.
-      class_metrics: macro_f1, weighted_f1 or both, next to the own metrics of each task with
-        classes; they do not count in its score.
+      task_metrics: True to predict targets and compute the task's own metrics.
+      class_metrics: macro_f1, weighted_f1 or both, reported for each classification task in
+        addition to its own metrics; they do not count in the task's score.
       max_examples: examples of the task metrics; None is the whole split.
       batch_size: examples decoded at once; None is the data's batch size.
       max_decode_length: maximum decoded tokens.
       num_beams: width of the beam search that decodes; 1 is greedy.
-      length_penalty: length penalty of that search, by T5X's rule; None is 0.6.
-      rank: True if the likeliest of the task's labels is the answer, and nothing is decoded; for
-        tasks with a closed set of labels. Of a mixture, the other tasks are decoded.
+      length_penalty: length penalty of the beam search, by T5X's rule; None is 0.6.
+      rank: True to predict the likeliest of the task's labels instead of decoding, for tasks with a
+        closed set of labels. Other tasks of a mixture are decoded.
       null_threshold: for questions that may have no answer (SQuAD 2.0), the answer is "" if the
         no-answer score minus the score of the best span is above it. The metric best_f1_thresh
         gives the best threshold for the evaluated split that does not exceed this one; 1e9 compares
         all thresholds.
-      best_per_task: True if `evaluate` measures each task of a mixture with its best checkpoint in
-        the work directory, by its validation metrics.
+      best_per_task: True to evaluate each task of a mixture with the checkpoint of the work
+        directory that has its best validation metrics.
       bootstrap: samples for 95 % confidence intervals of `evaluate`'s metrics; 0 disables them.
-      submission: True if `evaluate --output` also answers the test splits of GLUE and SuperGLUE and
-        writes submission files for their servers, and for the evaluated split the file for SQuAD's
-        script; needs max_examples None.
+      submission: True to let `evaluate --output` also predict the test splits of GLUE and SuperGLUE
+        and write submission files for their servers, and the predictions file of SQuAD's script for
+        the evaluated split; needs max_examples None.
       num_samples: predictions written to samples.jsonl at each evaluation.
       per_task: settings of single tasks, "PATTERN: SETTING=VALUE, ..." such as "wmt_*: num_beams=4,
         length_penalty=0.6". "wmt_ende", "tasks.wmt:ende", "tasks.wmt" or "ende" match a task; *
@@ -148,8 +149,8 @@ class Evaluation:
         max_examples, batch_size, inputs_length (by default the data's), and examples_of, a task
         such as 'tasks.glue:mnli' that gives the few-shot examples. If several lines match a task,
         later ones override earlier ones, setting by setting.
-      few_shot: examples of a task in front of its questions, for the task metrics.
-      retrieval: documents that queries are to find by an encoder's vectors, of the same split.
+      few_shot: examples to put before each input of the task metrics.
+      retrieval: retrieval evaluation of an encoder's vectors on the same split.
     """
 
     period: Count = 1000

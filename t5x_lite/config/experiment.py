@@ -60,22 +60,21 @@ MATCHING_FIELDS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """When checkpoints are written and which ones stay.
+    """Schedule of checkpoints: when one is written, and which ones are kept.
 
     Attributes:
       period: steps between two checkpoints; the last step always has one.
-      minutes: time after which the next step is saved whatever its number, by the clock of the
-        first process, since the last save or the start; 0.5 is half a minute. With `period`,
-        whichever comes first. None looks at no clock.
-      keep: number of the newest checkpoints that stay.
-      best: the metric by which one more stays, such as "validation/loss", or a pattern by which one
-        more stays for each metric that it matches: "validation/*/score" for each task of a mixture.
-        None keeps no best one; a metric of a test split is rejected.
+      minutes: maximum minutes between two checkpoints, by the clock of the first process. With
+        `period`, whichever comes first saves. None saves only by `period`.
+      keep: number of newest checkpoints to keep.
+      best: metric for keeping the best checkpoint as well, such as "validation/loss", or a pattern
+        that keeps the best checkpoint of each matching metric: "validation/*/score" for each task
+        of a mixture. None keeps no best checkpoint; a metric of a test split is rejected.
       best_mode: better direction: max or min; if None, min for losses, cross entropies,
         perplexities and errors, else max.
-      whole: True if a checkpoint holds what `init` gave and adapters or `train` freeze, too; else
-        it names the checkpoint of `init` and digests of these arrays (`checkpoints.base`). A run
-        that has begun to save all of it continues so.
+      whole: True to store frozen parameters in each checkpoint. False stores only the path of the
+        checkpoint of `init` and digests of the frozen arrays (`checkpoints.base`). A resumed run
+        keeps the setting of its earlier checkpoints.
       timeout: seconds that a save may take, and that its processes wait for each other, before it
         fails and the run ends.
     """
@@ -161,7 +160,7 @@ class Experiment:
     """One run: what is trained, on what, how, for how long and where it goes.
 
     Attributes:
-      model: the architecture.
+      model: config of the model architecture.
       objective: the loss.
       data: the task, the vocabulary and the shape of the batches.
       optimizer: the optimizer and its schedule.
@@ -172,33 +171,34 @@ class Experiment:
       workdir: the directory that receives config, checkpoints and metrics.
       heads: frozen heads to keep in addition to the heads that the objective reads; a run that
         begins from a checkpoint keeps the heads of the checkpoint.
-      adapters: small modules in the slots of the model, which is frozen then.
-      train: trained parts: paths such as heads/classifier or model/encoder, or regular
-        expressions that match whole paths; () is all but heads that the loss does not read, and
-        with adapters all but the model, too. The rest has no gradient, no decay and no optimizer
-        state. `adapters.train` sets the same by names.
-      init: checkpoint that the run begins with, and the choice of its weights.
+      adapters: adapters to add to the model, which is then frozen.
+      train: trained parameters: paths such as heads/classifier or model/encoder, or regular
+        expressions that match whole paths. () trains everything except heads that the loss does not
+        read, and with adapters except the model. All other parameters are frozen, without weight
+        decay and optimizer state. `adapters.train` sets the same by names of adapters.
+      init: checkpoint to initialize parameters from, and the parameters to take.
       compute_dtype: dtype of the activations; parameters stay float32.
       matmul_precision: precision of float32 matrix products, in training and evaluation; products
         of bfloat16 numbers are the same with all. On a TPU "default" multiplies them in one pass of
         bfloat16, "high" in three and "highest" in six, as float32; on a GPU the first two are TF32.
       log_period: steps between two lines of training metrics.
       checkpoints: when checkpoints are written and which ones stay.
-      evaluation: measurements, and when they are made.
+      evaluation: settings and schedule of the evaluation.
       mesh: layout of the devices.
-      microbatches: number of sequential parts of a batch, to save memory; the gradient is the same
-        as for the complete batch.
+      microbatches: number of microbatches that a batch is divided into to save memory; the gradient
+        is the same as for the complete batch.
       tokens_per_part: maximum tokens per device and microbatch, padding included, instead of a
         number: as few microbatches as possible, for each static shape of the batches. None uses
         `microbatches`.
-      find_batch_size: True to double `microbatches` when a run begins until the compiled step fits
-        in a device's memory; the batch and its gradient stay, and dropout samples other masks.
+      find_batch_size: True to double `microbatches` at the start of a run until the compiled step
+        fits in a device's memory; batch and gradient stay the same, but dropout samples other
+        masks.
       microbatch_mode: mode of losses that compare each row with the whole batch: "cached"
         keeps their vectors and runs each part twice (gradient caching), "recompute" differentiates
         through the loop over the parts; the gradient is the same.
       hosts: the processes of a run on several hosts.
-      profile: steps that are traced, into profile/ of the work directory.
-      stop_early: when training ends before `steps`.
+      profile: steps that JAX's profiler traces into profile/ of the work directory.
+      stop_early: criterion for ending training before `steps`.
       tracking: trackers of metrics in addition to the work directory's metrics.jsonl.
       xla: options of XLA's compiler for the train step, as KEY=VALUE without dashes; separate
         several with spaces. Keys are the options of XLA_FLAGS, on a TPU also of LIBTPU_INIT_ARGS.
@@ -302,7 +302,7 @@ class Experiment:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Paths of what is trained, of `train` or of `adapters.train`; () is the default."""
+        """Paths of the trained parameters, from `train` or `adapters.train`; () is the default."""
         return self.train or self.adapters.trained
 
 
@@ -411,7 +411,7 @@ _FEWEST_EVALUATIONS = 10
 def with_length(
     experiment: Experiment, steps: int, *, fixed: Iterable[str] = frozenset()
 ) -> Experiment:
-    """Return an experiment of another length, with schedules of the same shape.
+    """Return the experiment with a different number of steps, and its schedules scaled to match.
 
     Warm-ups keep their fraction of the steps, decays end with the run. The periods of checkpoints
     and evaluations shrink with a shorter run, to a tenth of it at the least.
@@ -609,7 +609,7 @@ def check_same_experiment(saved: Experiment, current: Experiment, workdir: str |
 
 
 def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]) -> list[str]:
-    """Return one phrase for each leaf of some fields in which two experiments differ."""
+    """Return one phrase for each leaf of the given fields that differs between two experiments."""
     found: list[str] = []
     for name in fields:
         there, here = (encode(_resolved(part, name), where=name) for part in (saved, current))

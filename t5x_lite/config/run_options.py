@@ -40,7 +40,7 @@ from t5x_lite.metrics.benchmarks import Mode, mode_of, refuse_test
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
-    """When training ends before its last step.
+    """Criterion for ending training before its last step.
 
     Attributes:
       metric: a metric of the evaluation, such as "validation/loss"; None never ends early, and one
@@ -100,7 +100,7 @@ class Patience:
 
     @property
     def exhausted(self) -> bool:
-        """True if training is to end."""
+        """True if training should end."""
         return self._waited >= self._config.patience
 
     @property

@@ -161,7 +161,9 @@ def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, 
             jax.block_until_ready(result)
             if give_back() and not told:
                 told, gib = True, resident / 2**30
-                _logger.info("%.1f GiB are resident: freed memory goes back to the kernel", gib)
+                _logger.info(
+                    "%.1f GiB of memory are resident; returning freed memory to the kernel", gib
+                )
             # The memory in use may itself exceed the limit: wait until it grows beyond that.
             limit = max(limit, 1.1 * _resident())
         return result

@@ -68,25 +68,25 @@ def identity_of_file(path: str | os.PathLike[str]) -> list[Any]:
 def check_same(
     known: Any, identity: Mapping[str, Any], *, place: object, content: str, output: object
 ) -> None:
-    """Raise InputError, naming what differs, unless a place is of the same command.
+    """Raise InputError unless an existing output was written by this command with these settings.
 
     Args:
       known: the stored identity; None if none can be read.
       identity: identity of this command.
-      place: path of the written output.
+      place: path of the existing output.
       content: content of the output, such as "lines".
-      output: requested output.
+      output: the --output option, for the message.
     """
     asked = json.loads(json.dumps(identity))
     if known == asked:
         return
-    what = "what no command that is known here wrote"
+    what = "output of an unknown command"
     if isinstance(known, dict):
         names = [name for name in {**known, **asked} if known.get(name) != asked.get(name)]
         what = f"{content} of another command (other {', '.join(names)})"
     raise InputError(
-        f"{place} holds {what}; give that one again, delete it, or give another output than "
-        f"{output}"
+        f"{place} holds {what}; run that command again, delete the file, or choose another "
+        f"output than {output}"
     )
 
 
@@ -189,8 +189,8 @@ class ResumableArray:
                 self._size = _append(self._descriptor, self._header(), 0)
         if rows.shape[1:] != self.shape or rows.dtype != self._dtype:
             raise InputError(
-                f"{self._path}: what is there has rows {self._dtype}{list(self.shape)}, and these "
-                f"are {rows.dtype}{list(rows.shape[1:])}; delete it"
+                f"{self._path}: the unfinished output has rows {self._dtype}{list(self.shape)}, "
+                f"but the new rows are {rows.dtype}{list(rows.shape[1:])}; delete the file"
             )
         with writing(self._path):
             content = np.ascontiguousarray(rows).tobytes()
@@ -317,7 +317,10 @@ def _resumable_file(
                 state.unlink(missing_ok=True)
             else:
                 _logger.info(
-                    "%d %s are in %s; the same command resumes there", writer.done, content, partial
+                    "saved %d %s in %s; run the same command again to resume",
+                    writer.done,
+                    content,
+                    partial,
                 )
             raise
         state.unlink(missing_ok=True)
@@ -386,7 +389,7 @@ def resumable_directory(
     """
     target = Path(output)
     if not scratch and target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise InputError(f"{target}: is there already; delete it, or give another output")
+        raise InputError(f"{target} already exists; delete it, or choose another output")
     partial = target.with_name(f"{target.name}.partial")
     try:
         made = [parent for parent in partial.parents if not parent.exists()]

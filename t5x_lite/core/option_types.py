@@ -111,11 +111,11 @@ OptionalFeedForward = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Modules:
-    """Modules of a checkpoint.
+    """Adapters of a checkpoint.
 
     Attributes:
-      use: names of adapters in use, separated by commas; "" is only the base. If not given, all
-        adapters of the checkpoint; for evaluate, those in the config's adapters.use.
+      use: names of the adapters to use, separated by commas; "" uses only the base model. Default:
+        all adapters of the checkpoint; for evaluate, the config's adapters.use.
     """
 
     use: Annotated[OptionalText, tyro.conf.arg(help_behavior_hint="")] = None

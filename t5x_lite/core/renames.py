@@ -432,7 +432,9 @@ class _Loader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         if (today := current(module.__name__)) != module.__name__:
-            _logger.warning("%s is %s now; the old name goes in 0.3.0", module.__name__, today)
+            _logger.warning(
+                "%s is renamed to %s; the old name will be removed in 0.3.0", module.__name__, today
+            )
 
 
 def former_spec(module: str) -> ModuleSpec | None:

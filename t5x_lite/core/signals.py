@@ -130,11 +130,11 @@ def watching() -> Iterator["Watch"]:
 def ended_by(
     signums: Collection[int], *, seconds: float, may_end: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """End the process if it still runs some seconds after a signal, or at the second signal.
+    """End the process `seconds` after a signal, or at the second signal.
 
-    Python's own handlers wait until the main thread is back from C++: it may allocate or compile
-    there for ever. Here another thread learns of the signal. Nothing happens where this is not the
-    main thread.
+    Python's own handlers wait until the main thread returns from C++, which may never happen while
+    it compiles or allocates; a second thread receives the signal instead. Outside the main thread,
+    this does nothing.
     """
     import threading
 

@@ -65,7 +65,7 @@ class View(Protocol):
 class Same:
     """Arrays that are read from others and not stored: tied tables, shared layers.
 
-    `write` drops the copies; the owner's arrays count.
+    `write` drops the copies and keeps the owner's arrays.
 
     Attributes:
       path: pattern of the copies.
@@ -78,23 +78,23 @@ class Same:
     computes: ClassVar[bool] = False
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return all arrays but the copies.
+        """Return all arrays except the copies at `path`.
 
         Raises:
-          ValueError: nothing is at `path`, or the arrays at `owner` are others.
+          ValueError: if no array is at `path`, or the arrays at `owner` have other names or shapes.
         """
         _check_alike(self.path, self.owner, shapes)
         return self.write(shapes), self.write(axes)
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """Return all arrays but the copies."""
+        """Return all arrays except the copies at `path`."""
         return self.write(seen)
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """Return the owner's arrays at both paths.
+        """Return the parameters with the arrays at `owner` also at `path`.
 
         Raises:
-          ValueError: there are arrays at `path`.
+          ValueError: if arrays at `path` are stored.
         """
         if there := _at(self.path, stored):
             raise ValueError(f"{there[0]} is stored, and should be read from {self.owner}")
@@ -102,23 +102,23 @@ class Same:
         return {**stored, **copies}
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Return all arrays but the copies."""
+        """Return all arrays except the copies at `path`."""
         return {path: leaf for path, leaf in seen.items() if not _matches(self.path, path)}
 
     def mentions(self, path: str) -> bool:
-        """Return True if it is a copy or an owner's."""
+        """Return True if the path is of a copy or of its owner."""
         return _matches(self.path, path) or _matches(self.owner, path)
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Arrays that are stored as their difference from others, which they do not move.
+    """Arrays that are stored as their difference from base arrays, which get no gradient from them.
 
         read = stop_gradient(base) + stored          stored begins as zero
 
     Attributes:
       path: pattern of the arrays.
-      base: pattern of the others.
+      base: pattern of the base arrays.
     """
 
     path: str
@@ -136,21 +136,21 @@ class Difference:
         return dict(shapes), dict(axes)
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """Return zeros instead of the arrays."""
+        """Return the parameters with zeros as the differences."""
         return {**seen, **{path: jnp.zeros_like(seen[path]) for path in _at(self.path, seen)}}
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """Return sums instead of the differences."""
+        """Return the parameters with sums of base and difference at `path`."""
         sums = {p: _sum(stored[self._base(p)], stored[p]) for p in _at(self.path, stored)}
         return {**stored, **sums}
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Return differences instead of the sums."""
+        """Return the parameters with differences from the base at `path`."""
         less = {p: _difference(seen[p], seen[self._base(p)]) for p in _at(self.path, seen)}
         return {**seen, **less}
 
     def mentions(self, path: str) -> bool:
-        """Return True if it is a difference or a base."""
+        """Return True if the path is of a difference or of its base."""
         return _matches(self.path, path) or _matches(self.base, path)
 
     def _base(self, path: str) -> str:
@@ -187,11 +187,11 @@ class Repeat:
         return {**shapes, **first}, {**axes, **rest}
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """Return the first layer's arrays."""
+        """Return the parameters with only the first layer's arrays."""
         return {**seen, **{path: seen[path][0] for path in _at(self.path, seen)}}
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """Return the same array in each layer."""
+        """Return the parameters with the same array in each layer."""
         each = {path: stored[path] for path in _at(self.path, stored)}
         return {**stored, **{p: jnp.broadcast_to(x, (self.num, *x.shape)) for p, x in each.items()}}
 
@@ -200,7 +200,7 @@ class Repeat:
         return {**seen, **{path: jnp.mean(seen[path], axis=0) for path in _at(self.path, seen)}}
 
     def mentions(self, path: str) -> bool:
-        """Return True if it is one of the arrays."""
+        """Return True if the path is of a repeated array."""
         return _matches(self.path, path)
 
 

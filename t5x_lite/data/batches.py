@@ -160,7 +160,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
             if not self._tells:
                 return
             _logger.warning(
-                "the position in the data was saved by an earlier version with a different order: "
+                "the data position was saved by an earlier version with a different order; "
                 "the data start over, in the new order"
             )
             return

@@ -406,7 +406,7 @@ class Data:
                 "name the caches in data.cache"
             )
         if len({*self.languages}) < len(self.languages):
-            raise InputError(f"data.languages has one twice: {', '.join(self.languages)}")
+            raise InputError(f"data.languages names a language twice: {', '.join(self.languages)}")
         if self.pack and not self.layout.packs:
             raise InputError(
                 f"data.layout {self.layout.name} has one example a row: set data.pack to False"

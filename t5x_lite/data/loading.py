@@ -407,7 +407,8 @@ def _tell_constants(data: Data, mixture: Mixture) -> None:
     """Log each constant rate that a limit or a temperature does not change."""
     for member in mixture.constants(data.mixing):
         _logger.info(
-            "data.mixing.maximum and data.mixing.temperature leave %s at its constant rate of %s",
+            "data.mixing.maximum and data.mixing.temperature do not change the constant rate of "
+            "%s, %s",
             member.name,
             f"{member.rate:,.10g}",
         )

@@ -313,7 +313,7 @@ def cache_rates(rates: Sequence[float | int]) -> list[int]:
 
 
 class UnknownSize(InputError):
-    """Error of data that do not give the number of examples of an epoch."""
+    """Error raised if the number of examples in an epoch is unknown."""
 
 
 @dataclass(frozen=True)

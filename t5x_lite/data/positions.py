@@ -24,9 +24,9 @@ FORMER_LAYOUTS = {"pairs": "groups"}
 FROM_CACHE = b"t5x_lite cache position 1\n"
 
 _SAYS = {
-    ON_THE_FLY: "of data that were read on the fly: leave data.cache away",
-    **dict.fromkeys(FORMER, "of data that were read on the fly: leave data.cache away"),
-    FROM_CACHE: "of a cache: set data.cache",
+    ON_THE_FLY: "of data that were read on the fly; unset data.cache",
+    **dict.fromkeys(FORMER, "of data that were read on the fly; unset data.cache"),
+    FROM_CACHE: "of data from a cache; set data.cache",
 }
 
 
@@ -39,11 +39,11 @@ def unseal(kind: bytes, state: bytes) -> bytes:
     """Return the content of a saved position."""
     for other, says in _SAYS.items():
         if other != kind and state.startswith(other):
-            raise InputError(f"the saved data position is {says}, or begin a new run")
+            raise InputError(f"the saved data position is {says}, or start a new run")
     start = len(kind) + hashlib.sha256().digest_size
     digest, body = state[len(kind) : start], state[start:]
     if not state.startswith(kind) or hashlib.sha256(body).digest() != digest:
-        raise InputError("the saved data position is damaged: restore an older checkpoint")
+        raise InputError("the saved data position is damaged; restore an older checkpoint")
     return body
 
 

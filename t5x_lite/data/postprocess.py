@@ -65,7 +65,7 @@ def string_to_float(text: str, *, default: float = -1.0, **_: Any) -> float:
 
 
 class Number:
-    """Callable from the text of a number to the number, by `string_to_float`."""
+    """Postprocessor that parses a text as a number with `string_to_float`."""
 
     def __call__(self, text: str, **_: Any) -> float:
         """Return the number; -1 for any other text."""

@@ -201,7 +201,9 @@ def _held(one: Present, recipe: Recipe, *, seed: int) -> Held | None:
     if (number := one.data.first_documents) is not None:
         there = int(source.get_dataset("train", shuffle=False).reduce(0, lambda n, _: n + 1))
         if there < number:
-            _logger.warning("data.first_documents is %d, and there are %d", number, there)
+            _logger.warning(
+                "data.first_documents is %d, but there are only %d documents", number, there
+            )
     return Held(recipe.stored, found)
 
 
@@ -394,7 +396,7 @@ def eval_examples(
     split: str = "validation",
     max_examples: int | None = None,
 ) -> list[Example]:
-    """Return a split's examples in order, for metrics and samples; questions for candidates."""
+    """Return a split's examples in order, for metrics and samples."""
     task = load_task(data, vocabulary)
     found = data.layout.whole(examples_of(data, task, split=split))
     form = task_form(task)

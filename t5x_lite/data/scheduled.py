@@ -333,7 +333,7 @@ class Scheduled:
             if 0 < num < self._rule.small:
                 buckets[buckets == bucket] = bucket + 1
                 _logger.info(
-                    "%s: the %d examples of at most %d tokens are few, and go with the longer ones",
+                    "%s: the %d examples of at most %d tokens are few and join longer batches",
                     where,
                     num,
                     self._buckets[bucket][0],
@@ -343,8 +343,8 @@ class Scheduled:
             members = np.flatnonzero(buckets == bucket)
             if 0 < len(members) < max(rows, self._rule.drop):
                 _logger.warning(
-                    "%s: the %d examples of at most %d tokens are never seen: they are fewer than "
-                    "%d (--data.batches.small gives such ones to the longer ones)",
+                    "%s: the %d examples of at most %d tokens are never used, because a batch "
+                    "needs %d of them; --data.batches.small adds them to longer batches",
                     where,
                     len(members),
                     length,

@@ -387,7 +387,9 @@ def _documents(source: Source, number: int) -> int:
         )
     there = source.size
     if number > there:
-        _logger.warning("data.first_documents is %d, and there are %d", number, there)
+        _logger.warning(
+            "data.first_documents is %d, but there are only %d documents", number, there
+        )
     return min(number, there)
 
 
@@ -402,7 +404,7 @@ def _tokens(source: Source, number: int) -> int:
         )
     there = source.cache.index.splits["train"].tokens
     if first == source.split.size and number >= there + _longest(source):
-        _logger.warning("data.first_tokens is %d, and the cache has %d", number, there)
+        _logger.warning("data.first_tokens is %d, but the cache has only %d tokens", number, there)
     return first
 
 

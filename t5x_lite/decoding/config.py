@@ -116,7 +116,7 @@ class Decoding:
             )
         if self.early_stopping is not False and self.length_rule != "hf":
             raise InputError(
-                'early_stopping belongs to length_rule "hf"; set that, or leave early_stopping out'
+                'early_stopping needs length_rule "hf"; set it, or unset early_stopping'
             )
 
     @property

@@ -159,7 +159,9 @@ def open_delta(
     other = None if base is None else _base_at(base)
     is_delta = (source / "files" / DELTA_FILE).is_file()
     if is_delta and use is not None:
-        raise InputError(f"{source} is a delta, and adapters cannot be chosen in it: give the run")
+        raise InputError(
+            f"{source} is a delta, which has no adapters to choose; pass the run instead"
+        )
     opened = _of_delta(source, other) if is_delta else _of_run(source, other, use)
     if other is not None:
         where, _ = other
@@ -190,7 +192,7 @@ def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) ->
     )
     if not allowed:
         raise InputError(f"{text}; give the base, or --allow-other-base")
-    _logger.warning("%s; it is used all the same", text)
+    _logger.warning("%s; using it because of --allow-other-base", text)
 
 
 def digests_of(arrays: Arrays) -> dict[str, str]:
@@ -245,8 +247,8 @@ def _of_run(source: Path, other: tuple[Path, Arrays] | None, use: str | None) ->
     if recorded is None and other is None:
         if not learner.adapters:
             raise InputError(
-                f"checkpoint {source} holds everything: give its base as well, by --base DIR, and "
-                "it is the difference from that"
+                f"checkpoint {source} is a full model, not a delta; pass --base DIR to use its "
+                "difference from that base"
             )
         # Adapters next to a model that was saved whole: the model is the base.
         other = source, {p: a for p, a in own.items() if not p.startswith(ADAPTERS)}
@@ -546,12 +548,12 @@ def _that_config_has(
     shapes = trees.flatten(learner_of(_merged_config(opened.directory, files)).shapes)
     if homeless := sorted(opened.delta.extra.keys() - shapes.keys()):
         raise InputError(
-            f"{opened.directory} holds {homeless[0]}, which its config has no place for: leave "
-            "heads out by `without_heads(NAME)`"
+            f"{opened.directory} has the parameter {homeless[0]}, which its config does not "
+            "define; remove heads with `without_heads(NAME)`"
         )
     if missing := sorted(shapes.keys() - arrays.keys()):
         raise InputError(
-            f"{opened.directory} and its base lack {missing[0]}, which their config asks for"
+            f"{opened.directory} and its base lack the parameter {missing[0]} of their config"
         )
     for path, wanted in shapes.items():
         if tuple(arrays[path].shape) != tuple(wanted.shape):

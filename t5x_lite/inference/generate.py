@@ -355,7 +355,7 @@ class TaskEvaluator:
         return self._measure(*self._compared)
 
     def answers(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Each example's fields, and what the metrics compared of the last run's prediction."""
+        """Yield each example's fields and the predicted value that the metrics compared last."""
         _, choices = self._compared
         for example, own in zip(self.examples, choices, strict=True):
             yield getattr(example, "raw", {}), own[0]

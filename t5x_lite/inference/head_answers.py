@@ -260,7 +260,7 @@ class HeadAnswers(Generator):
 
     @abstractmethod
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        """Return the answers to a row, the best first."""
+        """Return the predictions for one row, best first."""
 
 
 class ClassAnswers(HeadAnswers):
@@ -496,13 +496,13 @@ def check_head(
     known = [name for name in _OBJECTIVES if name in heads]
     if not known:
         raise InputError(
-            f"{where} is answered by a head called {' or '.join(_OBJECTIVES)}: the objective must "
-            "be Classify, Spans, Choose or TagTokens, or the checkpoint have such a head; the "
+            f"{where} needs a head called {' or '.join(_OBJECTIVES)}: use an objective Classify, "
+            "Spans, Choose or TagTokens, or a checkpoint with such a head; the "
             f"heads are {', '.join(heads) or 'none'}"
         )
     if form is not None and form not in heads:
         raise InputError(
-            f"{where} asks for {_GIVES[form]}, and the head {known[0]} gives {_GIVES[known[0]]}: "
+            f"{where} needs {_GIVES[form]}, but the head {known[0]} gives {_GIVES[known[0]]}; "
             f"use objective {_OBJECTIVES[form]}"
         )
     head = heads[known[0] if form is None else form]
@@ -582,7 +582,7 @@ def _in_order(head: ClassHead, labels: Sequence[str], *, where: str) -> tuple[st
         return order
     if head.labels:
         _logger.warning(
-            "%s: the head's classes are called %s; they are read as %s, in this order",
+            "%s: the head's classes %s are interpreted as %s, in this order",
             *(where, ", ".join(head.labels), ", ".join(labels)),
         )
     return tuple(labels)

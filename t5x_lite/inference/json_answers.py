@@ -70,7 +70,7 @@ class InputReader:
             )
         if cut and not self._num_cut:
             _logger.warning(
-                "%s: the input is truncated to %d tokens, as all longer ones are (--inputs-length)",
+                "%s: the input is truncated to %d tokens, like all longer inputs (--inputs-length)",
                 lines[cut[0]].where,
                 length,
             )
@@ -111,8 +111,8 @@ class TargetReader:
                 )
             if not self._num_cut:
                 _logger.warning(
-                    "%s is truncated to %d tokens, as all longer ones are (--targets-length); its "
-                    "log-likelihood covers only the remaining beginning",
+                    "%s is truncated to %d tokens, like all longer targets (--targets-length); "
+                    "its log-likelihood covers only these tokens",
                     name,
                     self._length,
                 )
@@ -179,8 +179,8 @@ def generating(
 ) -> Change:
     """Load the model that writes a prediction for each line.
 
-    Sampling for a line depends on its number in the file, without blank lines, and not on its
-    batch. A line with a "seed" is sampled like the first line of a file with that seed.
+    Sampling depends on the line's number in the file (blank lines not counted), not on its batch. A
+    line with a "seed" is sampled like the first line of a file under --seed with that value.
     """
     model = Checkpoint.load(steps, use=use, inputs_length=inputs_length)
     generator = model.generator(decoding, batch_size=batch_size)

@@ -67,8 +67,8 @@ def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
     newest = checkpointing.find_step(checkpoint)
     if newest == remote.open_path(checkpoint):
         raise InputError(
-            f"checkpoint {checkpoint} is one step directory, but the best step needs a work "
-            "directory: remove the step"
+            f"checkpoint {checkpoint} is a single checkpoint directory, but --step best "
+            "needs a work directory; pass the work directory instead"
         )
     directory = newest.parent
     measured = Measured.of(directory)
@@ -82,10 +82,10 @@ def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
     measured.check_mode(checkpoint)
     best, kept = measured.best(), measured.best(saved)
     if best != kept and (measured.is_configured or kept is None):
-        there = f"best of those that are there is {kept}" if kept else f"steps there are {saved}"
+        there = f"the best saved step is {kept}" if kept else f"saved steps are {saved}"
         raise InputError(
             f"checkpoint {directory / str(best)} {_lack(directory, best)}: {measured.told(best)}; "
-            f"put a copy of it back, or give another step: the {there}"
+            f"restore the checkpoint from a copy, or pass another --step; {there}"
         )
     assert kept is not None
     if jax.process_index() == 0:
@@ -231,7 +231,7 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _lack(directory: AnyPath, step: int | None) -> str:
     there = step in checkpointing.step_directories(directory)
-    return f"has no {checkpoint_manifest.MANIFEST_FILE}" if there else "is not there"
+    return f"has no {checkpoint_manifest.MANIFEST_FILE}" if there else "does not exist"
 
 
 def learner_of(experiment: Experiment) -> Learner:

@@ -39,14 +39,14 @@ from t5x_lite.objectives.learner import Learner
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModule:
-    """A module in a step directory.
+    """An adapter in a checkpoint directory.
 
     Attributes:
-      adapter: its config, with the name that it has here.
-      theirs: its name in the step.
-      directory: the step.
-      base: the step's record of its base; None if it holds the base.
-      towers: names of the encoders in addition to the model that it has parameters for.
+      adapter: config of the adapter, with the name that it has in this run.
+      theirs: name of the adapter in the checkpoint.
+      directory: checkpoint directory.
+      base: the checkpoint's record of its base model; None if the checkpoint includes the base.
+      towers: names of further encoders, next to the model, for which the adapter has parameters.
     """
 
     adapter: Adapter
@@ -417,8 +417,8 @@ def check_children(experiment: Experiment) -> None:
         )
     if numbers and not blocks and not num_tasks:
         raise InputError(
-            "data.adapter_of is for MultiTask in adapters.use and for objective TaskHeads, and "
-            "neither is there"
+            "data.adapter_of needs a MultiTask block in adapters.use or the objective TaskHeads; "
+            "this config has neither"
         )
     for block in blocks:
         wrong = next((n for n, k in numbers.items() if k >= len(block.children)), None)
@@ -430,8 +430,8 @@ def check_children(experiment: Experiment) -> None:
     settings = experiment.evaluation
     if blocks and (settings.task_metrics or settings.retrieval.directory):
         raise InputError(
-            f"{blocks[0]} trains rows of several modules, and who answers has one: set "
-            "--evaluation.task-metrics False, and evaluate each by --adapters.use NAME afterwards"
+            f"{blocks[0]} trains rows with several adapters, but task metrics need a single one; "
+            "set --evaluation.task-metrics False, and evaluate each one with --adapters.use"
         )
 
 

@@ -188,7 +188,9 @@ class TextEncoder:
           InputError: if both are given, or the prompt does not exist.
         """
         if prefix is not None and prompt is not None:
-            raise InputError("prefix and prompt are two ways to say one thing: give one of them")
+            raise InputError(
+                "prefix and prompt both set the text before each input; set only one of them"
+            )
         if prefix is not None:
             return prefix
         head = dense_head(self.loaded.experiment) or Dense()
@@ -256,14 +258,14 @@ class TextEncoder:
         learner = self.loaded.learner
         if bag_top and "mlm" not in learner.heads:
             raise InputError(
-                f"checkpoint {self.loaded.directory}: a bag of words is read by the head of a "
-                "masked language model (mlm), and it has none: leave --bag-top out"
+                f"checkpoint {self.loaded.directory} has no masked language model head "
+                "(mlm), which a bag of words needs; omit --bag-top"
             )
 
         if bag_top and self.loaded.experiment.objective.more_towers():
             raise InputError(
-                f"checkpoint {self.loaded.directory}: it has two encoders, and a bag of words is "
-                "read by the head of one: leave --bag-top out"
+                f"checkpoint {self.loaded.directory} has two encoders, but a bag of words needs a "
+                "single encoder with its head; omit --bag-top"
             )
 
         def bag(params: Params, states: Array, segment_ids: Array) -> Array:

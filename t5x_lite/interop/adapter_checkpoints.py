@@ -601,8 +601,8 @@ def _warn_of_projection(experiment: Experiment, form: Format, *, where: Path) ->
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     if head is not None and head.projection is not None:
         _logger.warning(
-            "%s: skipping the projection of head %s, which a directory of %s cannot hold; "
-            "`t5x-lite export hf --sentence-transformers` writes it",
+            "%s: skipping the projection of head %s, which the %s format cannot store; "
+            "`t5x-lite export hf --sentence-transformers` exports it",
             *(where, head.name, form),
         )
 
@@ -648,7 +648,7 @@ def export_sum(
             options = {"use": use, "head": head, "base_name": base_name, "rank": rank}
             for each in get_args(Role):
                 export_sum(where, directory / each, role=each, **options)
-        _logger.info("%s: one directory for each tower", destination)
+        _logger.info("%s: wrote one directory per tower", destination)
         return destination
     role = role or "query"
     tower = tower_named(experiment, role)
@@ -753,7 +753,11 @@ def _export_library(
     if head is not None and all(path in of_base for path in heads):  # the head was not trained
         head, heads = None, []
     elif head is not None and not all(path in params for path in heads):
-        _logger.warning("%s: skipping its head %s, which is partly the base's", where, head.name)
+        _logger.warning(
+            "%s: skipping head %s, because the adapter has only part of its parameters",
+            where,
+            head.name,
+        )
         head, heads = None, []
     paths = [path for path in params if path.startswith(tuple(starts))]
     arrays = {path: params[path].read().astype(np.float32) for path in (*paths, *heads)}
@@ -768,7 +772,7 @@ def _export_library(
         )
     if head is not None and not written:
         _logger.warning(
-            "%s: skipping its head %s, which `adapters` does not have", where, head.name
+            "%s: skipping head %s, which the library `adapters` does not support", where, head.name
         )
     names = ", ".join(adapter.name for adapter in adapters)
     _logger.info("%s: exported %s of %s, for %s", destination, names, where, base or "its base")

@@ -385,7 +385,11 @@ def exported_head(
         if key not in known and key not in M3_FILES and head.has_parameters:
             _logger.warning("%s: skipping head %s, which transformers does not have", where, key)
     if left := [key for key in known if key not in chosen]:
-        _logger.warning("%s: skipping, as transformers has one head: %s", where, ", ".join(left))
+        _logger.warning(
+            "%s: skipping heads, because a transformers directory holds only one: %s",
+            where,
+            ", ".join(left),
+        )
     return known[chosen[0]] if chosen else None
 
 

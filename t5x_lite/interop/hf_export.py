@@ -91,7 +91,7 @@ def of_role(
 
 
 def tower_named(experiment: Experiment, role: Role) -> str:
-    """Return the tower of a role, or "" if its encoder is the model."""
+    """Return the tower that encodes texts of a role, or "" for the model itself."""
     return role if role in experiment.objective.more_towers() else ""
 
 

@@ -219,7 +219,7 @@ def _warn_of_others(directory: Path, release: Release) -> None:
     left = sorted({path.split("/")[1] for path in paths if not path.startswith((_MODEL, _HEAD))})
     if left:
         _logger.warning(
-            "%s: skipping, as a retriever's tower has none: %s", directory, ", ".join(left)
+            "%s: skipping heads that a retriever does not use: %s", directory, ", ".join(left)
         )
 
 

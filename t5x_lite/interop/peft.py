@@ -366,7 +366,10 @@ def _to_ia3(
     hidden = {site for _, site, _ in arrays if site.endswith("hidden")}
     attention = hidden - {"mlp/hidden"}
     if not outputs:
-        raise InputError(f"{file.where}: scales no output of a layer, which our (IA)^3 always does")
+        raise InputError(
+            f"{file.where}: the adapter scales no layer outputs; (IA)^3 adapters without output "
+            "scales are not supported"
+        )
     made = Ia3(
         name=name,
         feed_forward="mlp/hidden" in hidden,

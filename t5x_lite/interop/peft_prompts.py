@@ -178,7 +178,7 @@ def read_prefix(directory: Path) -> PrefixFile:
 def prefix_of(
     adapter: Prefix, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the fields of adapter_config.json, and the table; a network is not exported."""
+    """Return the fields of adapter_config.json, and the array of prefix keys and values."""
     said = f"checkpoint {where}: module {adapter.name!r}"
     stack, num_layers = _stack(hosts, where=said)
     several = stack == "decoder"

@@ -188,7 +188,7 @@ def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, n
         return None, {}
     if needed or any(_LAYER.match(name) for name in arrays):
         return path, arrays
-    _logger.info("skipped %s, which is not the head of a Condenser", path)
+    _logger.info("skipping %s, which is not the head of a Condenser", path)
     return None, {}
 
 

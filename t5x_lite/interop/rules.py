@@ -281,7 +281,7 @@ class Source:
         return np.dtype(functools.reduce(jnp.promote_types, dtypes))
 
     def array(self, path: str) -> np.ndarray:
-        """Read one of our arrays; memory holds the array and one piece."""
+        """Read the array at a path of the model, one tensor of the file at a time."""
         found = self._pieces(path)
         if found[0].layer is None:
             return self.read(found[0])

@@ -312,9 +312,9 @@ def _charsmap(normalizer: Any) -> bytes:
     table = base64.b64decode(tables[0]) if len(tables) == 1 else b""
     # SentencePiece's own table composes characters (NFC), too.
     if others and not (others == [("NFC", 0)] and composes(table)):
-        raise ValueError(f"its normalizer has a step that SentencePiece lacks, {others[0][0]}")
+        raise ValueError(f"the normalizer has the step {others[0][0]}, which SentencePiece lacks")
     if len(tables) != 1:
-        raise ValueError("its normalizer is not SentencePiece's")
+        raise ValueError("the normalizer has no SentencePiece charsmap, or more than one")
     return table
 
 

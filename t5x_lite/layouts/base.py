@@ -95,11 +95,11 @@ class EncoderTokens:
     """Special ids of a vocabulary, and the positions of its tokens in words.
 
     Attributes:
-      cls_id: begins a row.
-      sep_id: ends a text.
-      mask_id: token of a masked position.
-      pad_id: padding.
-      unk_id: token of text without a piece.
+      cls_id: id of [CLS], the first token of a row.
+      sep_id: id of [SEP], the last token of a text.
+      mask_id: id of [MASK], which replaces masked tokens.
+      pad_id: id of padding.
+      unk_id: id of the unknown token.
       kinds: kind of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
       separators: number of [SEP] between two texts; RoBERTa and XLM-R have two.
     """
@@ -140,17 +140,17 @@ class Layout:
 
     Attributes:
       name: name in messages and saved positions.
-      features: the features of a task that it shows, in the order in which they are packed.
-      optional: further ones that it shows of a task that has them.
-      joined: features that hold several texts in a row, each beginning with [CLS]; they are not
+      features: required features of a task, in the order in which they are packed.
+      optional: features that the layout also uses if the task has them.
+      joined: features that concatenate several texts, each beginning with [CLS]; they are not
         trimmed.
       of_encoder: True for rows of an encoder, which need the vocabulary's [CLS], [SEP] and padding.
       packs: True if several examples may share a row.
       draws: True if rows depend on `KEY`.
-      ends: True if a text ends with EOS or in words (`ending`).
+      ends: True if texts end with EOS or with words (`ending`).
       grouped: field of `Data` with the maximum text length by which `shapes.Bucketed` groups rows,
         or "".
-      task: one that fits, for messages.
+      task: example of a task that fits the layout, for messages.
     """
 
     name: ClassVar[str] = ""
@@ -171,15 +171,15 @@ class Layout:
 
     @property
     def answered_by_head(self) -> bool:
-        """True if a head on an encoder answers its tasks, and no text is written."""
+        """True if a head on an encoder predicts the labels of its tasks, instead of text."""
         return "labels" in self.features
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
         """Return the maximum tokens of each feature, or of each text of a joined feature.
 
         Args:
-          inputs: data.inputs_length.
-          targets: data.targets_length.
+          inputs: the value of data.inputs_length.
+          targets: the value of data.targets_length.
         """
         return {"inputs": inputs, "targets": targets}
 
@@ -188,7 +188,7 @@ class Layout:
 
         Args:
           vocabulary: vocabulary of the tokens.
-          length: maximum tokens of inputs, these included; None if unknown.
+          length: maximum tokens of inputs, including these end tokens; None if unknown.
 
         Raises:
           InputError: `length` leaves no room for a text before the words that replace EOS.
@@ -200,8 +200,8 @@ class Layout:
         """Return the maximum tokens of a "query" and of a "document"; {} if all texts are alike.
 
         Args:
-          inputs: data.inputs_length.
-          targets: data.targets_length.
+          inputs: the value of data.inputs_length.
+          targets: the value of data.targets_length.
         """
         del inputs, targets
         return {}
@@ -212,7 +212,7 @@ class Layout:
         return inputs, None
 
     def check_model(self, *, begins_with_cls: bool) -> None:
-        """Raise InputError for a model with other rows.
+        """Raise InputError unless the model accepts the rows of this layout.
 
         Args:
           begins_with_cls: True if the model's rows begin with [CLS].
@@ -257,8 +257,8 @@ class Layout:
 
         Args:
           examples: features by name: int32 token ids, trimmed, EOS included, or other numbers.
-          rows: the row of each, in [0, num_rows).
-          num_rows: rows in all; those without an example are padding.
+          rows: row index of each example, in [0, num_rows).
+          num_rows: number of rows; rows without an example are padding.
           lengths: see `lengths`.
           pack: True if rows have segment ids and positions.
           tokens: special tokens of the vocabulary, for encoders; None if only shapes are needed.
@@ -276,10 +276,10 @@ class Layout:
         return {"layout": self.name, **dataclasses.asdict(self)}
 
     def check(self, there: Collection[str]) -> None:
-        """Raise InputError unless the task has exactly the features that the layout shows.
+        """Raise InputError unless the task has exactly the features that the layout uses.
 
         Args:
-          there: the task's features, and others, which are skipped.
+          there: names of the task's features; unrelated names are ignored.
         """
         if self.fits(there):
             return
@@ -297,12 +297,12 @@ class Layout:
         return self
 
     def shown(self, there: Collection[str]) -> tuple[str, ...]:
-        """Return the features of a task that rows are made of."""
+        """Return the features of a task that the layout uses."""
         return (*self.features, *(name for name in self.optional if name in there))
 
     @classmethod
     def fits(cls, there: Collection[str]) -> bool:
-        """Return True if a task has this layout's features, and none of another layout's."""
+        """Return True if a task has this layout's features, and no other layout's features."""
         if not {*cls.features} <= {*there}:
             return False
         others = [other for other in _layouts() if {*cls.features} < {*other.features}]

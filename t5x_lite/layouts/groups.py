@@ -86,15 +86,15 @@ class Groups(Layout):
     """Rows with a query, a positive passage and negatives.
 
     Attributes:
-      negatives: passages of a row in addition to the one that answers.
+      negatives: number of negative passages per row.
       negatives_top: number of a query's first negatives to sample from in each epoch.
-      positives: "each": every passage that answers makes its own example; "sample": one of them is
-        sampled for a query in each epoch.
+      positives: "each" makes an example of every positive passage; "sample" samples one positive
+        per query in each epoch.
       teacher: True if rows have the scores of a teacher.
       known_positives: maximum number of positives of a row's query with names in the row, the first
         ones; 0 for no names.
-      shuffle_segments: probability that a passage that answers is cut in three, between words, and
-        put together in another order, if it has 25 tokens and more; BGE-M3 has 0.002.
+      shuffle_segments: probability of dividing a positive passage of at least 25 tokens into three
+        segments, between words, and shuffling them; BGE-M3 uses 0.002.
       begins_with_cls: True if a text begins with [CLS]; texts of T5's encoder do not.
     """
 
@@ -266,7 +266,7 @@ class Groups(Layout):
         }
 
     def drawn(self, example: Example) -> tuple[list[np.ndarray], np.ndarray]:
-        """Return the passages of a row, the one that answers first, and their scores or NaN.
+        """Return the passages of a row, the positive first, and their scores or NaN.
 
         Args:
           example: int32 tokens "positives" and "negatives", texts concatenated, `base.KEY`, and
@@ -316,7 +316,7 @@ class Groups(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ranked(Groups):
-    """A query with each of its passages, the one that answers first; fields as of `Groups`."""
+    """Rows of a query paired with each of its passages, positive first; see `Groups`."""
 
     name: ClassVar[str] = "ranked"
 
@@ -402,8 +402,8 @@ def joined(
 
     Args:
       query: [CLS] ... [SEP].
-      passage: the same.
-      size: at least `separators` and one more than the query has.
+      passage: [CLS] ... [SEP].
+      size: maximum tokens, more than the query's and `separators` together.
       separators: [SEP]s between the two: RoBERTa has two.
     """
     more = [query[-1]] * (separators - 1)

@@ -77,7 +77,7 @@ from t5x_lite.layouts.base import EncoderTokens, Example, Layout, Rows, separate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokens(Layout):
-    """Sentences with a label for each token."""
+    """Rows of sentences with a label for each token."""
 
     name: ClassVar[str] = "tokens"
     task: ClassVar[str] = "tasks.tokens:conll"
@@ -149,7 +149,7 @@ def of_span(first: int, last: int) -> Label:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Labelled(Layout):
-    """A text or a pair of texts a row, and its label.
+    """Rows with one text or pair of texts, and its label.
 
     Attributes:
       scores: True if rows have scores; if None, the task decides.
@@ -224,7 +224,7 @@ def token_types(ids: Int[np.ndarray, "B S"], *, sep_id: int) -> Int32[np.ndarray
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choices(Layout):
-    """A question a row, with its choices, and which one is right.
+    """Rows with a question, its choices, and the index of the correct choice.
 
     Attributes:
       num: maximum choices of a question.

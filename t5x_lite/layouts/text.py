@@ -97,7 +97,7 @@ from t5x_lite.layouts.base import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Encoder(Layout):
-    """Documents for an encoder that learns from masks."""
+    """Rows of documents for an encoder that is trained by masking."""
 
     name: ClassVar[str] = "encoder"
     task: ClassVar[str] = "tasks.encoder:documents"
@@ -135,7 +135,7 @@ def _cut(span: Int[np.ndarray, " n"], length: int | None, place: float) -> np.nd
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LM(Layout):
-    """Text without inputs; data.inputs_length means nothing to it."""
+    """Rows of a language model: targets without inputs; data.inputs_length is ignored."""
 
     name: ClassVar[str] = "lm"
     task: ClassVar[str] = "tasks.text:language_model"
@@ -162,8 +162,8 @@ class _Joined(Layout):
     """Base of layouts with inputs and targets concatenated.
 
     Attributes:
-      separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS. Inputs
-        that are too long are cut in front of them. A vocabulary that keeps spaces, as of bytes,
+      separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS. Long
+        inputs are truncated before the separator. A vocabulary that keeps spaces, such as bytes,
         needs " target: ".
     """
 
@@ -229,8 +229,8 @@ class ConcatLM(_Joined):
 
     Attributes:
       separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS.
-      loss_on_inputs: True if the inputs are learned, too, as the paper's language model learns
-        them.
+      loss_on_inputs: True to compute the loss also on the inputs, as for the paper's language
+        model.
     """
 
     loss_on_inputs: bool = True
@@ -297,7 +297,7 @@ class Seq2Seq(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spans(Layout):
-    """Two spans of one document a row."""
+    """Rows with two spans of one document."""
 
     name: ClassVar[str] = "spans"
     task: ClassVar[str] = "tasks.encoder:spans"

@@ -40,7 +40,7 @@ class ModelConfig:
 
     @property
     def longest_document(self) -> int | None:
-        """Maximum tokens of a document with position embeddings; None without such a table."""
+        """Maximum tokens of a document; None without position embeddings."""
         return None
 
     @property
@@ -57,22 +57,22 @@ class ModelConfig:
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return the views of the stored parameters, if they differ from the module's.
+        """Return the views that compute the module's parameters from stored ones.
 
         Args:
-          prefix: beginning of the module's paths, such as "model/".
+          prefix: prefix of the module's parameter paths, such as "model/".
         """
         return ()
 
     def without_views(self) -> Any:
-        """Return the config of the same model where all that it reads is stored."""
+        """Return the config of the same model without views: each of its parameters is stored."""
         return self
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
         """Raise InputError if the model would not run on the devices as its config says."""
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Raise InputError for a precision in which its products cannot be computed.
+        """Raise InputError for a precision that the model's matrix products do not support.
 
         Args:
           precision: precision of float32 products: "default", "high" or "highest".
@@ -80,7 +80,7 @@ class ModelConfig:
         """
 
     def more_remat(self) -> tuple[str, ...]:
-        """Return the values of the field `remat` that keep less; () without this field."""
+        """Return the values of `remat` that store fewer activations; () without this field."""
         return ()
 
     def with_choices(
@@ -137,9 +137,9 @@ class Output(NamedTuple):
     """An output layer taken apart: logits are hidden states times the kernel, over the divisor.
 
     Attributes:
-      kernel: [V, D], or [D, V].
-      axes: its logical axes: ("vocab", "embed"), or ("embed", "vocab").
-      divisor: divisor of the float32 product; 1 divides nothing.
+      kernel: weights [V, D] or [D, V].
+      axes: logical axes of the kernel: ("vocab", "embed") or ("embed", "vocab").
+      divisor: divisor of the float32 matrix product.
     """
 
     kernel: Array
@@ -153,8 +153,8 @@ class Prepared:
     """A model laid out for decoding; a pytree, to be made by one compiled function for others.
 
     Attributes:
-      graphdef: the structure of what it is.
-      params: its arrays.
+      graphdef: structure of the prepared model.
+      params: arrays of the prepared model.
     """
 
     graphdef: GraphDef = dataclasses.field(metadata={"static": True})
@@ -186,9 +186,9 @@ class TokenModel(nnx.Module):
     """The base of models over tokens: the embedding, and the output layer of decoders.
 
     Attributes:
-      token_embedding: the table.
-      tied: True if the output is the embedding; else `lm_head` is the output.
-      joint_output: the output's kernel where the model is laid out for decoding.
+      token_embedding: the token embedding.
+      tied: True if the output layer is the token embedding; otherwise it is `lm_head`.
+      joint_output: kernel of the output layer in a model prepared for decoding.
     """
 
     token_embedding: Embedding

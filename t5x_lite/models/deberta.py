@@ -185,7 +185,7 @@ class Convolution(nnx.Module):
           after: output of the layer.
           segment_ids: segment ids of documents, which do not see each other; 0 is padding, which
             becomes 0.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         kernel = self.kernel[...]
         reach = kernel.shape[0] // 2
@@ -281,12 +281,12 @@ class Deberta(EncoderModel):
     def apply_layers(
         self, x: Float[Array, "B S D"], *, mask: Visibility, key: Key | None = None
     ) -> Float[Array, "B S D"]:
-        """Return all layers.
+        """Return the output of all layers.
 
         Args:
-          x: embeddings of d_model columns.
+          x: embeddings [B, S, d_model].
           mask: mask of each token's keys, from `visibility`.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         distances = self._distances(x.shape[1])
         return self._run(x, self.config.num_layers, mask=mask, distances=distances, key=key)
@@ -372,5 +372,5 @@ class Deberta(EncoderModel):
 
 def _segments_of(mask: Visibility) -> Int[Array, "B S"]:
     if mask.keys is None:
-        raise ValueError("a mask without segment ids of the keys: give what `visibility` made")
+        raise ValueError("the mask has no segment ids of keys; pass a mask from `visibility`")
     return mask.keys

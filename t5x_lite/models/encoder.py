@@ -292,7 +292,7 @@ class Embeddings(nnx.Module):
         self.norm = LayerNorm(config.table_size, config.norm_epsilon)
 
     def tables(self) -> dict[str, Array]:
-        """Return the tables of tokens and positions, by name."""
+        """Return the token and position embeddings by name."""
         names = ("token", "position")
         return {name: getattr(self, name)[...] for name in names if hasattr(self, name)}
 
@@ -343,7 +343,7 @@ class EncoderModel(nnx.Module):
           segment_ids: segment ids of packed documents, from 1; 0 is padding.
           positions: from 0 within each document; None is taken from the segment ids, or counted.
           token_types: None is 0 everywhere; a model with one type or none does not read them.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         embedding_key, layers_key = split_key(key, 2)
         x, mask = self.start(
@@ -409,17 +409,17 @@ class EncoderModel(nnx.Module):
     def apply_layers(
         self, x: Float[Array, "B S D"], *, mask: Visibility, key: Key | None = None
     ) -> Float[Array, "B S D"]:
-        """Return all layers.
+        """Return the output of all layers.
 
         Args:
-          x: embeddings of d_model columns.
+          x: embeddings [B, S, d_model].
           mask: mask of each token's keys; `mask.dense(S)` is the array.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         raise TypeError(f"{type(self).__name__} does not define apply_layers")
 
     def tables(self) -> dict[str, Array]:
-        """Return the tables by name: "token" [V, E] and, where there is one, "position"."""
+        """Return the embeddings by name: "token" [V, E] and, if there is one, "position"."""
         return self.embedding.tables()
 
     def embeddings(
@@ -456,7 +456,7 @@ class EncoderModel(nnx.Module):
           vectors: one for each position.
           positions: None counts all of them.
           token_types: as for the call, as key is.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         given = {"positions": positions, "token_types": token_types, "key": key}
         return self._embed(vectors, real=None, **given)
@@ -626,7 +626,7 @@ class Bert(EncoderModel):
         Args:
           x: embeddings of d_model columns, or the states before the part's first layer.
           mask: mask of each token's keys.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
           part: the layers [first, last); None for all layers.
         """
         pattern = self.pattern(mask, x.shape[1])

@@ -65,7 +65,7 @@ class Head:
                 f"{self.name!r}"
             )
         if hasattr(HeadModules, self.name):
-            raise InputError(f"no head may be called {self.name!r}: give it another name")
+            raise InputError(f"the head name {self.name!r} is reserved; choose another name")
         check_bounds(self)
 
     @property
@@ -247,13 +247,12 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classifier(ClassHead):
-    """Classes of a text, or a score, which is one class.
+    """Classification head of a text; with one class it computes a score (regression).
 
     Attributes:
       kind: "bert", "roberta", "electra" or "deberta".
-      problem_type: meaning of the logits, for the export: "multi_label_classification" if each
-        class has its own probability; "auto" is a score for one class and exclusive classes
-        for several.
+      problem_type: meaning of the logits, for the export: "multi_label_classification" if classes
+        are independent; "auto" is regression for one class and exclusive classes for several.
     """
 
     name: str = "classifier"

@@ -299,7 +299,7 @@ class T5(TokenModel):
         Args:
           tokens: padded with 0.
           segment_ids: segment ids of packed examples, from 1; 0 is padding.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         x = self.embed(tokens)
         x = x if self.invertible is None else self.invertible(x)
@@ -478,7 +478,7 @@ class T5Encoder(TokenModel):
         Args:
           tokens: padded with 0.
           segment_ids: segment ids of packed examples, from 1; 0 is padding.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         x = self.embed(tokens)
         x = x if self.invertible is None else self.invertible(x)

@@ -232,7 +232,7 @@ XLM_R = (0, 1, 2, 3)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lexical(Head):
-    """Weights of a text's tokens as terms.
+    """Head that computes a lexical weight for each token of a text.
 
     Attributes:
       specials: tokens that are not terms: start and end of text, padding, unknown.

@@ -184,8 +184,8 @@ def attend_in_blocks(
     Args:
       operands: as for `attend`.
       segment_ids: segment of each position, which attends within its segment; 0 is padding.
-      block: queries at a time; T need not be a multiple of it.
-      draws: random bits of dropout, for each block again, in the backward pass again.
+      block: number of queries per block; T need not be a multiple.
+      draws: random bits of dropout; they are regenerated in the backward pass instead of stored.
 
     Raises:
       ValueError: a block of less than 1 query.

@@ -102,12 +102,12 @@ def in_blocks(chosen: Int[Array, " M"], num: int) -> Blocks:
 
 
 def over_blocks(blocks: Blocks, rows: Any, call: Callable[[Any, Array], Array]) -> Array:
-    """Apply a function to each block that has tokens; the others get zeros.
+    """Apply a function to each block that has tokens; empty blocks get zeros.
 
     Args:
       blocks: blocks of the tokens.
-      rows: [N, S, ...], or a tree of such.
-      call: (rows of a block, its number) -> [S, ...].
+      rows: array [N, S, ...] or pytree of such arrays.
+      call: function of a block's rows and its number that returns [S, ...].
     """
     first = jax.tree.map(lambda x: x[0], rows)
     like = jax.eval_shape(call, first, blocks.number[0])

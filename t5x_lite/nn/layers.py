@@ -60,7 +60,7 @@ def residual(
       x: input of the block.
       y: output of the block.
       rate: rate of the dropout.
-      key: turns dropout on.
+      key: random key of dropout; None disables dropout.
       over_length: True if the dropout's mask is one for all positions of a row, as in T5.
       norm: norm of a post-norm block.
       slot: makes the result of what is dropped out, x and the norm; None adds and normalizes.
@@ -190,7 +190,7 @@ class EncoderLayer(PreNormLayer):
         Args:
           x: hidden states.
           pattern: positions that each position attends to, with the bias of the stack's table.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         keys = split_key(key, 4)
         if self.own_bias:
@@ -312,7 +312,7 @@ class DecoderLayer(PreNormLayer):
           encoded: the encoder's output; None without cross-attention.
           pattern: positions that each position attends to, with the bias of the stack's table.
           across: inputs that it attends to.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
 
         Returns:
           x; keys and values of the self-attention; keys and values of the cross-attention, or None.
@@ -463,7 +463,7 @@ class PostNormLayer(nnx.Module):
           keys_from: source of keys and values; if None, x.
           pattern: keys that each query attends to, and the bias of its scaled logits. A query
             without keys attends to all of them equally.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         attention_key, attended_key, mlp_key = split_key(key, 3)
         source = x if keys_from is None else keys_from

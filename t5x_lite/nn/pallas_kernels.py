@@ -160,13 +160,13 @@ class Cost:
     """Cost of one call of a kernel on one device.
 
     Attributes:
-      flops: FLOPs of its products, over the lanes that they run over: with d_kv 64 two heads lie in
-        the 128 lanes, and the products that contract over them do twice the useful work, in the
-        time that the matrix unit takes for 64 lanes as well.
-      exponentials: that it takes.
-      bytes: from and to HBM, a block as often as it is fetched.
-      vmem: bytes of one program: its blocks, twice where the next is fetched meanwhile, what stays
-        between programs, and the logits' three temporaries.
+      flops: FLOPs of the matrix products over all 128 lanes. With d_kv 64, two heads share the
+        lanes and products that contract over them count twice the useful work, which takes the
+        matrix unit no longer.
+      exponentials: number of computed exponentials.
+      bytes: bytes moved between HBM and the kernel; a block counts each time it is fetched.
+      vmem: bytes of VMEM per program: its blocks (twice if the next one is prefetched), its state
+        between programs, and three temporaries of the logits.
     """
 
     flops: int

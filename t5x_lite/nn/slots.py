@@ -272,7 +272,7 @@ class Around:
       source: input of the block: x, or in a pre-norm layer its norm.
       mask: positions that each position attends to: an array [B, 1, T, T] or a `Visibility`. None
         in a decoder, because positions must not depend on later positions.
-      key: turns dropout on.
+      key: random key of dropout; None disables dropout.
     """
 
     source: Float[Array, "B T D"]

@@ -359,7 +359,7 @@ class Encoder(nnx.Module):
         Args:
           x: embeddings.
           mask: True where a position may see another.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         in_key, out_key, layer_key = split_key(key, 3)
         pattern = self.running.pattern(mask, x.shape[1])
@@ -451,7 +451,7 @@ class Decoder(nnx.Module):
           encoded: the encoder's output; None without cross-attention.
           mask: causal, and within segments.
           cross_mask: True where a target may see an input; None without cross-attention.
-          key: turns dropout on.
+          key: random key of dropout; None disables dropout.
         """
         in_key, out_key, layer_key = split_key(key, 3)
         pattern = self._biased(self.running.pattern(mask, x.shape[1]))

@@ -64,7 +64,7 @@ BINS, LARGEST = 2048, 16.0
 
 
 class Roc(NamedTuple):
-    """Two histograms, which can be added like other sums.
+    """Histograms of the logits of positives and negatives, from which the area is computed.
 
     Attributes:
       positives: weights of the positives in each bin; float32, or NumPy's float64.
@@ -95,7 +95,7 @@ class Roc(NamedTuple):
         return cls(*found)
 
     def area(self) -> Any:
-        """Return the area, in [0, 1]; 0.5 if there are no positives or no negatives."""
+        """Return the area under the ROC curve; 0.5 if there are no positives or no negatives."""
         positives, negatives = _shares(self.positives), _shares(self.negatives)
         below = negatives.cumsum() - 0.5 * negatives
         there = (self.positives.sum() > 0) & (self.negatives.sum() > 0)
@@ -176,7 +176,7 @@ class Loss(NamedTuple):
         return self._replace(metrics={**self.metrics, **metrics}) if metrics else self
 
     def plus(self, other: "Loss") -> "Loss":
-        """Return the sums of two batches; the scales do not change."""
+        """Return the loss of two batches: their sums are added, and the scales do not change."""
         return Loss(
             terms={
                 name: Term(
@@ -225,8 +225,8 @@ class Objective:
     """Base of the objectives' configs.
 
     Attributes:
-      layouts: types of data.layout that it accepts; () does not restrict them.
-      of_encoder: True if it trains only an encoder.
+      layouts: types of data.layout that the objective accepts; () accepts all.
+      of_encoder: True if the objective trains only encoders.
     """
 
     layouts: ClassVar[tuple[type[Layout], ...]] = ()
@@ -273,20 +273,20 @@ class Objective:
         return self
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Objective":
-        """Return the same objective with the settings of the model's family and the task.
+        """Return the objective with its classification head set for a model family and a task.
 
         Args:
           kind: kind of the classification head.
-          num_classes: number of classes of the task; 1 is a score.
+          num_classes: number of classes of the task; 1 for regression.
         """
         return self
 
     def with_weights(self, weights: tuple[float, ...]) -> "Objective":
-        """Return the same objective with weights of the classes, if it asks for some."""
+        """Return the objective with class weights, if it uses any."""
         return self
 
     def undecided(self) -> tuple[str, ...]:
-        """Return the settings that family and data decide: "head", "classes", "weights"."""
+        """Return the settings that model family and data decide: "head", "classes", "weights"."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
@@ -316,7 +316,7 @@ class Objective:
         return ()
 
     def resolved(self, kept: Mapping[str, Head]) -> "Objective":
-        """Return the same objective with a value instead of each None that means a default."""
+        """Return the objective with defaults filled in for its None fields."""
         return self
 
     def anew(self, earlier: "Objective") -> str:
@@ -325,7 +325,7 @@ class Objective:
         return ""
 
     def masks_with(self) -> int | None:
-        """Return the id of [MASK] in the vocabulary that it needs, or None."""
+        """Return the id of [MASK] that the objective needs, or None."""
         return None
 
     def no_terms(self) -> tuple[int, ...] | None:
@@ -333,11 +333,11 @@ class Objective:
         return None
 
     def smaller_logits(self) -> str:
-        """Return the option that makes fewer logits at a time, or ""."""
+        """Return the option that reduces the number of logits in memory, or ""."""
         return ""
 
     def models(self) -> Mapping[str, ModelConfig]:
-        """Return its models other than the trained one, by the names of their fields."""
+        """Return the objective's models other than the trained one, by field name."""
         return {}
 
     def check_model(self, model: nnx.Module) -> None:
@@ -349,7 +349,7 @@ class Objective:
             )
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return the views of the learner's stored parameters, if they differ from those read.
+        """Return the views that compute the learner's parameters from stored ones.
 
         Args:
           model: config of the architecture; its parameters are below "model/".

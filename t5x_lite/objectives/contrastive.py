@@ -323,10 +323,11 @@ class Contrastive(BiEncoder):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Matryoshka(Contrastive):
-    """Contrastive loss of complete vectors, plus one of their leading dimensions for each size.
+    """Sum of the contrastive losses of complete vectors and of vectors shortened to each size.
 
-    The vectors can be shortened after training: `embed --dimensions N`. The losses are added, as in
-    sentence-transformers' MatryoshkaLoss. Shortened vectors get length 1 if the complete ones do.
+    A shortened vector is the leading dimensions of the complete one; `embed --dimensions N`
+    computes it after training. The losses are added, as in sentence-transformers' MatryoshkaLoss.
+    Shortened vectors are normalized if the complete vectors are.
     Source: Kusupati et al. 2022, arXiv:2205.13147.
 
     Attributes:

@@ -383,11 +383,11 @@ class Learner:
         return loss
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None = None) -> Loss:
-        """Return the second stage: terms of the rows of a whole batch."""
+        """Return the second stage of the loss, which compares the rows of a whole batch."""
         return self.objective.joint(rows, batch, step=step)
 
     def whole_loss(self, params: Params, batch: Batch, key: Key | None = None) -> Loss:
-        """Return both stages, for a batch that runs at once."""
+        """Return the loss of both stages, for a batch without microbatches."""
         loss = self.loss(params, batch, key)
         return loss.joined(self.joint(loss.rows, batch)) if loss.rows else loss
 
@@ -471,7 +471,7 @@ class Learner:
         return True
 
     def num_unused(self, *, trained: bool = False) -> int:
-        """Return the number of adapters' values that narrower or skipped layers do not use.
+        """Return the number of adapter parameters that are padding for narrower or skipped layers.
 
         Args:
           trained: True to count only adapters that are trained.

@@ -81,12 +81,12 @@ class Program:
 
 
 class OutOfMemory(Exception):
-    """The compiler found that the step does not fit.
+    """Error raised if the compiled step does not fit into device memory.
 
     Attributes:
-      needed: bytes that the program would take; None if unknown.
-      available: bytes that there are; None likewise.
-      seconds: that the compiler took.
+      needed: bytes that the program needs; None if unknown.
+      available: bytes that the device has; None if unknown.
+      seconds: time of the compilation.
     """
 
     def __init__(self, needed: int | None, available: int | None, *, seconds: float) -> None:

@@ -132,9 +132,9 @@ def _without_ones(sizes: Any) -> tuple[int, ...]:
 
 
 def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
-    """Return a line if the attached slice differs from the slice of a plan, or None if it matches.
+    """Return a message if the attached slice differs from the planned slice, or None if they match.
 
-    Sides may come in another order.
+    The order of the sides of a slice does not matter.
     """
     same = dataclasses.replace(attached, shape=()) == dataclasses.replace(meant, shape=())
     if same and sorted(attached.shape) == sorted(meant.shape):

@@ -296,7 +296,7 @@ class ExactSearch:
         ]
 
     def _own_rows(self, documents: Sequence[str]) -> np.ndarray:
-        """int32 [rows]: of each query its own document's place among these, or none."""
+        """Return the index of each query's own document, or `_NONE`, as int32 [rows]."""
         own = np.full(len(self._blocks) * self._size, _NONE, np.int32)
         for place, name in enumerate(documents if self._own else ()):
             if name in self._own:

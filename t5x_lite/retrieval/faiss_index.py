@@ -88,7 +88,7 @@ def build(
     """
     faiss, how, target = library(), settings or Settings(), Path(directory)
     if target.exists():
-        raise InputError(f"{target}: is there already; delete it, or give another --output")
+        raise InputError(f"{target} already exists; delete it, or choose another --output")
     with contextlib.ExitStack() as stack:
         with _writing(target):
             name = target.with_name(f"{target.name}.partial")

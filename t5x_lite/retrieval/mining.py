@@ -40,15 +40,17 @@ class Rules:
     """Rules for the choice of negatives; the fields are options of `t5x-lite mine`.
 
     Attributes:
-      first: the first rank of a ranking to consider, from 0.
-      last: stop before this rank, from 0.
+      first: first rank to consider, counting from 0.
+      last: stop before this rank, counting from 0.
       negatives: maximum negatives per query.
-      take: the first ones, or a sample of all.
-      margin: minimum distance of a negative's score to the lowest score of a positive.
-      relative_margin: the same as a fraction of that score.
+      take: first takes the highest ranked candidates, sample takes a random sample of all
+        candidates.
+      margin: minimum gap between a negative's score and the lowest positive score.
+      relative_margin: minimum gap as a fraction of the lowest positive score.
       min_score: minimum score of a negative.
       max_score: maximum score of a negative.
-      fill: random adds passages outside the ranking to a query with too few negatives.
+      fill: random fills up queries that have too few negatives with random passages outside the
+        ranking.
       seed: random seed of samples.
     """
 

@@ -168,7 +168,7 @@ def heading_section(document: Document) -> Iterator[Raw]:
 
 
 def sentences(document: Document) -> Iterator[Raw]:
-    """Yield two sentences of each paragraph: neighbors are not more likely than others."""
+    """Yield two random sentences of each paragraph, not necessarily adjacent."""
     record = document.record
     for number, paragraph in enumerate(_text(record, *_BODIES).split("\n")):
         found = [each for each in _SENTENCE.split(paragraph) if each.strip()]
@@ -273,12 +273,13 @@ class Filters:
     """Filters of pairs; the fields are options of `t5x-lite pairs`.
 
     Attributes:
-      min_query_words: minimum query words of a query.
-      max_query_words: maximum query words of a query.
-      min_passage_words: minimum passage words of a passage.
-      max_queries: maximum pairs of one passage.
-      bad_words: a file with an entry on each line; a pair with one is dropped.
-      languages_by: langdetect or cld3 drops passages in another language than they say.
+      min_query_words: minimum words of a query.
+      max_query_words: maximum words of a query.
+      min_passage_words: minimum words of a passage.
+      max_queries: maximum pairs with the same passage.
+      bad_words: a file with one bad word per line; pairs that contain a bad word are dropped.
+      languages_by: detector, langdetect or cld3, that drops passages in a language other than
+        stated.
     """
 
     min_query_words: Positive = 2

@@ -56,18 +56,18 @@ class QueryEncoder:
 
     Attributes:
       checkpoint: encodes queries that are texts.
-      step: the step to take from a work directory, or best; the newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts.
-      adapters: the adapters in use.
-      pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      normalize: scales vectors to length 1; default: the checkpoint's choice.
-      dimensions: number of leading dimensions that a vector keeps; default: all.
+      step: step number of the checkpoint in a work directory, or best; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters.
+      adapters: the adapters to use.
+      pooling: the [CLS] hidden state, or the mean of all hidden states; default: the checkpoint's
+        setting.
+      normalize: scales vectors to length 1; default: the checkpoint's setting.
+      dimensions: keeps only the first N dimensions of each vector; default: all.
       prefix: beginning of every query; default: the checkpoint's prompt.
       prompt: name of one of the checkpoint's prompts; default: "query", if it exists.
       batch_size: queries encoded at once.
       inputs_length: maximum tokens of a query; default: the model's training length.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
     """
 
     checkpoint: OptionalDirectory = None
@@ -140,7 +140,7 @@ class QueryEncoder:
         begins = encoder.begins_with(self.prefix, prompt)
         rows, longer = encoder.rows([begins + text for text in texts])
         if longer:
-            _logger.warning("%d queries were cut to %d tokens", len(longer), encoder.length)
+            _logger.warning("%d queries were truncated to %d tokens", len(longer), encoder.length)
         return encoder.embedder(batch_size=self.batch_size).run(encoder.params, rows)
 
 
@@ -154,18 +154,18 @@ class PairEncoder:
     """The encoding of queries and passages; the fields are options of `t5x-lite mine`.
 
     Attributes:
-      step: the step to take from a work directory, or best; the newest if not given.
-      base: directory of the base, for a checkpoint with only trained parts.
-      adapters: the adapters in use.
-      pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says.
-      normalize: scales vectors to length 1; default: the checkpoint's choice.
+      step: step number of the checkpoint in a work directory, or best; default: the newest.
+      base: directory of the base model, for a checkpoint that holds only trained parameters.
+      adapters: the adapters to use.
+      pooling: the [CLS] hidden state, or the mean of all hidden states; default: the checkpoint's
+        setting.
+      normalize: scales vectors to length 1; default: the checkpoint's setting.
       query_prefix: beginning of every query; default: the checkpoint's prompt.
       passage_prefix: beginning of every passage; default: the checkpoint's prompt.
       batch_size: texts encoded at once.
       query_length: maximum tokens of a query; default: the model's training length.
       passage_length: maximum tokens of a passage; default: the model's training length.
-      trust_project: admits your own classes in a checkpoint's config and runs their modules;
-        default: only classes of t5x_lite.
+      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
     """
 
     step: Step = None

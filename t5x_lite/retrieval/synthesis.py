@@ -53,12 +53,12 @@ class Article(NamedTuple):
 class Excerpts:
     """The choice of articles and excerpts: options of `synthesize requests`.
 
-    Words of scripts without spaces are characters.
+    In scripts without spaces, each character counts as a word.
 
     Attributes:
       min_words: minimum words of an article.
-      max_words: maximum words of its excerpt, a run of whole paragraphs.
-      number: maximum articles of each language, sampled by seed; default: all.
+      max_words: maximum words of an excerpt, which consists of consecutive whole paragraphs.
+      number: maximum articles per language, sampled by the seed; default: all.
       seed: random seed of all samples.
     """
 
@@ -69,7 +69,7 @@ class Excerpts:
 
 
 def draw_of(article: str, seed: int) -> int:
-    """Return a number of 64 bits, by the article's id."""
+    """Return a 64-bit hash of the seed and the article's id."""
     content = hashlib.blake2b(f"{seed}\0{article}".encode(), digest_size=8).digest()
     return int.from_bytes(content, "little")
 

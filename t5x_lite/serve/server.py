@@ -218,9 +218,9 @@ class _Server(uvicorn.Server):
         del frame
         leave_terminal(sig)
         if self.should_exit:
-            _logger.warning("a second signal: requests that wait are not answered")
+            _logger.warning("received a second signal; dropping the waiting requests")
             os._exit(128 + sig)
-        _logger.info("signal %d: the requests that came are answered, and no other ones", sig)
+        _logger.info("received signal %d; finishing the accepted requests, rejecting new ones", sig)
         self.should_exit = True
 
 

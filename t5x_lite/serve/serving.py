@@ -91,10 +91,10 @@ def serve(
     host, port = socket.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     server.listen(socket, limits=limits)
-    _logger.info("%s: http://%s:%d answers %s", title, shown, port, ", ".join(table))
+    _logger.info("serving %s at http://%s:%d, endpoints: %s", title, shown, port, ", ".join(table))
     answered = server.run(app, socket, limits=limits, on_start=answering.start)
     answering.close()
-    _logger.info("the server ended; it had answered %d requests", answered)
+    _logger.info("the server stopped after answering %d requests", answered)
     if answering.failure is not None:
         raise answering.failure
 
@@ -201,14 +201,17 @@ class _Answering:
                     if not ready and self._is_ready():
                         ready = True
                         seconds = time.monotonic() - start
-                        _logger.info("answers after %.1f s; other programs follow", seconds)
+                        _logger.info(
+                            "ready to answer after %.1f s; compiling the remaining programs",
+                            seconds,
+                        )
         except Exception as error:
             self.failure = error
             self._end()
             return
         self._batcher.compiling(False)
         seconds = time.monotonic() - start
-        _logger.info("all compiled after %.1f s; no other program is compiled", seconds)
+        _logger.info("compiled all programs in %.1f s", seconds)
 
 
 def _usual(model: Checkpoint) -> tuple[str, ...]:

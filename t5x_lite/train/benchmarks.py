@@ -516,7 +516,7 @@ def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
     found = _finished(file, experiment)
     named = ", ".join(task.name for task in run.tasks)
     if found is not None:
-        _logger.info("%s: finished before (%s)", named, file)
+        _logger.info("%s: skipping training, which finished earlier (%s)", named, file)
         missing = [name for name in found["files"] if not (submission / name).is_file()]
         if not missing:
             return found["tasks"]
@@ -566,7 +566,8 @@ def _measured(
     if len(run.tasks) > 1 and not is_mixture and diagnostics:
         names = [name for name in names if name not in diagnostics]
         _logger.info(
-            "skipping %s, which the heads of several tasks do not predict", ", ".join(diagnostics)
+            "skipping diagnostics %s, which a model with a head per task cannot predict",
+            ", ".join(diagnostics),
         )
     tasks: dict[str, dict[str, Any]] = {}
     files: list[str] = []

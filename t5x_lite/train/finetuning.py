@@ -123,7 +123,9 @@ def experiment_for(
     except InputError:
         if (saved := begun_with(checkpoint, workdir)) is None:
             raise
-        _logger.info("%s is gone; %s resumes from its own config.json", checkpoint, workdir)
+        _logger.info(
+            "%s does not exist any more; resuming %s from its own config.json", checkpoint, workdir
+        )
         return _resumed(saved, columns, table=table, workdir=workdir, task=task, options=options)
     trained = read_experiment(step, checkpointing.step_files(step))
     model = model_of(trained.model, where=checkpoint)
@@ -179,7 +181,7 @@ def experiment_for(
     )
     experiment = with_options(made, options, prog="t5x-lite finetune")
     _logger.info(
-        "%s: %d steps of %d rows, %.1f epochs of %s rows",
+        "%s: training for %d steps of %d rows, %.1f epochs of %s rows",
         experiment.data.task,
         experiment.steps,
         experiment.data.batch_size,
@@ -298,13 +300,15 @@ def _chosen_task(asked: Experiment, found: Measured, task: Task, *, is_encoder: 
     few = 0 < len(found.labels) <= min(_FEW_LABELS, max(2, found.rows // 4))
     if few:
         shown = ", ".join(sorted(found.labels)[:6]) + (", ..." if len(found.labels) > 6 else "")
-        _logger.info("%d distinct targets: classify (%s)", len(found.labels), shown)
+        _logger.info(
+            "found %d distinct targets; training as classify (%s)", len(found.labels), shown
+        )
         return "classify"
     if not is_encoder:
-        _logger.info("many distinct targets: text_to_text")
+        _logger.info("found many distinct targets; training as text_to_text")
         return "text_to_text"
     if all(map(_is_number, found.labels)):
-        _logger.info("many distinct numbers: regress")
+        _logger.info("found many distinct numbers; training as regress")
         return "regress"
     number = len(found.labels) or f"more than {MOST_LABELS}"
     raise InputError(
@@ -388,7 +392,7 @@ def _objective(trained: Experiment, model: Any, task: str, columns: Columns) -> 
 
 
 def _init(checkpoint: str, trained: Experiment, task: str, columns: Columns) -> Init:
-    """Return `init` with the checkpoint; a classifier for other labels is newly initialized."""
+    """Return the config field `init`; a classifier with different labels is newly initialized."""
     heads: dict[str, Any] = {**by_name(trained.heads)}
     if "classifier" not in heads:
         return Init(checkpoint=checkpoint)

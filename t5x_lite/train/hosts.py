@@ -175,7 +175,7 @@ def _join(hosts: Hosts) -> None:
     if not hosts.coordinator and launcher is None:
         return
     if launcher == "Cloud TPU" and (reason := _tpu_alone(os.environ)):
-        _logger.info("one process: %s", reason)
+        _logger.info("training in one process: %s", reason)
         return
     # On CPU, collectives between processes run over TCP.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -201,7 +201,12 @@ def _join(hosts: Hosts) -> None:
         if isinstance(error, ValueError) or "must be called before" in str(error):
             raise InputError(f"{said}; {_REMEDY}") from error
         raise RuntimeError(f"{said}; {_REMEDY}") from error
-    _logger.info("process %d of %d, joined by %s", jax.process_index(), jax.process_count(), where)
+    _logger.info(
+        "this is process %d of %d; the processes found each other by %s",
+        jax.process_index(),
+        jax.process_count(),
+        where,
+    )
 
 
 @contextlib.contextmanager

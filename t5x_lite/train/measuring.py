@@ -365,8 +365,7 @@ def _check_vocabulary(experiment: Experiment, model: Checkpoint) -> None:
     data, directory = experiment.data, model.members[0].directory
     if data.vocabulary not in BYTES_NAMES and not is_there(data.vocabulary):
         _logger.info(
-            "data.vocabulary %s cannot be found from here; using the vocabulary of the checkpoint "
-            "%s",
+            "data.vocabulary %s does not exist here; using the vocabulary of checkpoint %s",
             data.vocabulary,
             directory,
         )

@@ -162,7 +162,7 @@ def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None
             chosen, start = _diff(phases, adapter)
         case Prune():
             chosen, start = None, _prune(phases, adapter)
-    _logger.info("last phase of %s: %s", adapter.name, workdir)
+    _logger.info("starting the last phase of %s: %s", adapter.name, workdir)
     return experiment if chosen is None else _with_module(experiment, chosen), start
 
 
@@ -242,7 +242,7 @@ class _Phases:
             stop_early=EarlyStopping(),
             checkpoints=dataclasses.replace(own.checkpoints, keep=1, best=None, best_mode=None),
         )
-        _logger.info("phase %s of %s: %s", name, self.adapter.name, workdir)
+        _logger.info("starting phase %s of %s: %s", name, self.adapter.name, workdir)
         self.run(phase, start)
         step = workdir / checkpointing.DIRECTORY / str(phase.steps)
         return _Trained(phase, checkpointing.lazy_params(step), f"{ADAPTERS}{adapter.name}/")
@@ -493,7 +493,7 @@ def _prune(phases: _Phases, adapter: Prune) -> Start:
 def _left(
     trained: _Trained, path: str, adapter: Prune, other: np.ndarray | None, *, is_first: bool
 ) -> np.ndarray:
-    """Return the magnitude of each weight after a round, or its change."""
+    """Return the pruning score of each weight: its magnitude, or the magnitude of its change."""
     difference = trained.own(path if is_first else f"{path}/difference")
     if adapter.criterion == "change":
         return np.abs(difference)

@@ -161,7 +161,7 @@ def with_microbatches(experiment: Experiment, *, earlier: Experiment | None) -> 
         if any(size % (shared * number) for size in rows):
             raise InputError(f"find_batch_size: {sheets.verdict()}")
         experiment = dataclasses.replace(experiment, microbatches=number)
-    _logger.info("find_batch_size: microbatches %d", experiment.microbatches)
+    _logger.info("find_batch_size: using %d microbatches", experiment.microbatches)
     return experiment
 
 

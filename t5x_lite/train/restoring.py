@@ -220,7 +220,7 @@ def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, our
             dropped.append(sources[copy])
     if dropped and jax.process_index() == 0:
         _logger.warning(
-            "checkpoint %s: skipping %d arrays, which our model reads from other arrays: %s",
+            "checkpoint %s: skipping %d arrays, because this model shares their parameters: %s",
             *(step, len(dropped), ", ".join(dropped[:3])),
         )
 

@@ -469,12 +469,12 @@ def watched(stop: StopSignals) -> Iterator[None]:
 
     def preempted(value: bytes) -> None:
         if value == b"TRUE":
-            _logger.warning("this machine is being preempted: saving")
+            _logger.warning("this machine is being preempted; saving a checkpoint")
             stop.received = signal.SIGTERM
 
     def maintained(value: bytes) -> None:
         if value == b"TERMINATE_ON_HOST_MAINTENANCE":
-            _logger.warning("this machine is about to be stopped for maintenance: saving")
+            _logger.warning("this machine is about to stop for maintenance; saving a checkpoint")
             stop.notices += 1
 
     for path, tell in (("preempted", preempted), ("maintenance-event", maintained)):

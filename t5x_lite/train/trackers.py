@@ -99,7 +99,7 @@ class Background:
         self._thread.join(self._patience)
         if self._thread.is_alive():
             _logger.warning(
-                "tracker %s did not take its last metrics within %.0f s; metrics.jsonl has them",
+                "tracker %s did not accept the last metrics within %.0f s; see metrics.jsonl",
                 self._name,
                 self._patience,
             )
@@ -110,7 +110,7 @@ class Background:
         if not self._overran:
             self._overran = True
             _logger.warning(
-                "tracker %s is too slow and misses metrics; metrics.jsonl has them", self._name
+                "tracker %s is too slow and misses metrics; see metrics.jsonl", self._name
             )
 
     def _work(self, run: TrackedRun) -> None:
@@ -126,7 +126,7 @@ class Background:
         except BaseException as error:  # includes SystemExit: a tracker must not end the run
             self._failed.set()
             _logger.warning(
-                "tracker %s failed and gets no more metrics; metrics.jsonl has them (%s: %s)",
+                "tracker %s failed and gets no more metrics; see metrics.jsonl (%s: %s)",
                 self._name,
                 type(error).__name__,
                 " ".join(str(error).split())[:300],
@@ -139,8 +139,8 @@ class Background:
             self._ids.set(self._name, tracker.id)
         except OSError as error:
             _logger.warning(
-                "the id of tracker %s was not saved (%s): a resumed run will start another one "
-                "there",
+                "could not save the run id of tracker %s (%s); a resumed run will start a new "
+                "run in the tracker",
                 self._name,
                 error.strerror,
             )

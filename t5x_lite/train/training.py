@@ -417,7 +417,9 @@ def vocabulary_of(experiment: Experiment, workdir: WorkDirectory | None = None) 
     if workdir is not None and path not in BYTES_NAMES and not is_there(path):
         copy = workdir.path / checkpointing.VOCABULARY_DIRECTORY
         if copy.is_dir():
-            _logger.info("data.vocabulary %s is gone; using its copy %s", path, copy)
+            _logger.info(
+                "data.vocabulary %s does not exist any more; using the copy %s", path, copy
+            )
             path = os.fspath(copy)
     vocabulary = load_vocabulary(path, extra_ids=experiment.data.extra_ids)
     if vocabulary.size > experiment.model.vocab_size:

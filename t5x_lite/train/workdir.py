@@ -116,7 +116,7 @@ class WorkDirectory:
                 said = f"{self.path / name} could not be written ({' '.join(str(error).split())})"
                 if last:
                     raise RuntimeError(f"{said}; checkpoints that were saved are kept") from error
-                _logger.warning("%s; the next checkpoint writes it again", said)
+                _logger.warning("%s; it will be written again at the next checkpoint", said)
                 continue
             self.sizes[name] = len(content)
 

@@ -291,7 +291,7 @@ def test_two_at_one_site_are_refused():
     ("fields", "message"),
     [
         ({"name": "A"}, "the name of an adapter is lower-case letters"),
-        ({"name": "attach"}, "no adapter may be called 'attach'"),
+        ({"name": "attach"}, "the adapter name 'attach' is reserved"),
         ({"sites": ()}, "adapter 'lora' has no sites: give at least one"),
         ({"sites": ("(",)}, r"sites: .* is not a regular expression"),
     ],

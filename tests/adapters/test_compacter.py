@@ -51,5 +51,5 @@ def test_what_is_wrong():
         learner("bert", compacter(reduction=8.0))
     with pytest.raises(InputError, match="phm_dim must be at least 1"):
         Compacter(phm_dim=0)
-    with pytest.raises(InputError, match="one reduction for all layers"):
+    with pytest.raises(InputError, match="supports neither reductions per layer"):
         Compacter(leave_out=(1,))

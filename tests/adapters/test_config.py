@@ -62,7 +62,7 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
         ({"add": ("rte = lora()",), "train": ("rtee",)}, "'rtee'; did you mean rte.* rte, head"),
         (
             {"add": ("a = lora()",), "load": ("b=x",), "use": "a", "train": ("b",)},
-            "the module 'b' is not in use, so nothing would train it",
+            "names 'b', which is not in use and would not be trained",
         ),
         (
             {"add": ("a = lora()", "b = seq_bn()"), "train": ("b", "head")},
@@ -70,7 +70,7 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
         ),
         (
             {"add": ("a = seq_bn()",), "train": ("a", "fusion")},
-            "adapters.train: fusion is what a Fuse block has, and adapters.use '' has none",
+            "which needs a Fuse block, but adapters.use '' has no such block",
         ),
         ({"base_dtype": "bfloat16"}, "base_dtype bfloat16 needs a frozen model: add a module by"),
     ],

@@ -111,7 +111,7 @@ def test_numbers_that_float32_may_not_hold(text, column):
 
 
 def test_what_is_no_delta_at_all():
-    with pytest.raises(InputError, match="'1 / 2' is a number, and should be a delta"):
+    with pytest.raises(InputError, match="'1 / 2' must be a delta, but it is a number"):
         evaluate("1 / 2", NAMES)
     with pytest.raises(InputError, match="at most 10000 characters"):
         evaluate("a" * 10_001, NAMES)

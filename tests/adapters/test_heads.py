@@ -36,5 +36,5 @@ def test_sites_of_masks():
     made, _ = learner("t5", parse_module("h = heads('cross_attention')"))
     [(path, mask)] = flatten(made.shapes["adapters"]).items()
     assert (path, mask.shape) == ("h/decoder/cross_attention/hidden/mask", (2, 2))
-    with pytest.raises(InputError, match="'heads': no attention is at mlp/hidden"):
+    with pytest.raises(InputError, match="'heads': no attention layer matches sites mlp/hidden"):
         learner("t5", Heads(sites=("mlp/hidden",)))

@@ -75,7 +75,7 @@ def test_fusions_have_layers_where_their_modules_stand():
             "Stack(a, b), a",
             "'a' and another one both use the site encoder/after_mlp: .* as Stack\\(a, b\\)",
         ),
-        ("bert", "Fuse(a, b, name='at')", "no fusion may be called 'at'"),
+        ("bert", "Fuse(a, b, name='at')", "the name 'at' is not allowed for a fusion"),
     ],
 )
 def test_what_has_no_place(host, use, message):

@@ -218,7 +218,7 @@ def test_free_weights_combine_changes():
     ("host", "modules", "use", "message"),
     [
         ("t5", (Ia3(name="a"), Ia3(name="b")), "Route(a, b)", "Route composes adapters only after"),
-        ("bert", LORAS, "Route(a, b, name='at')", "no router may be called 'at'"),
+        ("bert", LORAS, "Route(a, b, name='at')", "the name 'at' is not allowed for a router"),
         ("bert", LORAS, "Stack(Route(a, b, name='r'), Route(b, a, name='r'))", "two routers are"),
     ],
 )

@@ -67,7 +67,7 @@ def test_find_step_says_what_is_wrong(saved, tmp_path):
     )
     assert message(saved, step=7).endswith("has no step 7: it has [5, 10]")
     assert message(saved / "checkpoints" / "5", step=10).endswith(
-        "is one step directory, and not step 10"
+        "is a single checkpoint directory, but not of step 10"
     )
 
 

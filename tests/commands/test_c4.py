@@ -125,7 +125,7 @@ def test_a_variant_without_its_list_is_refused(wet, tmp_path, variant, told):
 
 def test_an_output_without_a_page_is_told_of(wet, tmp_path, caplog):
     run(wet, tmp_path / "out", [*RULES, "--cleaning.min-words", "99"])
-    assert f"no page was kept; {tmp_path / 'out' / 'report.html'} says why" in caplog.text
+    assert f"no page was kept; see the counts in {tmp_path / 'out' / 'report.html'}" in caplog.text
 
 
 def test_beam_gets_the_options_of_its_runner(wet, tmp_path, monkeypatch, capsys):
@@ -206,8 +206,8 @@ def test_one_file_with_a_record_is_enough(wet, tmp_path):
 def test_an_empty_validation_split_is_told_with_an_option(caplog):
     command._warn_of_empty_validation({"train": 300, "fr": 40, "fr-validation": 1}, 1000)
     assert [record.getMessage() for record in caplog.records] == [
-        "validation has no page (1 in 1000 of 300 pages, by URL); for held-out pages, run again "
-        "with --cleaning.validation-modulus 30 and a new --output, or train with "
+        "split validation is empty: it gets 1 in 1000 pages, chosen by URL, and there are only "
+        "300; run again with --cleaning.validation-modulus 30 and a new --output, or train with "
         "--evaluation.loss False"
     ]
 

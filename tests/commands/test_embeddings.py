@@ -155,8 +155,8 @@ def test_long_texts_are_cut_or_refused(embed, tmp_path, caplog):
     source = tmp_path / "in.txt"
     assert "the checkpoint does not define how a text's vector is computed" in caplog.messages[0]
     assert caplog.messages[1:3] == [
-        f"{source}:1: the text is cut to 4 tokens, as all longer ones are (--inputs-length)",
-        "2 texts were cut",
+        f"{source}:1: the text is truncated to 4 tokens, like all longer texts (--inputs-length)",
+        "2 texts were truncated",
     ]
     np.testing.assert_array_equal(found[2], embed()[2])
     (tmp_path / "out.npy").unlink()

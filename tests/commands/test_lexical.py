@@ -72,7 +72,7 @@ def test_a_killed_search_goes_on(index, monkeypatch):
 
 def test_what_is_wrong_is_one_line(index, capsys):
     assert main(f"bm25 build --input {index}/corpus.jsonl --output {index}/index".split()) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     command = f"bm25 search --index {index}/no --queries {index}/queries.tsv --output {index}/r"
     assert main(command.split()) == 2
     assert "no BM25 index" in capsys.readouterr().err

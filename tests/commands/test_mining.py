@@ -348,9 +348,9 @@ def test_rules_are_options(beir, run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "give --checkpoint DIR or --rankings FILE"),
-        ("--checkpoint w --rankings r", "give --checkpoint DIR or --rankings FILE"),
-        ("--rankings r --vectors v", "--vectors are searched by"),
+        ("", "pass --checkpoint DIR or --rankings FILE"),
+        ("--checkpoint w --rankings r", "pass --checkpoint DIR or --rankings FILE"),
+        ("--rankings r --vectors v", "--vectors needs --checkpoint"),
     ],
 )
 def test_wrong_options(options, message, capsys):

@@ -108,8 +108,11 @@ def test_rerank_that_was_killed_goes_on(checkpoint, directory, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beir": None}, "texts missing: give --beir DIR, or --queries FILE and --passages FILE"),
-        ({"queries": "x"}, "texts missing"),
+        (
+            {"beir": None},
+            "the texts are missing; pass --beir DIR, or --queries FILE and --passages FILE",
+        ),
+        ({"queries": "x"}, "the texts are missing"),
     ],
 )
 def test_wrong_options(checkpoint, directory, options, message):

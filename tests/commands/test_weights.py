@@ -64,7 +64,7 @@ def test_a_dry_run_says_what_it_would_do(exported, hub, caplog, capsys):
     assert capsys.readouterr().out == ""
     listed = [message.split("  ")[-1] for message in caplog.messages[:4]]
     assert listed == ["1_Pooling/config.json", "README.md", "config.json", "model.safetensors"]
-    assert "names no licence yet" in caplog.messages[-2]
+    assert "names no license" in caplog.messages[-2]
     end = "4 files, 2.03 kB to me/model (public if it is new)"
     assert caplog.messages[-1] == f"dry run: would upload {end}"
 

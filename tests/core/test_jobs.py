@@ -68,9 +68,9 @@ def test_what_was_killed_is_gone_on_with(caplog):
     assert names() == ["out"]
     partial = Path("out.partial").resolve()
     assert caplog.messages == [
-        f"2 lines are in {partial}; the same command resumes there",
+        f"saved 2 lines in {partial}; run the same command again to resume",
         f"resuming after 2 lines of {partial}",
-        f"4 lines are in {partial}; the same command resumes there",
+        f"saved 4 lines in {partial}; run the same command again to resume",
         f"resuming after 4 lines of {partial}",
     ]
 
@@ -101,8 +101,8 @@ def test_another_command_leaves_the_lines_as_they_are(options, what):
     with pytest.raises(InputError) as raised:
         write(**options)
     assert str(raised.value) == (
-        f"{Path('out.partial').resolve()} holds lines of another command (other {what}); give that "
-        "one again, delete it, or give another output than out"
+        f"{Path('out.partial').resolve()} holds lines of another command (other {what}); run that "
+        "command again, delete the file, or choose another output than out"
     )
     assert (Path("out.partial").read_bytes(), Path("out.partial.json").read_bytes()) == before
     assert write(seed=1) == 4
@@ -114,7 +114,7 @@ def test_a_file_that_nobody_described_is_left_as_it_is(state):
     Path("out.partial").write_text("mine")
     if state is not None:
         Path("out.partial.json").write_text(state)
-    with pytest.raises(InputError, match="holds what no command that is known here wrote; give"):
+    with pytest.raises(InputError, match="holds output of an unknown command; run"):
         write()
     assert Path("out.partial").read_text() == "mine"
     assert names() == (["out.partial"] if state is None else ["out.partial", "out.partial.json"])
@@ -233,7 +233,7 @@ def test_an_array_that_was_killed_at_any_byte():
 def test_rows_of_another_shape_are_refused():
     with pytest.raises(Killed):
         write_rows(until=2)
-    with pytest.raises(InputError, match=r"rows float32\[4\], and these are float32\[2\]; delete"):
+    with pytest.raises(InputError, match=r"but the new rows are float32\[2\]; delete"):
         write_rows(rows=ROWS[:, :2])
     assert write_rows() == 2
     np.testing.assert_array_equal(np.load("a.npy"), ROWS)
@@ -263,7 +263,7 @@ def test_files_of_a_directory_are_gone_on_with(torn):
     with pytest.raises(Killed):
         grow(until=2, torn=torn)
     assert names() == ["d.partial"]
-    with pytest.raises(InputError, match=r"holds a part of another command \(other a\); give that"):
+    with pytest.raises(InputError, match=r"holds a part of another command \(other a\); run that"):
         grow(a=2)
     with pytest.raises(Killed):
         grow(until=3, torn=torn)
@@ -271,7 +271,7 @@ def test_files_of_a_directory_are_gone_on_with(torn):
     assert names() == ["d"]
     found = {path.name: path.read_text() for path in Path("d").iterdir()}
     assert found == {"x": "0123", "y": "0\n1\n2\n3\n"}
-    with pytest.raises(InputError, match="d: is there already; delete it"):
+    with pytest.raises(InputError, match="d already exists; delete it"):
         grow()
 
 

@@ -70,8 +70,10 @@ def test_an_old_module_is_todays_with_one_line_of_warning(tmp_path):
         [sys.executable, str(tmp_path / "mine.py")], capture_output=True, text=True, check=True
     )
     assert done.stderr.splitlines() == [
-        "t5x_lite.records.lines is t5x_lite.data.formats.lines now; the old name goes in 0.3.0",
-        "t5x_lite.heads.classifier is t5x_lite.models.heads now; the old name goes in 0.3.0",
+        "t5x_lite.records.lines is renamed to t5x_lite.data.formats.lines; "
+        "the old name will be removed in 0.3.0",
+        "t5x_lite.heads.classifier is renamed to t5x_lite.models.heads; "
+        "the old name will be removed in 0.3.0",
     ]
 
 

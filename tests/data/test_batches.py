@@ -256,7 +256,7 @@ def test_a_position_of_an_earlier_order_begins_anew_and_says_so(data, vocabulary
     assert_equal_batches(take(again, 2), expected)
     [said] = [r.getMessage() for r in caplog.records if r.name.startswith("t5x_lite")]
     assert said == (
-        "the position in the data was saved by an earlier version with a different order: "
+        "the data position was saved by an earlier version with a different order; "
         "the data start over, in the new order"
     )
     other = data_batches.train_batches(data, vocabulary, seed=4)

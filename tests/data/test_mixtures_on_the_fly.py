@@ -279,8 +279,8 @@ def test_a_constant_rate_that_stays_is_told(vocabulary, mixed, documents, caplog
     settings = dataclasses.replace(settings, mixing=Mixing(temperature=2.0))
     data_batches.train_batches(settings, vocabulary, seed=0)
     assert caplog.messages == [
-        "data.mixing.maximum and data.mixing.temperature leave text_span_corruption at its "
-        "constant rate of 1,000,000"
+        "data.mixing.maximum and data.mixing.temperature do not change the constant rate of "
+        "text_span_corruption, 1,000,000"
     ]
 
 

@@ -34,9 +34,11 @@ def test_a_truncated_position_is_damage():
 
 
 def test_the_other_kind_is_named():
-    with pytest.raises(InputError, match=r"is of a cache: set data\.cache, or begin a new run"):
+    with pytest.raises(
+        InputError, match=r"is of data from a cache; set data\.cache, or start a new run"
+    ):
         unseal(ON_THE_FLY, seal(FROM_CACHE, b""))
-    with pytest.raises(InputError, match=r"read on the fly: leave data\.cache away, or begin"):
+    with pytest.raises(InputError, match=r"read on the fly; unset data\.cache, or start"):
         unseal(FROM_CACHE, seal(ON_THE_FLY, b""))
 
 

@@ -221,7 +221,7 @@ def test_what_cannot_be_truncated_is_refused(data, vocabulary, caplog):
     with pytest.raises(InputError, match="is a mixture: name a task, or unset it"):
         train(dataclasses.replace(data, task="tasks.mixtures:glue", first_tokens=3), vocabulary)
     train(dataclasses.replace(data, first_documents=401), vocabulary)
-    assert "data.first_documents is 401, and there are 400" in caplog.messages
+    assert "data.first_documents is 401, but there are only 400 documents" in caplog.messages
 
 
 def test_tokens_need_a_place_where_they_are_counted(data, vocabulary):

@@ -339,7 +339,7 @@ def wordpiece(tmp_path_factory):
     [
         ("tasks.glue:sst2", Classify(), None),
         ("tasks.squad:squad", Spans(), None),
-        ("tasks.glue:sst2", Spans(), "asks for a class or a score, and the head span gives"),
+        ("tasks.glue:sst2", Spans(), "needs a class or a score, but the head span gives"),
         ("tasks.squad:squad", Classify(num_classes=1), "use objective Spans$"),
         ("tasks.glue:rte", Classify(num_classes=3), "set --objective.num-classes 2$"),
     ],

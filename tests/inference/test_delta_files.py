@@ -105,7 +105,7 @@ def test_a_run_saved_whole_is_its_own_base(base, lora, tmp_path):
     delta, partial = load(whole), load(lora[0])
     assert delta.base.digest == partial.base.digest
     assert delta.parts.keys() == partial.parts.keys()
-    with pytest.raises(InputError, match="holds everything: give its base as well, by --base DIR"):
+    with pytest.raises(InputError, match="is a full model, not a delta; pass --base DIR"):
         load(base[0])
 
 
@@ -162,7 +162,7 @@ def test_another_base_is_refused_with_both_digests(base, lora, tmp_path, caplog)
     with pytest.raises(InputError, match=message):
         load(lora[0], base=where)
     allowed = load(lora[0], base=where, allow_other_base=True)
-    assert "it is used all the same" in caplog.text
+    assert "using it because of --allow-other-base" in caplog.text
     assert allowed.parts.keys() == load(lora[0]).parts.keys()
     assert load(lora[0], base=base[0]).base == load(lora[0]).base
     # As other commands have it: the recorded base does not stand in for what --base names.

@@ -143,11 +143,11 @@ def test_a_head_that_fits_a_task():
     ):
         check_head({"token": Token(num_classes=9)}, "token", labels, where="it")
     with pytest.raises(
-        InputError, match=r"a tag for each word, .* gives a class or a score: use ob"
+        InputError, match=r"a tag for each word, .* gives a class or a score; use ob"
     ):
         check_head({"classifier": Classifier()}, "token", labels, where="it")
     with pytest.raises(
-        InputError, match="must be Classify, Spans, Choose or TagTokens, or the che"
+        InputError, match="use an objective Classify, Spans, Choose or TagTokens, or a che"
     ):
         check_head({}, "token", labels, where="it")
 

@@ -139,7 +139,7 @@ def test_inputs_that_are_too_long_are_cut_with_a_warning(score, files, caplog, m
     answers = score()
     assert answers[1]["inputs"] == long["inputs"]
     assert caplog.messages == [
-        f"{files['input']}:2: the input is truncated to 32 tokens, as all longer ones are "
+        f"{files['input']}:2: the input is truncated to 32 tokens, like all longer inputs "
         "(--inputs-length)",
         "3 inputs were truncated",
     ]
@@ -272,8 +272,8 @@ def test_targets_that_are_too_long_are_cut_or_refused(score, files, caplog):
     write(files["input"], RECORDS[2], long, long)
     short, cut, _ = score(targets_length=4)
     assert caplog.messages == [
-        f"{files['input']}:2: the target is truncated to 4 tokens, as all longer ones are "
-        "(--targets-length); its log-likelihood covers only the remaining beginning",
+        f"{files['input']}:2: the target is truncated to 4 tokens, like all longer targets "
+        "(--targets-length); its log-likelihood covers only these tokens",
         "2 targets were truncated",
     ]
     assert (short["num_tokens"], cut["num_tokens"]) == (2, 4)

@@ -130,11 +130,13 @@ def test_the_best_step_that_was_kept_and_is_gone(tmp_path):
         best(run)
     assert str(raised.value) == (
         f"checkpoint {damaged.parent} has no manifest.json: step 100 has the lowest "
-        "validation/loss (1.0000); put a copy of it back, or give another step: the best of those "
-        "that are there is 300"
+        "validation/loss (1.0000); restore the checkpoint from a copy, or pass another --step; the "
+        "best saved step is 300"
     )
     shutil.rmtree(damaged.parent)
-    with pytest.raises(InputError, match=r"checkpoints/100 is not there: step 100 has the lowest"):
+    with pytest.raises(
+        InputError, match=r"checkpoints/100 does not exist: step 100 has the lowest"
+    ):
         best(run)
     assert "did not stay" in told_at_end(run / "checkpoints")
     write_step(run, 100, {"validation/loss": 1.0})
@@ -173,7 +175,9 @@ def test_a_run_without_a_best_step(tmp_path):
 def test_a_step_directory_has_no_best_step(tmp_path):
     run = write_run(tmp_path / "run", of("loss", LOSSES))
     for step in (run / "checkpoints" / "100", run / "checkpoints" / "300"):
-        with pytest.raises(InputError, match=r"is one step directory, .*: remove the step"):
+        with pytest.raises(
+            InputError, match=r"is a single checkpoint directory, .*; pass the work directory"
+        ):
             best(step)
 
 

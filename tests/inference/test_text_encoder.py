@@ -141,5 +141,5 @@ def test_a_bag_of_words_stands_behind_the_state_of_cls(loaded):
 
 def test_a_bag_needs_the_head_of_a_masked_language_model(tmp_path):
     headless = Checkpoint.load([str(write_checkpoint(tmp_path, "electra_discriminator"))]).encoder()
-    with pytest.raises(InputError, match=r"head of a masked language model \(mlm\)"):
+    with pytest.raises(InputError, match=r"has no masked language model head \(mlm\)"):
         headless.embedder(batch_size=1, bag_top=2)

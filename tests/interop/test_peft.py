@@ -173,7 +173,7 @@ def test_ia3_that_no_module_of_ours_does(tmp_path):
     with pytest.raises(InputError, match="in only some layers or stacks is not supported"):
         module(write(tmp_path / "b", one, bert_ia3(layers=(0,))))
     hidden = {n: a for n, a in bert_ia3().items() if "output" in n}
-    with pytest.raises(InputError, match="scales no output of a layer"):
+    with pytest.raises(InputError, match="scales no layer outputs"):
         module(write(tmp_path / "c", {**IA3, "target_modules": ["output.dense"]}, hidden))
 
 

@@ -170,7 +170,7 @@ def test_steps_that_sentencepiece_lacks_are_refused(tmp_path, tiny_vocabulary, s
     content = tokenizer_json(load_vocabulary(tiny_vocabulary))
     content["normalizer"] = {"type": "Sequence", "normalizers": [content["normalizer"], step]}
     write(tmp_path, "tokenizer.json", content)
-    with pytest.raises(InputError, match=f"has a step that SentencePiece lacks, {step['type']}"):
+    with pytest.raises(InputError, match=f"has the step {step['type']}, which SentencePiece lacks"):
         read(tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(InputError, match="the id 'd0' comes twice"):
         made(tmp_path, [*TEXTS, ("d0", "x")], "twice")
     made(tmp_path, name="whole")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         made(tmp_path, name="whole")
     with pytest.raises(InputError, match="no BM25 index"):
         InvertedIndex.open(tmp_path / "no")

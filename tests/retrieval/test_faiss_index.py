@@ -116,7 +116,7 @@ def test_what_is_refused(tmp_path, shards):
     index = made(tmp_path, shards, "Flat")
     with pytest.raises(InputError, match="have 3 dimensions, but index vectors have 16"):
         index.search(QUERIES[:, :3], depth=1)
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         made(tmp_path, shards, "Flat")
     with pytest.raises(InputError, match="index build makes one"):
         FaissIndex.open(str(tmp_path / "no"))

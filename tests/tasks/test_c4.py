@@ -322,7 +322,7 @@ def test_languages_that_cannot_be_read(tmp_path, shards, vocabulary):
     ):
         with pytest.raises(InputError, match=message):
             data_batches.train_batches(data, vocabulary, seed=0)
-    with pytest.raises(InputError, match=r"data\.languages has one twice: af, af"):
+    with pytest.raises(InputError, match=r"data\.languages names a language twice: af, af"):
         of_languages(directory, "af", "af")
     with pytest.raises(InputError, match=r"each language has a separate cache"):
         of_languages(directory, "af", cache="caches/af")

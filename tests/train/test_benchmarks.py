@@ -181,7 +181,7 @@ def test_one_command_trains_measures_and_submits(variant, checkpoint, directory,
     assert glued(*arguments) == 0
     again = capsys.readouterr()
     assert json.loads(again.out)["tasks"] == tasks
-    assert again.err.count("finished before") == 2
+    assert again.err.count("which finished earlier") == 2
     assert "writing glue/MRPC.tsv again" in again.err
     assert file.is_file()
     assert (tmp_path / "mrpc" / "metrics.jsonl").read_bytes() == before
@@ -220,7 +220,7 @@ def test_one_run_of_all_tasks(variant, checkpoint, directory, tmp_path, capsys):
         ({"benchmark": "super_glue"}, r"lacks BoolQ/train.jsonl, BoolQ/val.jsonl"),
         ({"epochs": 2.0, "overrides": ["--steps", "3"]}, r"--steps and --epochs 2 both set"),
         ({"overrides": ["--data.task", "a"]}, r"--data.task: .* by its own --tasks"),
-        ({"workdir": "gs://bucket/run"}, r"is in a bucket, .* give --output DIR"),
+        ({"workdir": "gs://bucket/run"}, r"is in a bucket, .* pass --output DIR"),
         ({"tasks": ["rte"], "overrides": ["--stpes", "3"]}, r"unknown option --stpes; did you"),
     ],
 )  # fmt: skip

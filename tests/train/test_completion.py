@@ -96,7 +96,7 @@ def test_packed_rows_and_several_shapes_are_counted_in_memory_alone(
         with_epochs(packed, options=["--epochs", "3"])
     stays = with_epochs(packed)
     assert (stays.epochs, stays.steps) == (None, 1000)
-    assert "(the config's 1,000 steps count)" in caplog.text
+    assert "training for the config's 1,000 steps" in caplog.text
     with pytest.raises(InputError, match="batches of several shapes: a streamed task"):
         with_epochs(grouped, options=["--epochs", "3"])
 

@@ -230,7 +230,7 @@ def test_a_vocabulary_that_is_gone_is_that_of_the_checkpoint(tiny_run, tiny_expe
     )
     assert evaluate(elsewhere, [str(tiny_run)])["validation/loss"] > 4
     assert caplog.messages == [
-        "data.vocabulary work/vocabulary cannot be found from here; using the vocabulary of the "
+        "data.vocabulary work/vocabulary does not exist here; using the vocabulary of "
         f"checkpoint {tiny_run}/checkpoints/10"
     ]
 

@@ -58,10 +58,10 @@ def test_each_cache_trains_its_module(both, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"use": "MultiTask(a, b, None)", "task_metrics": True}, "who answers has one"),
+        ({"use": "MultiTask(a, b, None)", "task_metrics": True}, "task metrics need a single one"),
         ({"adapter_of": ()}, r"MultiTask\(a, b\) needs the number of each row's module"),
         ({"adapter_of": ("en=0", "sw=2")}, "has children 0 to 1, and sw has number 2"),
-        ({"use": "Stack(a, b)"}, "data.adapter_of is for MultiTask in adapters.use and for"),
+        ({"use": "Stack(a, b)"}, "data.adapter_of needs a MultiTask block in adapters.use or"),
     ],
 )
 def test_what_is_refused_before_anything_is_made(both, changes, message):

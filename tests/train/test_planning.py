@@ -298,7 +298,7 @@ def test_microbatches_are_doubled_until_the_step_fits(tiny_experiment, monkeypat
     found = planning.with_microbatches(open_one, earlier=None)
     assert found == dataclasses.replace(open_one, microbatches=2)
     assert tried == [(1, 1.0), (2, 1.0)]
-    assert "find_batch_size: microbatches 2" in caplog.messages
+    assert "find_batch_size: using 2 microbatches" in caplog.messages
     # A run that resumes keeps its number.
     earlier = dataclasses.replace(open_one, microbatches=4)
     assert planning.with_microbatches(open_one, earlier=earlier).microbatches == 4

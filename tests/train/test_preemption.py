@@ -43,7 +43,7 @@ def test_the_notice_is_a_sigterm(server, mesh, caplog):
         assert stop.received == signal.SIGTERM
     waiting = (f"{path}?wait_for_change=true&timeout_sec=60&last_etag=before", "Google")
     assert server.asked_for(PREEMPTED)[:3] == [(path, "Google"), (path, "Google"), waiting]
-    assert caplog.messages == ["this machine is being preempted: saving"]
+    assert caplog.messages == ["this machine is being preempted; saving a checkpoint"]
 
 
 def test_maintenance_saves_once_and_ends_nothing(server, mesh, caplog):
@@ -58,7 +58,7 @@ def test_maintenance_saves_once_and_ends_nothing(server, mesh, caplog):
             (None, False),
             (None, False),
         ]
-    said = "this machine is about to be stopped for maintenance: saving"
+    said = "this machine is about to stop for maintenance; saving a checkpoint"
     assert caplog.messages == [said]
 
 

@@ -76,7 +76,7 @@ def test_a_failure_is_warned_of_once(tmp_path, caplog, where):
         time.sleep(0.02)
     sink.close("finished")
     (message,) = caplog.messages
-    assert message.startswith("tracker mine failed and gets no more metrics; metrics.jsonl has")
+    assert message.startswith("tracker mine failed and gets no more metrics; see metrics.jsonl")
     assert "no network" in message
     assert not (tmp_path / "trackers.json").exists()
 

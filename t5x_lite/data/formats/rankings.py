@@ -171,7 +171,7 @@ def _once(found: Iterable[tuple[str, Ranking]]) -> Iterator[Ranking]:
     for where, ranking in found:
         if ranking.query in seen:
             raise InputError(
-                f"{where}: the query {ranking.query!r} has a line above; give one line a query"
+                f"{where}: the query {ranking.query!r} occurs twice; write one line per query"
             )
         seen.add(ranking.query)
         yield ranking

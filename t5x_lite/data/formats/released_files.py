@@ -281,7 +281,7 @@ def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]
             yield _squad_record(
                 f"{record['QuestionId']}--{name}", record["Question"], text, texts, start
             )
-    _logger.info("%s: %d documents, %d with an answer", file, num_read, num_found)
+    _logger.info("%s: read %d documents, %d of them with an answer", file, num_read, num_found)
     evidence.finish(kept=bool(num_found if split == "train" else num_read))
 
 

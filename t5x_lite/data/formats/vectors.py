@@ -160,7 +160,7 @@ def stored(vectors: Float[np.ndarray, "n D"], precision: Precision) -> np.ndarra
     if precision == "binary":
         if vectors.shape[1] % 8:
             raise InputError(
-                f"binary vectors have a multiple of 8 dimensions, and these have {vectors.shape[1]}"
+                f"binary vectors need a multiple of 8 dimensions, got {vectors.shape[1]}"
             )
         return np.packbits(vectors > 0, axis=1)
     return np.ascontiguousarray(vectors, {"float32": "<f4", "float16": "<f2"}[precision])

@@ -219,8 +219,8 @@ def _tfds_directory(benchmark: Benchmark, directory: str) -> str | None:
         return ""
     if directory.startswith(f"{_TFDS}://"):
         raise InputError(
-            f"data.directory {directory} names a data set of TFDS, but the task names its own "
-            f"({benchmark.tfds}); give tfds, or tfds:DIR with TFDS's directory"
+            f"data.directory {directory} names a TFDS data set, but the task always reads "
+            f"{benchmark.tfds}; set data.directory to tfds, or to tfds:DIR for another data_dir"
         )
     if directory.startswith(f"{_TFDS}:"):
         return directory.removeprefix(f"{_TFDS}:")

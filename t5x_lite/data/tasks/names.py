@@ -159,12 +159,12 @@ _MARK = "t5x_lite_is_worded"
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
-    """Text around the columns of a record.
+    """Prompt of a task: the text around the columns of a record.
 
     Attributes:
-      prefix: start of the text, before a space; "" for none.
+      prefix: text before the template, separated by a space; "" for no prefix.
       template: text after the prefix, with columns in braces.
-      columns: columns that a template may name; () for the columns of this template, None for any.
+      columns: columns that a user's template may name; () allows those in `template`, None any.
     """
 
     prefix: str

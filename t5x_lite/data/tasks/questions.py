@@ -148,7 +148,7 @@ class CandidateText:
     def __call__(
         self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
     ) -> Any:
-        """Return the value that metrics compare; a text other than a candidate's number is kept."""
+        """Return the value that metrics compare, for the number or the text of a candidate."""
         assert example is not None
         candidates = example["candidates"]
         if not is_target and text.isdecimal() and int(text) < len(candidates):

@@ -93,11 +93,11 @@ def source_of_files(
     """Return a `stages.FileSource` of the files of each split.
 
     Args:
-      splits: files of each split; the same list object for both if documents are split by their
-        hash.
-      read: function from files to examples, with options `keep`, the filter of documents, and
-        `shuffle`, a `Shuffle` or None.
-      held_out: one document in `held_out` is for validation.
+      splits: files of each split. If "train" and "validation" are the same list object, documents
+        are assigned to a split by their hash.
+      read: function that reads files into examples; its options are `keep`, a filter of documents,
+        and `shuffle`, a `Shuffle` or None.
+      held_out: one in `held_out` documents is used for validation.
     """
     from t5x_lite.data.tasks import stages
 

@@ -165,11 +165,11 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stated:
-    """Settings of the tokenizer files in a directory, in addition to the model.
+    """Settings in a directory's tokenizer files that are not in the SentencePiece model.
 
     Attributes:
       directory: directory of the files.
-      config: the content of tokenizer_config.json, with the roles of special_tokens_map.json.
+      config: content of tokenizer_config.json, completed by special_tokens_map.json.
       explicit: tokens with an id, by ascending id.
       special: control tokens without an id, in the order in which they are added.
     """

@@ -201,7 +201,7 @@ def _with_special(
 
 
 def _kind(surface: str) -> int:
-    """Return the kind of a piece in words, by its text with the spaces before it."""
+    """Return the role of a piece: it begins a word, continues one, or is a word by itself."""
     core = surface.strip()
     if core and all(_is_alone(character) for character in core):
         return ALONE

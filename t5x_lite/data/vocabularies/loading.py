@@ -157,7 +157,7 @@ class SentencePiece:
 
     @property
     def own_added(self) -> tuple[AddedToken, ...]:
-        """Added tokens except pad, EOS, unknown and sentinels, which the model has."""
+        """Added tokens that the model lacks: all but pad, EOS, unknown and sentinels."""
         known = {PAD_ID, EOS_ID, UNK_ID}
         known |= {self._num_pieces - 1 - i for i in range(self.num_sentinels)}
         return tuple(token for token in self.added if token.id not in known)

@@ -75,7 +75,9 @@ def test_fewer_than_that_is_told(spans, caplog):
     truncated(data(spans, first_tokens=total + 33), [source])
     assert caplog.messages == []
     truncated(data(spans, first_tokens=total + 34), [source])
-    assert caplog.messages == [f"data.first_tokens is {total + 34}, and the cache has {total}"]
+    assert caplog.messages == [
+        f"data.first_tokens is {total + 34}, but the cache has only {total} tokens"
+    ]
 
 
 def test_each_epoch_has_each_of_the_first_once_and_cuts_it_anew(spans, byte_vocabulary):
@@ -136,7 +138,7 @@ def test_documents_are_examples_where_each_is_one(
     (left,) = truncated(data(tmp_path / "pairs", first_documents=7), [supervised])
     assert left.size == 7
     truncated(data(tmp_path / "pairs", first_documents=21), [supervised])
-    assert caplog.messages == ["data.first_documents is 21, and there are 20"]
+    assert caplog.messages == ["data.first_documents is 21, but there are only 20 documents"]
     with pytest.raises(
         InputError, match="does not record which of its examples belong to the first 7"
     ):

@@ -79,7 +79,7 @@ def test_signs_are_an_eighth_of_a_byte(tmp_path):
     assert shards.rows(0, 2).tolist() == signs
     assert shards.take(np.array([1, 0, 1])).tolist() == [signs[1], signs[0], signs[1]]
     with (
-        pytest.raises(InputError, match="a multiple of 8 dimensions, and these have 7"),
+        pytest.raises(InputError, match="a multiple of 8 dimensions, got 7"),
         vector_writer(path, precision="binary") as file,
     ):
         file.write(["0"], vectors[:1, :7])

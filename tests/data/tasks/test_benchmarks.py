@@ -257,7 +257,7 @@ def test_tfds_without_a_network_is_one_line(arguments, downloads, tmp_path):
 
 def test_a_name_of_tfds_is_no_directory(arguments):
     """Documents are at tfds://NAME; a labelled task has a name of its own, and no directory."""
-    with pytest.raises(InputError, match=r"tfds://glue names a data set of TFDS, but the task nam"):
+    with pytest.raises(InputError, match=r"tfds://glue names a TFDS data set, but the task always"):
         task(RTE, dataclasses.replace(arguments, directory="tfds://glue"))
 
 
