@@ -54,10 +54,10 @@ def test_jsonl(texts, tmp_path):
 
 
 def test_negatives_that_no_row_gets_are_warned_of_once(texts, tmp_path, caplog, monkeypatch):
-    from t5x_lite.data.tasks import pairs
+    from t5x_lite.data.tasks import pairs as readers
 
-    once = functools.cache(pairs._warn_of_unused_negatives.__wrapped__)
-    monkeypatch.setattr(pairs, "_warn_of_unused_negatives", once)
+    once = functools.cache(readers._warn_of_unused_negatives.__wrapped__)
+    monkeypatch.setattr(readers, "_warn_of_unused_negatives", once)
     write(tmp_path / "a.jsonl", {"query": "dog", "pos": ["run"], "neg": ["the"]})
     write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["dogs"], "neg": ["a"]})
     texts("jsonl")
