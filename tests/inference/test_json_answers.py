@@ -443,7 +443,7 @@ def test_other_inputs_or_options_do_not_go_on(predict, killed, asked, files, tmp
     killed(predict)
     asked.clear()
     kept = (tmp_path / "out.jsonl.partial").read_bytes()
-    with pytest.raises(InputError, match=r"holds lines of another command \(other prompt\); give"):
+    with pytest.raises(InputError, match=r"holds lines of another command \(other prompt\); run"):
         predict(prompt="the")
     write(files["input"], *RECORDS[::-1])
     with pytest.raises(InputError, match=r"holds lines of another command \(other .*modified\)"):

@@ -49,8 +49,8 @@ def server(checkpoint, *options, log, env=None):
 
 
 def port_in(text):
-    lines = [line for line in text.splitlines() if "http://" in line and " answers " in line]
-    return int(lines[0].partition("http://")[2].split(" ")[0].rpartition(":")[2]) if lines else None
+    lines = [line for line in text.splitlines() if "http://" in line and ", endpoints: " in line]
+    return int(lines[0].partition("http://")[2].split(",")[0].rpartition(":")[2]) if lines else None
 
 
 def is_ready(port):

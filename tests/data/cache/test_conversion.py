@@ -181,7 +181,7 @@ def test_what_cannot_be_converted_is_refused_in_one_line(new, old, tmp_path, cap
         assert not (tmp_path / "c").exists()
         assert not (tmp_path / "c.partial").exists()
     convert_cache(old, tmp_path / "c")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         convert_cache(old, tmp_path / "c")
     (tmp_path / "d.partial").mkdir()
     (tmp_path / "d.partial" / "identity.json").write_text('{"convert": "another"}')

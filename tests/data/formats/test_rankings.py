@@ -160,7 +160,7 @@ def test_what_is_no_run_is_refused(tmp_path, text, message):
         ('{"query": "q", "documents": [1]}\n', "documents"),
         ('{"query": "q", "documents": ["a"], "scores": []}\n', "scores"),
         ('{"query": "q", "documents": ["a", "a"]}\n', "already"),
-        ('{"query": "q", "documents": []}\n{"query": "q", "documents": []}\n', "a line above"),
+        ('{"query": "q", "documents": []}\n{"query": "q", "documents": []}\n', "occurs twice"),
     ],
 )
 def test_what_is_no_json_run_is_refused(tmp_path, text, message):
