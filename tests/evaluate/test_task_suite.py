@@ -257,7 +257,7 @@ def test_a_suite_on_test_splits_without_labels_writes_its_submissions(
     evaluate(dataclasses.replace(mixed, evaluation=settings), [str(tiny_run)], output=str(tmp_path))
     assert json.loads(capsys.readouterr().out) == {"step": 10}
     assert "glue_rte is not measured: its split test has no labels" in caplog.messages
-    assert "the held-out loss is not measured: no labels in glue_rte" in caplog.messages
+    assert "skipping the held-out loss: no labels in glue_rte" in caplog.messages
     assert (tmp_path / "submission" / "glue" / "RTE.tsv").exists()
 
 
