@@ -104,13 +104,18 @@ def test_each_command_says_what_it_wrote(place, tmp_path, caplog):
     number = len(load(tmp_path / "a").parts)
     assert f"wrote {tmp_path}/a: {number} changed arrays, {kilobytes:.3g} kB" in caplog.text
     merge(str(place / "a"), str(tmp_path / "merged"))
-    assert f"wrote {tmp_path}/merged: {place}/t5 with {number} changed arrays" in caplog.text
+    assert (
+        f"wrote {tmp_path}/merged: checkpoint {place}/t5 merged with {number} changed arrays"
+        in caplog.text
+    )
     merge(str(place / "bn"), str(tmp_path / "kept"))
     assert (
         f"no kernel can hold sst (Bottleneck); it stays an adapter of {tmp_path}/kept"
         in caplog.text
     )
-    assert f"{place}/t5 with 0 changed arrays and the adapter sst (Bottleneck)" in caplog.text
+    assert (
+        f"{place}/t5 merged with 0 changed arrays and the adapter sst (Bottleneck)" in caplog.text
+    )
 
 
 @pytest.mark.slow
