@@ -8,7 +8,6 @@ import pytest
 
 from t5x_lite.core import patterns
 from t5x_lite.core.errors import InputError
-from tests.waiting import PATIENCE
 
 NAME = "encoder.block.0.layer.0.SelfAttention.q." * 3 + "!"
 
@@ -30,9 +29,9 @@ NAME = "encoder.block.0.layer.0.SelfAttention.q." * 3 + "!"
     ],
 )
 def test_an_expression_with_many_ways_ends(pattern):
-    begin = time.monotonic()
+    begin = time.process_time()  # a loaded machine does not count
     assert not patterns.fullmatch(pattern, NAME)
-    assert time.monotonic() - begin < PATIENCE
+    assert time.process_time() - begin < 5
 
 
 @pytest.mark.parametrize(
@@ -54,8 +53,7 @@ def test_what_is_not_supported_is_one_line(pattern, reason):
     assert len(str(error.value)) < 300
 
 
-def test_an_expression_that_takes_too_long_is_refused(monkeypatch):
-    monkeypatch.setattr(patterns, "_STEPS", 20_000)
+def test_an_expression_that_takes_too_long_is_refused():
     with pytest.raises(InputError, match="takes too long"):
         patterns.fullmatch("(.*.*.*.*)*" * 200 + "z", NAME)
 

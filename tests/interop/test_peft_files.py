@@ -9,7 +9,6 @@ import pytest
 from t5x_lite.core.errors import InputError
 from t5x_lite.interop.peft_files import targets_of
 from tests.interop.peft_files import LORA, bert_lora, hosts, module, write
-from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -66,10 +65,10 @@ def test_targets_mean_these_layers_alone(model):
 def test_an_expression_that_could_take_for_ever_ends(field, pattern, tmp_path):
     value = {pattern: 2} if field.endswith("pattern") else pattern
     directory = write(tmp_path / "in", {**LORA, field: value}, bert_lora())
-    begin = time.monotonic()
+    begin = time.process_time()  # a loaded machine does not count
     with contextlib.suppress(InputError):
         module(directory)
-    assert time.monotonic() - begin < PATIENCE
+    assert time.process_time() - begin < 10
 
 
 def test_many_such_expressions_are_refused(tmp_path):

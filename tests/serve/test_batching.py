@@ -88,7 +88,7 @@ def test_a_text_waits_for_others_for_a_bounded_time(make):
     batcher = make(function, wait=0.2)
     start = time.monotonic()
     assert outcomes(batcher, "alone")() == ["ALONE"]
-    assert time.monotonic() - start > 0.15
+    assert 0.15 < time.monotonic() - start < 5
     batcher = make(function, wait=3600.0)
     first, second = outcomes(batcher, "x"), outcomes(batcher, "y")
     batcher.close()

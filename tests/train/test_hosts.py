@@ -217,7 +217,7 @@ def test_without_a_metadata_server_a_tpu_is_one_process(server, pretended_tpu, m
     monkeypatch.setattr(hosts, "on_google_cloud", lambda: False)
     began = time.monotonic()
     hosts.join(Hosts())
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 5
     assert "one process: there is no metadata server that could name other" in caplog.text
 
 

@@ -94,7 +94,7 @@ def test_training_does_not_wait_for_a_slow_tracker(tmp_path, caplog):
     for step in range(20_000):
         sink.log(step, {"loss": 1.0})
     sink.close("finished")
-    assert time.monotonic() - start < 50
+    assert time.monotonic() - start < 5
     release.set()
     assert [message.split(" is ")[0].split(" did ")[0] for message in caplog.messages] == [
         "tracker mine",
