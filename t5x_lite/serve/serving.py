@@ -76,12 +76,12 @@ def serve(
 ) -> None:
     """Answer requests until SIGTERM or SIGINT, and then the requests already accepted."""
     _check_extra()
-    from t5x_lite.serve import server
+    from t5x_lite.serve.server import bind, listen, run
 
     token = address.token()
     _check_names(endpoints)
     use_compilation_cache(compilation_cache)
-    socket = server.bind(address.host, address.port)
+    socket = bind(address.host, address.port)
     model = Checkpoint.load(checkpoints, step=step, use=use, inputs_length=inputs_length)
     asked = dataclasses.replace(asked, max_rows=limits.max_rows)
     table = {name: ENDPOINTS[name](model, asked) for name in endpoints or _usual(model)}
@@ -90,9 +90,9 @@ def serve(
     app = answering.app(limits=limits, token=token, title=title)
     host, port = socket.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    server.listen(socket, limits=limits)
+    listen(socket, limits=limits)
     _logger.info("serving %s at http://%s:%d, endpoints: %s", title, shown, port, ", ".join(table))
-    answered = server.run(app, socket, limits=limits, on_start=answering.start)
+    answered = run(app, socket, limits=limits, on_start=answering.start)
     answering.close()
     _logger.info("the server stopped after answering %d requests", answered)
     if answering.failure is not None:
