@@ -542,8 +542,8 @@ class Writer:
 
     def close(self) -> None:
         """Finish the files and record the number of texts."""
-        for array in self._arrays.values():
-            array.finish()
+        for rows in self._arrays.values():
+            rows.finish()
         self._files.close(whole=True)
 
     def _tokens(self, vectors: np.ndarray) -> None:
