@@ -17,11 +17,10 @@ lines are stripped. A byte-order mark at the start is removed. A line of more th
 
 import codecs
 import contextlib
+import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
-
-import numpy as np
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import LONGEST_LINE
@@ -77,7 +76,7 @@ class Files:
             if kind_of(path) == "table"
         }
         self._streams: dict[tuple[int, int | None, int], _Stream | _Rows] = {}
-        self._ends: np.ndarray | None = None
+        self._ends: list[int] | None = None
 
     def read(self, file: int, number: int) -> Block | None:
         """Read a block of a file, counted from the start; None after the last block."""
@@ -105,24 +104,23 @@ class Files:
     @property
     def num_parts(self) -> int:
         """Number of parts of all files; their sizes are read once."""
-        return int(self._part_ends()[-1])
+        return self._part_ends()[-1]
 
-    def _part_ends(self) -> np.ndarray:
+    def _part_ends(self) -> list[int]:
         if self._ends is None:
-            self._ends = np.cumsum(
-                [
-                    self._tables[place].num if place in self._tables else _num_parts(path)
-                    for place, path in enumerate(self.paths)
-                ]
+            counts = (
+                self._tables[place].num if place in self._tables else _num_parts(path)
+                for place, path in enumerate(self.paths)
             )
+            self._ends = [*itertools.accumulate(counts)]
         return self._ends
 
     def read_part(self, part: int, number: int) -> Block | None:
         """Read a block of a part; None after its last block."""
         ends = self._part_ends()
-        file = int(np.searchsorted(ends, part, side="right"))
-        first = int(ends[file - 1]) if file else 0
-        path, count = self.paths[file], int(ends[file]) - first
+        file = bisect.bisect_right(ends, part)
+        first = ends[file - 1] if file else 0
+        path, count = self.paths[file], ends[file] - first
         if count == 1:
             return self.read(file, number)
         if file in self._tables:
