@@ -111,7 +111,7 @@ def _index() -> str:
     ]
     body = "".join(f"<tr><td>{a}</td><td>{html.escape(b, quote=False)}</td></tr>" for a, b in rows)
     return (
-        f"# Commands\n\n`{PROG} COMMAND --help` says the same.\n\n"
+        f"# Commands\n\n`{PROG} COMMAND --help` prints the same texts.\n\n"
         f"<table><thead><tr><th>Command</th><th>What it does</th></tr></thead><tbody>{body}"
         "</tbody></table>\n"
     )
