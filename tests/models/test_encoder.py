@@ -178,7 +178,7 @@ def test_an_architecture_must_say_what_its_layers_are():
         ({"norm_epsilon": 0.0}, "model.norm_epsilon must be above 0"),
         ({"remat": "dot"}, "model.remat must be one of"),
         ({"attention_block": 0}, "model.attention_block must be at least 1"),
-        ({"attention": "cudnn"}, "'cudnn' needs heads of a multiple of 8 and at most 256: got 3"),
+        ({"attention": "cudnn"}, "multiple of 8 and at most 256, but d_kv is 3"),
         (
             {"attention": "cudnn", "d_model": 16},
             "does not support dropout for each query and key: set --model.share-attention-drop",

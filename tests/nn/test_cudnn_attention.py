@@ -258,9 +258,9 @@ def test_a_train_step_of_t5_for_cuda(with_cudnn):
 @pytest.mark.parametrize(
     ("kind", "dtype", "message"),
     [
-        ("cpu", "bfloat16", "needs NVIDIA GPUs, and the devices are of the kind 'cpu': set"),
+        ("cpu", "bfloat16", "needs NVIDIA GPUs, but the devices are of the kind 'cpu'; set"),
         ("TPU v5 lite", "bfloat16", "of the kind 'TPU v5 lite'"),
-        (H100, "float32", "compute_dtype is 'float32': set --compute-dtype bfloat16"),
+        (H100, "float32", "compute_dtype is 'float32'; set --compute-dtype bfloat16"),
     ],
 )
 def test_devices_and_dtypes_that_are_refused(kind, dtype, message):
