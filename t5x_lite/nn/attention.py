@@ -536,8 +536,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attend from projected queries to keys and values, and apply the output projection.
 
-        `prefix` is the result of `own_prefix`, which is called if it is None; `seen` is a mask for
-        gated adapters.
+        `prefix` is the result of `own_prefix`; None calls it. `seen` is a mask for gated adapters.
         """
         # If the length is split over devices, each device has some of the queries and all keys.
         keys, values = (constrain(y, "batch", None, "heads", "kv") for y in (keys, values))

@@ -142,7 +142,7 @@ def test_document_positions():
 def test_a_row_that_is_longer_than_the_table():
     model, _ = filled(TYPED.replace(position_offset=2, pad_id=1))
     assert model.embeddings(jnp.ones((1, 5), jnp.int32)).shape == (1, 5, 6)
-    with pytest.raises(InputError, match="rows of 6 tokens are longer than the model's 5"):
+    with pytest.raises(InputError, match="rows have 6 tokens, but the model has only 5"):
         model.embeddings(jnp.ones((1, 6), jnp.int32))
     # Packed documents may be shorter than their row.
     positions = jnp.array([[0, 1, 2, 0, 1, 2, 3, 4]])

@@ -123,7 +123,7 @@ def test_a_prefix_language_model_trains(experiment, tmp_path):
         ),
         (
             {"layout": layouts.ConcatLM()},
-            r"needs rows that mark their inputs: set data\.layout",
+            r"rows do not mark their inputs; set data\.layout",
         ),
         (
             {"layout": layouts.LM()},
