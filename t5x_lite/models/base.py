@@ -72,7 +72,7 @@ class ModelConfig:
         """Raise InputError if the devices or the dtype do not support the configured attention."""
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Raise InputError for a precision that the matrix products do not support.
+        """Raise InputError if the model's matrix products do not support a precision.
 
         Args:
           precision: precision of float32 products: "default", "high" or "highest".
@@ -108,7 +108,7 @@ class ModelConfig:
         return self.replace(**{name: getattr(earlier, name) for name in taken})
 
     def unrolled(self) -> Any:
-        """Return the config with straight-line code for its layers, if the model supports it."""
+        """Return the config with layers compiled as straight-line code, if it supports that."""
         return self
 
     def on_cpu(self, *, dtype: str) -> Any:
@@ -163,11 +163,11 @@ class Prepared:
     def prefill(
         self, inputs: Int[Array, "B S"], *, max_length: int, prompt: Int[Array, "B P"] | None = None
     ) -> tuple[Float[Array, "B V"], Cache]:
-        """Call `prefill` of the prepared model."""
+        """Read inputs and prompt in one pass; return next-token logits and a decoding cache."""
         return self._model().prefill(inputs, max_length=max_length, prompt=prompt)
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
-        """Call `step` of the prepared model."""
+        """Decode one more token in each row; return the next logits and the updated cache."""
         return self._model().step(tokens, cache)
 
     def repeat(self, cache: Cache, num: int) -> Cache:

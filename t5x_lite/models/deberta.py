@@ -100,7 +100,7 @@ class DebertaConfig(EncoderConfig):
         except ValueError as error:
             raise InputError(
                 "model.position_buckets, model.max_relative_positions and model.position_terms "
-                f"do not go together: {error}"
+                f"are not compatible: {error}"
             ) from error
         if self.conv_kernel_size < 0 or (self.conv_kernel_size and self.conv_kernel_size % 2 == 0):
             raise InputError(
@@ -253,7 +253,7 @@ class Deberta(EncoderModel):
     ) -> Float[Array, "B S D"]:
         """Return the hidden states for a masked LM head: z2 with the enhanced mask decoder.
 
-        Args: as for the call.
+        Arguments are as for `__call__`.
         """
         given: dict[str, Any] = {
             "segment_ids": segment_ids,
@@ -306,7 +306,7 @@ class Deberta(EncoderModel):
     ) -> tuple[Float[Array, "B S D"], Visibility]:
         """Return the input of the first layer, with zeros at padding, and the mask.
 
-        Args: as for the call.
+        Arguments are as for `__call__`.
         """
         x, mask = super().start(
             tokens,

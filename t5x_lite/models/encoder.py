@@ -130,7 +130,7 @@ class EncoderConfig(ModelConfig):
             cudnn_attention.check_sizes(d_kv=self.d_model // self.num_heads)
             if self.attention_dropout_rate > 0 and not self.share_attention_dropout:
                 raise InputError(
-                    "model.attention 'cudnn' does not support dropout for each query and key: "
+                    "model.attention 'cudnn' does not support dropout for each query and key; "
                     "set --model.share-attention-dropout True, or --model.attention-dropout-rate 0"
                 )
         check_remat(self.remat)
@@ -373,7 +373,7 @@ class EncoderModel(nnx.Module):
     ) -> Float[Array, "B S D"]:
         """Return the hidden states for a masked LM head: the output, unless overridden.
 
-        Args: as for the call.
+        Arguments are as for `__call__`.
         """
         return self(
             tokens,
@@ -394,7 +394,7 @@ class EncoderModel(nnx.Module):
     ) -> tuple[Float[Array, "B S D"], Visibility]:
         """Return the input of the first layer, the projected embeddings, and the mask.
 
-        Args: as for the call.
+        Arguments are as for `__call__`.
         """
         if positions is None and segment_ids is not None:
             positions = document_positions(segment_ids)
@@ -428,7 +428,7 @@ class EncoderModel(nnx.Module):
     ) -> Float[Array, "B S E"]:
         """Return the normalized sums of all embeddings with dropout, before projection to d_model.
 
-        Args: as for the call.
+        Arguments are as for `__call__`.
         """
         return self._embed(
             lookup(self.embedding.token[...], tokens),
@@ -466,7 +466,7 @@ class EncoderModel(nnx.Module):
     def visibility(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Visibility:
-        """Return the mask: tokens attend to all tokens except padding, or to their segment."""
+        """Return the mask in which tokens attend to all tokens but padding, or to their segment."""
         if segment_ids is not None:
             return Visibility(keys=segment_ids, queries=segment_ids)
         return Visibility(keys=(tokens != self.config.pad_id).astype(jnp.int32))

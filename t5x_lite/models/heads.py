@@ -115,7 +115,7 @@ class HeadModules(nnx.Module):
 
 
 def by_name(heads: Iterable[Head]) -> dict[str, Head]:
-    """Return heads by name.
+    """Return a dict of heads by name.
 
     Raises:
       InputError: two heads have the same name.
@@ -251,7 +251,7 @@ class Classifier(ClassHead):
     """Classification head of a text; with one class it computes a score (regression).
 
     Attributes:
-      kind: "bert", "roberta", "electra" or "deberta".
+      kind: kind of the layers: "bert", "roberta", "electra" or "deberta".
       problem_type: meaning of the logits, for the export: "multi_label_classification" if classes
         are independent; "auto" is regression for one class and exclusive classes for several.
     """
@@ -273,7 +273,7 @@ class Classifier(ClassHead):
 
     @property
     def activation(self) -> Activation:
-        """Activation after the first layer."""
+        """Activation after the head's first layer."""
         return _KINDS[self.kind]["activation"]
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ClassificationHead":
@@ -291,7 +291,7 @@ class Classifier(ClassHead):
 
 
 class ClassificationHead(nnx.Module):
-    """Module with the logits of a text's classes, computed from the [CLS] hidden state.
+    """Module that computes class logits of a text from the [CLS] hidden state.
 
     The layers are dropout -> dense -> activation -> dropout -> dense. The first dense layer and
     tanh are BERT's pooler, which has no dropout before it (Devlin et al. 2019; transformers'
@@ -393,7 +393,7 @@ class Token(ClassHead):
 
 
 class TokenHead(nnx.Module):
-    """Module with logits for each token: dropout -> linear (transformers' *ForTokenClassification).
+    """Module that computes class logits of each token: dropout -> linear, as in transformers.
 
     Args:
       d_model: size of the hidden states.
@@ -439,7 +439,7 @@ class Span(Head):
 
 
 class SpanHead(nnx.Module):
-    """Module with two logits per token: first and last token of an answer (SQuAD).
+    """Module that computes two logits per token: start and end of an answer (SQuAD).
 
     Args:
       d_model: size of the hidden states.

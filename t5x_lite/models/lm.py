@@ -136,7 +136,7 @@ class LM(TokenModel):
         decoder_causal_attention: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Return the input of the output layer; arguments and errors are as in the call."""
+        """Return the input of the output layer; arguments and errors are as for `__call__`."""
         if self.prefix and decoder_causal_attention is None:
             raise InputError(
                 "model.prefix is True, but rows do not mark their inputs; set "

@@ -22,7 +22,7 @@ from t5x_lite.nn.slots import InvertibleSlot
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mlm(Head):
-    """Config of the head for masked language modeling; its sizes are the model's."""
+    """Config of the head for masked language modeling, with sizes from the model config."""
 
     name: str = "mlm"
 
@@ -40,7 +40,7 @@ class Mlm(Head):
 
 
 class MaskedLMHead(nnx.Module):
-    """Module with token logits: LayerNorm(activation(dense(hidden))) table^T + bias.
+    """Module that computes token logits: LayerNorm(activation(dense(hidden))) table^T + bias.
 
     Source: google-research/bert run_pretraining.py, get_masked_lm_output.
 
@@ -94,7 +94,7 @@ class MaskedLMHead(nnx.Module):
         return constrain(logits, "batch", "length", "vocab") if logits.ndim == 3 else logits
 
     def transform(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch E"]:
-        """Return the hidden states after dense layer and norm, before the token embedding."""
+        """Apply dense layer and norm; the result is multiplied by the token embedding."""
         x = activate(self.dense.product(hidden), self.activation)
         x = self.norm(x.astype(hidden.dtype))
         return x if self.inverse is None else self.inverse.inverse(x)

@@ -348,7 +348,7 @@ class T5(TokenModel):
         decoder_segment_ids: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Return the input of the output layer; the arguments are as in the call."""
+        """Return the input of the output layer; arguments are as for `__call__`."""
         seen = after_prompt(encoder_input_tokens, self.prompt)
         cross_mask = masks.across(seen, encoder_segment_ids, decoder_segment_ids)
         encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)

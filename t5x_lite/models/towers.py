@@ -51,7 +51,7 @@ def tower_of(path: str) -> tuple[str, str] | None:
 
 
 def in_tower(path: str, tower: str) -> str:
-    """Return a tower's path for a path of the model or its adapters; other paths are shared."""
+    """Convert a path of the model or its adapters to a tower's path; other paths are unchanged."""
     match = _OF_MODEL.fullmatch(path)
     if match is None or tower_of(path) is not None:
         return path

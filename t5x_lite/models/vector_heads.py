@@ -151,7 +151,7 @@ def check_cls(pooling: Pooling, model: ModelConfig) -> None:
 
 
 class DenseHead(nnx.Module):
-    """Module with the vector of a text: pooled hidden states and an optional linear layer.
+    """Module that computes the vector of a text by pooling and an optional linear layer.
 
     Args:
       config: config of the head.
@@ -244,7 +244,7 @@ class Lexical(Head):
 
 
 class LexicalHead(nnx.Module):
-    """Module with a non-negative weight for each token: linear -> relu.
+    """Module that computes a non-negative weight of each token: linear -> relu.
 
     Args:
       config: config of the head.
@@ -407,7 +407,7 @@ class MultiVector(Head):
 
 
 class MultiVectorHead(nnx.Module):
-    """Module with a vector of each token except the first: linear, then scaling to length 1.
+    """Module that computes a vector of each token except the first: linear, then normalization.
 
     Args:
       config: config of the head.

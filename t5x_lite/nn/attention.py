@@ -286,8 +286,8 @@ def dot_product_attention(
             return pallas_attention(query, key, value, visible=mask, bias=bias, draws=draws)
         if prefix_bias is not None:
             raise InputError(
-                "a prefix that lies before the tokens has a relative bias, which attention in "
-                "blocks does not add: use --model.attention plain"
+                "a prefix before the tokens has a relative bias, but attention in blocks does "
+                "not support it; set --model.attention plain"
             )
         return blocked_attention(
             query, key, value, visible=mask, bias=bias, draws=draws, prefix=before
@@ -337,7 +337,7 @@ def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
 def dropped_values(
     value: Float[Array, "B S H K"], rate: float, *, key: Key | None, share: bool
 ) -> tuple[Float[Array, "B S H K"], WeightDropout | None]:
-    """Apply dropout to the values of attention if it is shared, or else return a `WeightDropout`.
+    """Apply shared dropout to attention values, or return dropout for the attention weights.
 
     Args:
       value: projected values.
@@ -470,7 +470,7 @@ class Attention(nnx.Module):
           ValueError: the projections have biases, or the logits are scaled.
         """
         if self.scale is not None or self.query.has_bias:
-            raise ValueError("attention with biases or scaled logits is not fused for decoding")
+            raise ValueError("attention with biases or scaled logits cannot be fused for decoding")
         names = ("query",) if crosses else ("query", "key", "value")
         layers = [getattr(self, name) for name in names]
         self.joint = FusedDense.of(layers, axes=("joined_kv", "embed"))
@@ -564,7 +564,7 @@ class Attention(nnx.Module):
         return None if self.prefix is None else self.prefix()
 
     def prefix_bias(self, pattern: Pattern) -> Float[Array, "#B H #T P"] | None:
-        """Return the relative bias of the prefix adapter's keys, or None without one."""
+        """Return the relative bias of the prefix adapter's keys; None without positions."""
         slot = self.prefix
         return pattern.bias_before(slot.num_before) if isinstance(slot, PlacedKeySlot) else None
 

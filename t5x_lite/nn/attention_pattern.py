@@ -71,7 +71,7 @@ class Operands(NamedTuple):
 
 
 def by_distance(x: Float[Array, "*batch T W"]) -> Float[Array, "*batch T S"]:
-    """Return x[t, s - t + T - 1] for all t < T and s < S, where W = T + S - 1, without a gather.
+    """Convert columns from distances to keys without a gather: x[t, s - t + T - 1] -> [t, s].
 
     Args:
       x: values by row t and distance s - t, with the distances -(T - 1), ..., S - 1.
@@ -245,7 +245,7 @@ def _block(
 def _by_keys_blocks(
     block: int, start: Array, key: Float[Array, "B S H K"], position_query: Array
 ) -> Float[Array, "B H block S"]:
-    """Compute K[k] Qr[q - k] for a block of queries that begins at `start`.
+    """Compute the position-to-content logits K[k] Qr[q - k] of a block of queries.
 
     Keys are in blocks, too: the keys of one block have 2 block - 1 distances from the queries, and
     all keys together have S + block - 1.
@@ -315,7 +315,7 @@ _attend_blocks.defvjp(_blocks_forward, _blocks_backward)
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """Mask and bias of attention, in one form.
+    """Mask and bias of attention, both as arrays or both in compact form.
 
     Attributes:
       mask: True where a query attends to a key; None for all keys; or a `Visibility`, for attention
@@ -349,7 +349,7 @@ class Pattern:
             )
 
     def biased(self, relative: RelativeBias, *, bidirectional: bool) -> "Pattern":
-        """Return the pattern with a relative bias in the form of its mask.
+        """Add a relative bias to the pattern, as an array or in compact form like its mask.
 
         Args:
           relative: relative position bias.

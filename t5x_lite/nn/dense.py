@@ -451,7 +451,7 @@ class MLP(nnx.Module):
           ValueError: the layers have biases.
         """
         if self.wo.has_bias:
-            raise ValueError("a feed-forward block with biases is not fused for decoding")
+            raise ValueError("a feed-forward block with biases cannot be fused for decoding")
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
         layers = [getattr(self, name) for name in names]
         self.joint = FusedDense.of(layers, axes=("mlp", "embed"))

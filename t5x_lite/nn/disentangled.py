@@ -123,7 +123,7 @@ class RelativePositions:
         return self.position_buckets or self.max_positions
 
     def index(self, length: int) -> Int[np.ndarray, " W"]:
-        """Return the row I(r) of each distance r = -(length - 1), ..., length - 1."""
+        """Return the embedding row of each distance r = -(length - 1), ..., length - 1."""
         distance = np.arange(1 - length, length)
         if self.position_buckets:
             buckets = log_buckets(self.position_buckets, self.max_positions, length)

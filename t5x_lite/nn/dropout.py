@@ -151,10 +151,11 @@ _FACTORS = np.int32(0x7FEB352D), np.int32(0x846CA68B - 2**32)
 
 
 def hashed(streams: Int[Array, "..."], words: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Hash stream seeds and word indices, broadcast together, to random words.
+    """Return random words, computed as a hash of stream seeds and word indices.
 
-    Each word holds two random numbers of 16 bits; see `word_of`. On a TPU, a word costs 8 integer
-    operations, and extracting and comparing a number 1.5.
+    The arguments are broadcast together. Each word holds two random numbers of 16 bits; see
+    `word_of`. On a TPU, a word costs 8 integer operations, and extracting and comparing a number
+    1.5.
     """
     return _once_mixed(streams + words * _STEP) * _FACTORS[1]
 
@@ -195,7 +196,7 @@ def _drawn_rate(rate: float) -> int:
 
 
 def thinned(weights: Array, kept: Array | None) -> Array:
-    """Set the weights that dropout drops to 0; `kept` None drops nothing."""
+    """Set weights to 0 where `kept` is False; `kept` None keeps all weights."""
     return weights if kept is None else jnp.where(kept, weights, 0)
 
 
@@ -213,7 +214,7 @@ _MOST_SLICES = 64
 
 
 def sum_leading(x: Float[Array, "B *rest"]) -> Float[Array, "*rest"]:
-    """Sum an array over its first axis, by a faster program on CPUs."""
+    """Sum an array over its first axis; on CPUs, add the slices, which is faster."""
     if x.shape[0] > _MOST_SLICES:
         return jnp.sum(x, axis=0)
     return jax.lax.platform_dependent(

@@ -62,7 +62,7 @@ class Blocks:
         return x[jnp.minimum(self.token, self.total - 1)]
 
     def put_back(self, made: Array) -> Array:
-        """Scatter blocks [N, S, ...] to the order of the tokens [M, ...]; 0 without a block."""
+        """Scatter blocks [N, S, ...] to token order [M, ...]; tokens without a block get 0."""
         nothing = jnp.zeros((self.total, *made.shape[2:]), made.dtype)
         return nothing.at[self.token.reshape(-1)].set(
             made.reshape(-1, *made.shape[2:]), mode="drop"
@@ -279,7 +279,7 @@ def collecting() -> Iterator[dict[str, Array]]:
 
 
 def is_collected() -> bool:
-    """Return True inside the context of `collecting`."""
+    """Return True if auxiliary values are being collected by `collecting`."""
     return _OPEN.get(None) is not None
 
 

@@ -264,7 +264,7 @@ def compiler_params(cost: Cost) -> pltpu.CompilerParams:
 
 
 def estimate(cost: Cost) -> pl.CostEstimate:
-    """Convert the cost to the compiler's format, which is part of the program's text."""
+    """Convert a cost to Pallas' cost estimate, which appears in the compiled program's text."""
     return pl.CostEstimate(
         flops=cost.flops, transcendentals=cost.exponentials, bytes_accessed=cost.bytes
     )
@@ -332,7 +332,7 @@ def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array |
 
 
 def is_worked_on(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Any:
-    """Return True if a block must be computed; see `Layout.skips`."""
+    """Return True if a pair of blocks must be computed, or False if it may be skipped."""
     if not layout.skips:
         return True
     reached = key_block * layout.key_block < (query_block + 1) * layout.query_block
@@ -376,13 +376,13 @@ def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
 
 
 def diagonal_of(layout: Layout, query_block: Any, key_block: Any) -> Any:
-    """Return the index of the diagonal that contains a block's bias."""
+    """Return the index of the block diagonal that contains a pair of blocks."""
     low, high = layout.diagonals
     return jnp.clip(key_block - query_block, low, high) - low
 
 
 def _strip_distances(layout: Layout, diagonal: Any) -> Array:
-    """Return key minus query in a strip, int32 [8, strip].
+    """Return key minus query for the positions of a bias strip, int32 [8, strip].
 
     Row s belongs to key s of the block. The lanes hold queries 0, 1, ... of the block, followed by
     the queries before query 0 that move into the block when the strip is moved to the right.
@@ -523,7 +523,7 @@ def forward_kernel(
 
 
 def in_specs(layout: Layout, inputs: dict[str, Array], order: Any) -> dict[str, pl.BlockSpec]:
-    """Return the block specs of the inputs, by name.
+    """Return the Pallas block specs of the inputs, by name.
 
     Args:
       layout: division of the work.

@@ -192,11 +192,7 @@ class RelativeBias(nnx.Module):
         return jnp.take(table.T.reshape(-1), row)[None]
 
     def reading(self, *, bidirectional: bool) -> RelativeTable:
-        """Return the table for attention in blocks, with positions 0, 1, 2, ...
-
-        Args:
-          bidirectional: True in an encoder.
-        """
+        """Return the relative bias in compact form, for attention in blocks."""
         return RelativeTable(
             table=self.table[...].astype(jnp.float32),
             bidirectional=bidirectional,

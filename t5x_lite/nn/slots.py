@@ -92,7 +92,7 @@ class WholeSlot(Protocol):
 
 @runtime_checkable
 class GatedSlot(Protocol):
-    """Adapter of a dense layer that weights its branch by the tokens of a row."""
+    """Adapter of a dense layer with a branch that is weighted by the tokens of the row."""
 
     def gated(
         self,
@@ -131,7 +131,7 @@ class HiddenSlot(Protocol):
 
 @runtime_checkable
 class KeySlot(Protocol):
-    """Adapter with keys and values that every query attends to, in addition to the source's."""
+    """Adapter that adds keys and values, which every query attends to."""
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
         """Return the adapter's keys and values, which have no mask and no bias."""
@@ -230,7 +230,7 @@ class InvertibleSlot(Protocol):
         ...
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Invert the change, before the product with the token embedding."""
+        """Invert the change of `__call__`, before the product with the token embedding."""
         ...
 
 
@@ -266,7 +266,7 @@ class BlockSlot(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Around:
-    """Context of a block for adapters, in addition to the hidden states.
+    """Context that a block passes to its adapter, in addition to the hidden states.
 
     Attributes:
       source: input of attention or feed-forward: x, or in a pre-norm layer the norm of x.

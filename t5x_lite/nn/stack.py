@@ -61,7 +61,7 @@ def check_remat(name: str) -> None:
 
 
 def more_remat(name: str) -> tuple[str, ...]:
-    """Return the rematerialization policies that store less than a policy, cheapest first."""
+    """Return the rematerialization policies that store less than policy `name`, fastest first."""
     if name == "full":
         return ()
     return ("full",) if name == "dots_no_batch" else ("dots_no_batch", "full")
@@ -181,7 +181,7 @@ def chosen(
 
 
 def check_precision(attention: AttentionKind, precision: str, *, dtype: str) -> None:
-    """Raise InputError if the TPU kernel cannot compute products in a precision.
+    """Raise InputError if the TPU kernel for attention does not support a matmul precision.
 
     Args:
       attention: implementation of attention.
@@ -236,7 +236,7 @@ class Running:
         attention_block: int,
         one_text_rows: bool = False,
     ) -> "Running":
-        """Return the settings for the fields of a model config.
+        """Build the settings from the fields of a model config.
 
         An unresolved "auto" selects a loop, and cuDNN's attention on NVIDIA GPUs.
         """
@@ -251,7 +251,7 @@ class Running:
         )
 
     def pattern(self, mask: Array | Visibility | None, length: int) -> Pattern:
-        """Return the attention pattern of the layers, in the form that the attention requires.
+        """Convert a mask to the pattern that the configured implementation of attention needs.
 
         Args:
           mask: mask as an array, or as a `Visibility`.

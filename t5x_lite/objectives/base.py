@@ -301,7 +301,7 @@ class Objective:
           batch: whole batch.
           step: step of the optimizer; None in evaluation.
         """
-        raise TypeError(f"{type(self).__name__} gives rows and does not define joint")
+        raise TypeError(f"{type(self).__name__} returns rows but does not define joint")
 
     def forward_flops(self, model: ModelConfig, shapes: RowShapes) -> int | None:
         """Return the FLOPs of the loss for one row, or None if they are unknown.

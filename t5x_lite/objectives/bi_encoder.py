@@ -118,7 +118,7 @@ class BiEncoder(Objective):
 
 
 class PairVectors(LossModule):
-    """Loss module that computes vectors of queries and passages, for a loss in two stages."""
+    """Loss module that computes vectors of queries and passages, the first stage of a loss."""
 
     def __call__(
         self,
@@ -129,7 +129,7 @@ class PairVectors(LossModule):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return the vectors of a batch or microbatch of the layout Groups(), as rows of a loss."""
+        """Return the vectors of a batch or microbatch in the layout `Groups`, as rows of a loss."""
         check_groups(self.config, batch)
         rows = self.encode(model, heads, batch, key=key, towers=towers)
         return Loss(terms={}, metrics={}, rows=rows)
@@ -163,7 +163,7 @@ class PairVectors(LossModule):
 
 
 def check_groups(objective: Objective, batch: Batch) -> None:
-    """Raise InputError, naming missing features, unless the batch has the layout Groups()."""
+    """Raise InputError, naming missing features, unless the batch has the layout `Groups`."""
     missing = sorted(set(_FEATURES) - set(batch))
     if missing:
         raise InputError(

@@ -155,7 +155,7 @@ class Condenser(Masks, Objective):
 
 
 class CondenserLoss(nnx.Module):
-    """Loss module with the loss of the Condenser head and the loss of the last hidden states.
+    """Loss module that computes the losses of the Condenser head and of the last hidden states.
 
     Args:
       config: the objective.
@@ -173,7 +173,7 @@ class CondenserLoss(nnx.Module):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder(), packed or not."""
+        """Return the loss of a batch in the layout `Encoder`, packed or not."""
         check_batch(self.config, batch)
         return self.condensed(model, heads, batch, key=key)[0]
 
@@ -185,7 +185,7 @@ class CondenserLoss(nnx.Module):
         Args:
           model: encoder.
           heads: heads by name; "mlm" is read.
-          batch: features of the layout Encoder().
+          batch: features of the layout `Encoder`.
           key: random key of masks and dropout; None gives fixed masks and no dropout.
         """
         config, tokens = self.config, batch["encoder_input_tokens"]
@@ -303,12 +303,12 @@ class CoCondenser(Condenser):
 
 
 class CoCondenserLoss(CondenserLoss):
-    """Loss module with the Condenser losses of spans, and the [CLS] states of the spans."""
+    """Loss module that computes the Condenser losses and the [CLS] states of spans."""
 
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch or microbatch of the layout Spans()."""
+        """Return the loss of a batch or microbatch in the layout `Spans`."""
         check_batch(self.config, batch)
         documents, num, length = batch["encoder_input_tokens"].shape
         flat = {
@@ -326,7 +326,7 @@ def candidates(batch: Batch) -> Bool[Array, "N N"]:
     These are the other span of its document, and negatives from other documents.
 
     Args:
-      batch: batch of the layout Spans() with N / 2 documents.
+      batch: batch in the layout `Spans` with N / 2 documents.
     """
     documents, num, length = batch["encoder_input_tokens"].shape
     tokens = batch["encoder_input_tokens"].reshape(documents * num, length)

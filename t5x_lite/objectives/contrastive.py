@@ -106,7 +106,7 @@ def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
     """Return a mask of the candidates of each query, among the N passages of the batch.
 
     Args:
-      batch: batch of the layout Groups(), B rows of N / B passages.
+      batch: batch in the layout `Groups`, B rows of N / B passages.
       scope: "batch", "group" (only a row's own passages), or "block:N" (the passages of N
         consecutive rows, independent of the devices).
     """
@@ -115,10 +115,10 @@ def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
 
 
 def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
-    """Return a mask of the queries that each row's first passage is compared with, if symmetric.
+    """Return a mask of the queries that each row's first passage is compared with.
 
-    The mask includes the row's own query, and each distinct query for which the passage is not
-    relevant.
+    The mask is for a symmetric loss. It includes the row's own query, and each distinct query for
+    which the passage is not relevant.
     """
     rows, num = batch["passage_tokens"].shape[:2]
     firsts = _wrong_or_own(batch, scope)[:, ::num].T
@@ -192,7 +192,7 @@ def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
 
 
 def _allowed(batch: Batch) -> Bool[Array, "B N"]:
-    """Return a mask without pairs of rows in which one row uses only its own negatives."""
+    """Return a mask that excludes pairs of rows if one row uses only its own negatives."""
     rows, num = batch["passage_tokens"].shape[:2]
     if OWN_NEGATIVES not in batch:
         return jnp.ones((rows, rows * num), bool)
@@ -271,7 +271,6 @@ class Contrastive(BiEncoder):
         check_scope(self.candidates)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> PairVectors:
-        """Build the module of the first stage, which has no parameters."""
         del model, rngs
         return PairVectors(self)
 
@@ -310,7 +309,7 @@ class Contrastive(BiEncoder):
 
         Args:
           scores: result of `scores`.
-          batch: batch of the layout Groups().
+          batch: batch in the layout `Groups`.
           real: 1 for a query, and 0 for a row of padding.
         """
         num_rows, num = batch["passage_tokens"].shape[:2]
@@ -454,7 +453,6 @@ class CosineRegression(BiEncoder):
     scale: Annotated[float, Above(0)] = 1.0
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "GradedLoss":
-        """Build the loss module, which has no parameters."""
         del model, rngs
         return GradedLoss(self)
 
@@ -494,7 +492,6 @@ class Triplets(BiEncoder):
     distance: Distance = "euclidean"
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "GradedLoss":
-        """Build the loss module, which has no parameters."""
         del model, rngs
         return GradedLoss(self)
 
@@ -528,7 +525,7 @@ class Triplets(BiEncoder):
 
 
 class GradedLoss(nnx.Module):
-    """Loss module that applies the objective to the vectors of a batch's texts.
+    """Loss module that computes the vectors of a batch's texts and the loss of the vectors.
 
     Args:
       config: the objective.
@@ -547,7 +544,7 @@ class GradedLoss(nnx.Module):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return the loss of a batch of the layout Groups(); padding counts 0."""
+        """Return the loss of a batch in the layout `Groups`; padding is ignored."""
         check_groups(self.config, batch)
         rows = self.vectors.encode(model, heads, batch, key=key, towers=towers)
         return self.config.of_vectors(rows["queries"], rows["passages"], batch)

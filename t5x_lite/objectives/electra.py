@@ -209,7 +209,7 @@ class Electra(Masks, Objective):
 
 
 class ElectraLoss(nnx.Module):
-    """Loss module with the losses of the generator and of the discriminator.
+    """Loss module that computes the losses of generator and discriminator.
 
     Args:
       config: the objective.
@@ -231,7 +231,7 @@ class ElectraLoss(nnx.Module):
         key: Key | None = None,
         phase: str | None = None,
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder(), or the loss of one phase."""
+        """Return the loss of a batch in the layout `Encoder`, or the loss of one phase."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         generator_key, discriminator_key = split_key(dropout, 2)

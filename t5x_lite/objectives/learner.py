@@ -130,7 +130,9 @@ _DRAWN = 0x6D6F64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Learner:
-    """Structure of a `Bound`, with functions that rebuild it from stored parameters.
+    """Model, heads, objective and adapters to train, as a static structure without parameters.
+
+    Its methods rebuild the module `Bound` from stored parameters.
 
     Attributes:
       model: config of the model; its parameters are below "model/".
@@ -268,7 +270,7 @@ class Learner:
         return trees.overlaid(fresh, trees.unflatten(narrow)) if narrow else fresh
 
     def read(self, params: Params) -> Params:
-        """Compute the module's parameters from stored parameters, in the dtype of the latter.
+        """Compute the module's parameters from stored parameters, without a change of dtype.
 
         The result's "model" is an ordinary model without shared arrays, as exports need it.
         """
@@ -354,7 +356,7 @@ class Learner:
         return found, rest
 
     def bind_model(self, params: Params, *, adapter_ids: Array | None = None) -> Any:
-        """Return only the model of `bind`; adapter_ids [B] select each row's child in MultiTask."""
+        """Build only the model of `bind`; adapter_ids [B] select each row's MultiTask child."""
         return self.bind(params, adapter_ids=adapter_ids).model
 
     def check_mesh(self, mesh: Mesh) -> None:
@@ -512,7 +514,7 @@ class Learner:
 
     @property
     def _meant(self) -> dict[str, tuple[str, ...]]:
-        """Path patterns for each entry of `train`; an adapter's path expands to all it trains."""
+        """Path patterns of each entry of `train`; an adapter expands to the paths it trains."""
         own = {f"{ADAPTERS}{adapter.name}": self._of(adapter) for adapter in self.adapters}
         return {pattern: own.get(pattern, (pattern,)) for pattern in self.train}
 

@@ -333,7 +333,6 @@ class Likelihood(Objective):
         return "--objective.logits-chunk 16" if self.logits_chunk is None else ""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LikelihoodLoss":
-        """Build the loss module, which has no parameters."""
         del model, rngs
         return LikelihoodLoss(self)
 
@@ -372,7 +371,7 @@ def _names(features: Iterable[str]) -> str:
 
 
 class LikelihoodLoss(LossModule):
-    """Loss module with the cross-entropy of the target tokens of a batch."""
+    """Loss module that computes the cross-entropy of a batch's target tokens."""
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
         """Return the loss of a batch of seqio's features, packed or not."""

@@ -126,7 +126,6 @@ class M3(Contrastive):
             )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "M3Rows":
-        """Build the module of the first stage, which has no parameters."""
         del model, rngs
         return M3Rows(self)
 
@@ -234,14 +233,14 @@ class M3(Contrastive):
         return GROUP if block == 1 else f"block:{block}"
 
     def _shares(self, step: Array | None) -> tuple[Array | float, Array | float]:
-        """Return the factors of the losses L and L' at a step."""
+        """Return the weights of the contrastive loss L and the distillation loss L' at a step."""
         if self.distill_from is None or step is None:
             return 1.0, 0.0
         on = (step >= self.distill_from).astype(jnp.float32)
         return (1.0 - on / 2, on / 2) if self.combination == "mean" else (1.0, on)
 
     def _terms(self, losses: Mapping[str, Sums], share: Array | float) -> dict[str, Term]:
-        """Return the terms of the loss L."""
+        """Return the terms of the contrastive loss L."""
         dense, *rest = self.loss_weights
         scales = dict(zip(WAYS, (dense * self.dense_scale, *rest), strict=True))
         if self.combination == "mean":
@@ -304,12 +303,12 @@ class M3(Contrastive):
 
 
 class M3Rows(LossModule):
-    """Loss module with the outputs of the three heads, for a loss in two stages."""
+    """Loss module that computes the outputs of the three heads, the first stage of the loss."""
 
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the head outputs of a batch or microbatch of the layout Groups(), as rows."""
+        """Return the head outputs of a batch or microbatch in the layout `Groups`, as rows."""
         check_groups(self.config, batch)
         query_key, passage_key = split_key(key, 2)
         num_rows, num, length = batch["passage_tokens"].shape

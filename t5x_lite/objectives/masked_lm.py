@@ -75,7 +75,7 @@ def counts(real: Bool[Array, "B S"], ratio: float) -> Int[Array, " B"]:
 
 
 def most(length: int, ratio: float) -> int:
-    """Return the largest number of masked tokens in rows of a length, the number of `Slots`."""
+    """Return the maximum number of masked tokens in a row of `length` tokens."""
     return max(1, int(np.round(np.float32(ratio) * np.float32(length))))
 
 
@@ -249,7 +249,6 @@ class Masks:
         return model.text_flops(length, masked_lm=True) + model.masked_lm_head_flops(slots)
 
     def masks_with(self) -> int:
-        """Return the token id of [MASK]."""
         return self.mask_id
 
     def check_vocabulary(self, model: ModelConfig) -> None:
@@ -257,7 +256,7 @@ class Masks:
         if not 0 <= self.mask_id < model.vocab_size:
             raise InputError(
                 f"objective.mask_id {self.mask_id} must be below model.vocab_size "
-                f"{model.vocab_size}; give the [MASK] of the vocabulary"
+                f"{model.vocab_size}; set the id of [MASK] in the vocabulary"
             )
 
     def counted(self, batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
@@ -270,7 +269,7 @@ class Masks:
         """Sample masks; return the model's input and the masked positions.
 
         Args:
-          batch: batch of the layout Encoder().
+          batch: batch in the layout `Encoder`.
           vocab_size: size of the vocabulary, from which random tokens are sampled.
           pad_id: token id of padding.
           key: random key of the masks.
@@ -308,22 +307,20 @@ class MaskedLM(Masks, Objective):
         return self.masked_lm_flops(model, *shapes["encoder_input_tokens"])
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MaskedLMLoss":
-        """Build the loss module, which has no parameters."""
         self.check_vocabulary(model)
         return MaskedLMLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "mlm"."""
         return (Mlm(),)
 
 
 class MaskedLMLoss(LossModule):
-    """Loss module with the cross-entropy of the masked tokens of a batch."""
+    """Loss module that computes the cross-entropy of a batch's masked tokens."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder(), packed or not."""
+        """Return the loss of a batch in the layout `Encoder`, packed or not."""
         check_batch(self.config, batch)
         noise, dropout = noise_and_dropout(key)
         inputs, slots = self.config.draw(

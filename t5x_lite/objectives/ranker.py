@@ -95,7 +95,6 @@ class Ranker(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RankerLoss":
-        """Build the loss module, which has no parameters."""
         del model, rngs
         return RankerLoss(self)
 
@@ -115,12 +114,12 @@ class Ranker(Objective):
 
 
 class RankerLoss(LossModule):
-    """Loss module with the cross-encoder losses of the queries of a batch."""
+    """Loss module that computes the cross-encoder loss of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Ranked(); rows of padding count 0.
+        """Return the loss of a batch in the layout `Ranked`; rows of padding are ignored.
 
         Raises:
           InputError: if the features belong to another layout, or teacher scores are missing.

@@ -242,7 +242,7 @@ class RetroMAE(Masks, Objective):
 
 
 class RetroMAELoss(nnx.Module):
-    """Loss module with the losses of the encoder, of the decoder and of the bag of words.
+    """Loss module that computes the losses of encoder, decoder and bag of words.
 
     Args:
       config: the objective.
@@ -260,7 +260,7 @@ class RetroMAELoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder()."""
+        """Return the loss of a batch in the layout `Encoder`."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         encoder_noise, decoder_noise = jax.random.split(noise)

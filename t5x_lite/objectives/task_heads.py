@@ -170,7 +170,6 @@ class Classify(ClassObjective):
         return dataclasses.replace(self, head=head, num_classes=self.num_classes or num_classes)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ClassifyLoss":
-        """Build the loss module, which has no parameters."""
         del model, rngs
         return ClassifyLoss(self)
 
@@ -193,12 +192,12 @@ class Classify(ClassObjective):
 
 
 class ClassifyLoss(LossModule):
-    """Loss module with the classification or regression losses of the labeled rows of a batch."""
+    """Loss module that computes the classification or regression loss of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Labelled(); rows without a label count 0."""
+        """Return the loss of a batch in the layout `Labelled`; rows without a label are ignored."""
         check_labelled(self.config, batch)
         model_key, head_key = split_key(key, 2)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
@@ -295,22 +294,20 @@ class Choose(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ChooseLoss":
-        """Build the loss module, which has no parameters."""
         del model, rngs
         return ChooseLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "choice"."""
         return (Choice(kind=self.head, dropout_rate=self.dropout_rate),)
 
 
 class ChooseLoss(LossModule):
-    """Loss module with the multiple-choice losses of the labeled rows of a batch."""
+    """Loss module that computes the multiple-choice loss of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Choices(); rows without a label count 0."""
+        """Return the loss of a batch in the layout `Choices`; rows without a label are ignored."""
         tokens = batch.get("encoder_input_tokens")
         if tokens is None or tokens.ndim != 3 or "labels" not in batch:
             raise InputError(
@@ -341,22 +338,23 @@ class Spans(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpansLoss":
-        """Build the loss module, which has no parameters."""
         del model, rngs
         return SpansLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "span"."""
         return (Span(longest=self.longest),)
 
 
 class SpansLoss(LossModule):
-    """Loss module with the span losses of the labeled rows of a batch."""
+    """Loss module that computes the loss of answer spans of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of Windows() or Labelled(); rows without a label count 0."""
+        """Return the loss of a batch in the layout `Windows` or `Labelled`.
+
+        Rows without a label are ignored.
+        """
         check_labelled(self.config, batch)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=key)
         return loss_of_spans(heads["span"], hidden, batch)
@@ -450,7 +448,6 @@ class TaskHeads(Objective):
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks."""
         return len(self.tasks)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TaskHeadsLoss":
@@ -484,12 +481,12 @@ class TaskHeads(Objective):
 
 
 class TaskHeadsLoss(LossModule):
-    """Loss module with the losses of each task for the labeled rows of a batch."""
+    """Loss module that computes the loss of each task from the rows of the task."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Labelled(); rows without a task count 0.
+        """Return the loss of a batch in the layout `Labelled`; rows without a task are ignored.
 
         Raises:
           InputError: if the features belong to another layout, or rows have no task number.
@@ -549,7 +546,6 @@ class TagTokens(ClassObjective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TagTokensLoss":
-        """Build the loss module, which has no parameters."""
         del model, rngs
         return TagTokensLoss(self)
 
@@ -565,12 +561,12 @@ class TagTokens(ClassObjective):
 
 
 class TagTokensLoss(LossModule):
-    """Loss module with the classification losses of the labeled tokens of a batch."""
+    """Loss module that computes the token classification loss of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Tokens(); tokens without a label count 0."""
+        """Return the loss of a batch in the layout `Tokens`; tokens without a label count 0."""
         missing = {"encoder_input_tokens", "encoder_segment_ids", "token_labels"} - set(batch)
         if missing:
             raise InputError(

@@ -181,7 +181,7 @@ def test_an_architecture_must_say_what_its_layers_are():
         ({"attention": "cudnn"}, "multiple of 8 and at most 256, but d_kv is 3"),
         (
             {"attention": "cudnn", "d_model": 16},
-            "does not support dropout for each query and key: set --model.share-attention-drop",
+            "does not support dropout for each query and key; set --model.share-attention-drop",
         ),
     ],
 )

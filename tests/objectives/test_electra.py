@@ -308,7 +308,7 @@ def test_draws_follow_the_logits_and_the_temperature():
 
 def test_what_cannot_be_shared_besides_the_tables():
     typed = objective(generator=GENERATOR.replace(token_types=0))
-    with pytest.raises(InputError, match=r"generator's token_types .* has 0, model has 2; share"):
+    with pytest.raises(InputError, match=r"generator's token_types .* has 0, model has 2; set"):
         Learner.of(DISCRIMINATOR, typed)
     Learner.of(DISCRIMINATOR, dataclasses.replace(typed, share_embedding_norm=False))
     # A DeBERTa's norm is after the projection.

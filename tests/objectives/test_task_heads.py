@@ -109,9 +109,9 @@ def test_its_heads_and_what_is_refused():
     assert from_json(to_json(OBJECTIVE), source="here") == OBJECTIVE
     for fields, match in (
         ({"tasks": ("mnli",)}, "must be NAME=CLASSES or NAME=span"),
-        ({"tasks": ("a=2", "a=3")}, "has a twice"),
+        ({"tasks": ("a=2", "a=3")}, "names the task a twice"),
         ({"tasks": ("a=0",)}, "num_classes must be at least 1"),
-        ({"tasks": ("a=2",), "scales": (1.0, 2.0)}, "one for each of 1 tasks"),
+        ({"tasks": ("a=2",), "scales": (1.0, 2.0)}, "one scale for each of 1 tasks"),
     ):
         with pytest.raises(InputError, match=match):
             TaskHeads(**fields)
