@@ -171,11 +171,9 @@ class Prepared:
         return self._model().step(tokens, cache)
 
     def repeat(self, cache: Cache, num: int) -> Cache:
-        """Repeat each row of the cache `num` times."""
         return caching.repeat(cache, num)
 
     def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
-        """Return the cache of the given rows; each row continues a row of the same input."""
         return caching.select(cache, rows)
 
     def _model(self) -> Any:
@@ -209,11 +207,9 @@ class TokenModel(nnx.Module):
             )
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Return token embeddings."""
         return constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
 
     def token_table(self) -> Float[Array, "V D"]:
-        """Return the token embedding, an array [V, D]."""
         return self.token_embedding.table[...]
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:

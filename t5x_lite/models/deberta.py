@@ -85,7 +85,6 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def classifier_kind(self) -> Literal["deberta"]:
-        """Kind of the classification head, "deberta"."""
         return "deberta"
 
     def __post_init__(self) -> None:
@@ -130,11 +129,9 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def positions_at_input(self) -> bool:
-        """True if the position embedding is added to the token embeddings."""
         return self.position_biased_input
 
     def text_flops(self, length: int, *, masked_lm: bool = False) -> int:
-        """Return the FLOPs of one text's forward pass; see `EncoderConfig.text_flops`."""
         flops = super().text_flops(length) + 2 * length * self.conv_kernel_size * self.d_model**2
         twice = masked_lm and self.enhanced_mask_decoder  # the last layer
         return flops + (self.layer_flops(length) if twice else 0)

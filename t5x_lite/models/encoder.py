@@ -161,7 +161,6 @@ class EncoderConfig(ModelConfig):
 
     @property
     def longest_document(self) -> int | None:
-        """Maximum length of a document in tokens; None without position embeddings."""
         return self.position_rows - self.first_position if self.position_rows else None
 
     @property
@@ -176,7 +175,6 @@ class EncoderConfig(ModelConfig):
 
     @property
     def divided_heads(self) -> int:
-        """Number of attention heads."""
         return self.num_heads
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
@@ -215,7 +213,6 @@ class EncoderConfig(ModelConfig):
         return self.replace(unroll=True, attention="heads" if heads else self.attention)
 
     def forward_flops(self, shapes: RowShapes) -> int | None:
-        """Return the FLOPs of one forward pass for one row, or None if they are unknown."""
         if "encoder_input_tokens" not in shapes:
             return None
         *texts, length = shapes["encoder_input_tokens"]
@@ -319,7 +316,6 @@ class EncoderModel(nnx.Module):
             )
 
     def stacks(self) -> dict[str, Any]:
-        """Return the stacks of layers with adapter slots, by name."""
         return {"encoder": self.layers}
 
     def __call__(
@@ -355,7 +351,6 @@ class EncoderModel(nnx.Module):
         return self.apply_layers(x, mask=mask, key=layers_key)[:, self.prompt.length :]
 
     def token_table(self) -> Float[Array, "V E"]:
-        """Return the token embedding, an array [V, E]."""
         return self.embedding.token[...]
 
     def encode(self, tokens: Int[Array, "B S"], **options: Any) -> Float[Array, "B S D"]:

@@ -85,9 +85,6 @@ class Head:
         Args:
           model: config of the model that provides the hidden states.
           rngs: random streams; "params" is used.
-
-        Raises:
-          InputError: the head does not support such a model.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
 
@@ -115,11 +112,7 @@ class HeadModules(nnx.Module):
 
 
 def by_name(heads: Iterable[Head]) -> dict[str, Head]:
-    """Return a dict of heads by name.
-
-    Raises:
-      InputError: two heads have the same name.
-    """
+    """Return a dict of heads by name."""
     found: dict[str, Head] = {}
     for head in heads:
         if head.name in found:
@@ -129,11 +122,7 @@ def by_name(heads: Iterable[Head]) -> dict[str, Head]:
 
 
 def encoder_of(head: Head, model: ModelConfig) -> EncoderConfig:
-    """Return the model config as an `EncoderConfig`, which the head needs.
-
-    Raises:
-      InputError: the model is not an encoder.
-    """
+    """Return the model config as an `EncoderConfig`, which the head needs."""
     if not isinstance(model, EncoderConfig):
         raise InputError(
             f"head {head.name!r} needs an encoder, but the model is a {type(model).__name__}"
@@ -203,7 +192,7 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
       labels: labels of the task, in order.
 
     Raises:
-      InputError: the head has these classes in another order.
+      InputError: if the head has these classes in another order.
     """
     if not isinstance(own, ClassHead) or own.num_classes != len(labels):
         return tuple(heads)

@@ -62,7 +62,6 @@ class LMConfig(StackConfig):
     below: ClassVar[tuple[str, ...]] = ("token_embedding", "decoder/relative_bias")
 
     def forward_flops(self, shapes: RowShapes) -> int:
-        """Return the FLOPs of one forward pass for one row, with or without a prefix."""
         (length,) = shapes["decoder_target_tokens"]
         output = 2 * length * self.d_model * self.vocab_size
         return self.num_layers * self.layer_flops(length) + output
@@ -93,7 +92,6 @@ class LM(TokenModel):
         self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
 
     def stacks(self) -> dict[str, Any]:
-        """Return the stacks of layers with adapter slots, by name."""
         return {"decoder": self.decoder.layers}
 
     def __call__(
@@ -117,7 +115,7 @@ class LM(TokenModel):
           float32 logits.
 
         Raises:
-          InputError: the model is a prefix model, but decoder_causal_attention is missing.
+          InputError: if the model is a prefix model, but decoder_causal_attention is missing.
         """
         return self.logits(
             self.hidden(

@@ -130,7 +130,6 @@ class StackConfig(ModelConfig):
 
     @property
     def divided_heads(self) -> int:
-        """Number of attention heads."""
         return self.num_heads
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
@@ -247,7 +246,6 @@ class T5Config(StackConfig):
         return self.replace(share_layers=False)
 
     def forward_flops(self, shapes: RowShapes) -> int:
-        """Return the FLOPs of one forward pass for one row of inputs and targets."""
         (inputs,), (targets,) = shapes["encoder_input_tokens"], shapes["decoder_target_tokens"]
         encoder = self.num_encoder_layers * self.layer_flops(inputs)
         decoder = self.num_decoder_layers * self.layer_flops(targets, across=inputs)
@@ -280,7 +278,6 @@ class T5(TokenModel):
         self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
 
     def stacks(self) -> dict[str, Any]:
-        """Return the stacks of layers with adapter slots, by name."""
         return {"encoder": self.encoder.layers, "decoder": self.decoder.layers}
 
     def encode(
@@ -430,12 +427,10 @@ class T5EncoderConfig(StackConfig):
     below: ClassVar[tuple[str, ...]] = ("token_embedding", "encoder/relative_bias")
 
     def forward_flops(self, shapes: RowShapes) -> int:
-        """Return the FLOPs of one forward pass for one row."""
         (length,) = shapes["encoder_input_tokens"]
         return self.text_flops(length)
 
     def text_flops(self, length: int) -> int:
-        """Return the FLOPs of one text's forward pass."""
         return self.num_layers * self.layer_flops(length)
 
     def build(self, *, rngs: nnx.Rngs) -> "T5Encoder":
@@ -460,7 +455,6 @@ class T5Encoder(TokenModel):
         )
 
     def stacks(self) -> dict[str, Any]:
-        """Return the stacks of layers with adapter slots, by name."""
         return {"encoder": self.encoder.layers}
 
     def __call__(

@@ -119,9 +119,6 @@ def pool(
       hidden: hidden states of an encoder.
       mask: mask of tokens that are not padding: True, or positive.
       kind: "cls" or "mean".
-
-    Raises:
-      InputError: the kind is unknown.
     """
     check_pooling("pooling", kind)
     if kind == "cls":

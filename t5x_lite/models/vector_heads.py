@@ -120,13 +120,13 @@ class Dense(Head):
         """Build the head's module.
 
         Raises:
-          InputError: the pooling is "cls", but rows do not begin with [CLS].
+          InputError: if the pooling is "cls", but rows do not begin with [CLS].
         """
         check_cls(self.pooling, model)
         return DenseHead(self, model, rngs=rngs)
 
     def prompt(self, *names: str) -> str:
-        """Return the text of the first prompt that exists among some names.
+        """Return the text of the first of the named prompts that exists.
 
         Args:
           names: names of prompts; if none exists, the default prompt or "".
@@ -211,7 +211,6 @@ class DenseHead(nnx.Module):
 
 
 def _sizes(model: ModelConfig | None) -> tuple[int, float]:
-    """Return d_model, and the standard deviation of initial kernels."""
     d_model = getattr(model, "d_model", None)
     if not isinstance(d_model, int):
         raise InputError(f"a projection needs an encoder, but the model is a {type(model)}")

@@ -264,7 +264,7 @@ def dot_product_attention(
       The weighted values, in the dtype of value.
 
     Raises:
-      InputError: a prefix has a bias, but attention is computed in blocks.
+      InputError: if a prefix has a bias, but attention is computed in blocks.
     """
     mask: Any = pattern.mask
     bias: Any = pattern.bias
@@ -465,9 +465,6 @@ class Attention(nnx.Module):
         Args:
           crosses: True for cross-attention, where keys and values have another source; then only
             the query is projected from x.
-
-        Raises:
-          ValueError: the projections have biases, or the logits are scaled.
         """
         if self.scale is not None or self.query.has_bias:
             raise ValueError("attention with biases or scaled logits cannot be fused for decoding")

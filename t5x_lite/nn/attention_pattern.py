@@ -187,9 +187,6 @@ def attend_in_blocks(
       segment_ids: segment of each position, which attends within its segment; 0 is padding.
       block: number of queries per block; T need not be a multiple.
       draws: dropout of the weights; its random bits are regenerated in the backward pass.
-
-    Raises:
-      ValueError: block is less than 1.
     """
     if block < 1:
         raise ValueError(f"attention needs at least one query per block, but block is {block}")
@@ -328,9 +325,6 @@ class Pattern:
       relative: function from positions of queries and keys to the relative bias; None without a
         relative bias.
       by_head: True to compute one head of one row at a time (`headwise_attention`).
-
-    Raises:
-      ValueError: mask and bias have different forms.
     """
 
     mask: Bool[Array, "_ 1 _ S"] | Visibility | None = None
@@ -356,7 +350,7 @@ class Pattern:
           bidirectional: True in an encoder; see `positions.relative_position_bucket`.
 
         Raises:
-          ValueError: the mask is an array, but the pattern has no positions.
+          ValueError: if the mask is an array, but the pattern has no positions.
         """
         if isinstance(self.mask, Visibility):
             bias: Any = relative.reading(bidirectional=bidirectional)

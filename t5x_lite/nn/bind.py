@@ -75,9 +75,6 @@ def stacked(build: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs, *, num: int
     """Build `num` modules of the same structure as one module with stacked parameters.
 
     Each parameter gets a leading "layers" axis. Each layer is initialized from its own random key.
-
-    Raises:
-      ValueError: num is less than 1.
     """
     if num < 1:
         raise ValueError(f"a stack needs at least one layer, but num is {num}")

@@ -57,11 +57,7 @@ class Rules:
 
     @classmethod
     def of(cls, visible: Visibility, bias: RelativeTable | None, *, num_keys: int) -> "Rules":
-        """Return the settings for a mask and a relative bias.
-
-        Raises:
-          ValueError: the block size is less than 1.
-        """
+        """Return the settings for a mask and a relative bias."""
         if visible.block_size < 1:
             raise ValueError(f"block_size is {visible.block_size}, but must be at least 1 key")
         return cls(
@@ -100,9 +96,6 @@ def blocked_attention(
         scaled.
       prefix: keys and values that all queries attend to, without a bias, processed before the first
         block.
-
-    Raises:
-      ValueError: the block size is less than 1.
     """
     rules = Rules.of(visible, bias, num_keys=key.shape[1])
     rows = (visible.keys, visible.queries, visible.both_ways, visible.hidden, visible.picked)

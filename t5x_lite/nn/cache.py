@@ -113,9 +113,6 @@ def start(
       valid: True for prefix slots that are not padding.
       max_length: maximum number of new tokens. The last token needs no slot: L is max_length - 1,
         but at least 1.
-
-    Raises:
-      ValueError: max_length is less than 1.
     """
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1: got {max_length}")
@@ -186,9 +183,6 @@ def repeat(cache: Cache, num: int) -> Cache:
     Args:
       cache: cache at any step; repetition is cheapest after the prefill.
       num: number of copies, at least 1.
-
-    Raises:
-      ValueError: num is less than 1.
     """
     if num < 1:
         raise ValueError(f"rows must be repeated at least once, but num is {num}")

@@ -87,9 +87,6 @@ def cudnn_attention(
       bias: relative bias; its table gets a gradient.
       implementation: "xla" computes the same result by plain operations, also in float32, for
         tests.
-
-    Raises:
-      InputError: the mesh splits the length over devices.
     """
     check_whole_rows("cuDNN's attention", instead="--model.attention plain")
     num_queries, num_keys = query.shape[1], key.shape[1]

@@ -323,11 +323,7 @@ Activation = Literal["gelu", "relu", "gelu_new", "tanh", "swish"]
 
 
 def activate(x: Array, activation: Activation) -> Array:
-    """Apply the activation of the given name, elementwise.
-
-    Raises:
-      ValueError: the name is unknown.
-    """
+    """Apply the activation of the given name, elementwise."""
     if activation == "gelu":
         return jax.nn.gelu(x, approximate=False)
     if activation == "gelu_new":
@@ -445,11 +441,7 @@ class MLP(nnx.Module):
         return {**gated, "out": self.wo}
 
     def join(self) -> None:
-        """Fuse the layers of the input into one matrix product for decoding, in place.
-
-        Raises:
-          ValueError: the layers have biases.
-        """
+        """Fuse the layers of the input into one matrix product for decoding, in place."""
         if self.wo.has_bias:
             raise ValueError("a feed-forward block with biases cannot be fused for decoding")
         names = ("wi_0", "wi_1") if self.gated else ("wi",)

@@ -60,7 +60,7 @@ def log_buckets(
       num: number of distances; default: max_positions.
 
     Raises:
-      ValueError: there are fewer than 2 buckets, or max_positions - 1 is at most half of them.
+      ValueError: if there are fewer than 2 buckets, or max_positions - 1 is at most half of them.
 
     Source: microsoft/DeBERTa deberta/da_utils.py, make_log_bucket_position.
     """
@@ -94,7 +94,7 @@ class RelativePositions:
         False, Kr and Qr have separate projections.
 
     Raises:
-      ValueError: a term is unknown or repeated, no term is given, or the sizes allow no buckets.
+      ValueError: if a term is unknown or repeated, no term is given, or the sizes allow no buckets.
     """
 
     position_buckets: int = 256

@@ -36,9 +36,6 @@ def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[
 
     Returns:
       An array of x's shape and dtype.
-
-    Raises:
-      ValueError: rate is outside [0, 1).
     """
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"a dropout rate must be in [0, 1): got {rate}")
@@ -263,7 +260,6 @@ class RMSNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        """Normalize the last axis."""
         x32 = x.astype(jnp.float32)
         mean_square = jnp.mean(jax.lax.square(x32), axis=-1, keepdims=True)
         normed = x32 * jax.lax.rsqrt(mean_square + self.epsilon)
@@ -284,7 +280,6 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        """Normalize the last axis."""
         x32 = x.astype(jnp.float32)
         centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
         variance = jnp.mean(jax.lax.square(centred), axis=-1, keepdims=True)

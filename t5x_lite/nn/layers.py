@@ -99,7 +99,6 @@ class LayerConfig:
     relative_bias_per_layer: bool = False
 
     def attention(self, rngs: nnx.Rngs) -> Attention:
-        """Build the attention block of a layer."""
         return Attention(
             self.d_model,
             num_heads=self.num_heads,
@@ -109,7 +108,6 @@ class LayerConfig:
         )
 
     def mlp(self, rngs: nnx.Rngs) -> MLP:
-        """Build the feed-forward block of a layer."""
         activation, gated = FEED_FORWARDS[self.feed_forward]
         return MLP(
             self.d_model,
@@ -121,11 +119,9 @@ class LayerConfig:
         )
 
     def norm(self) -> RMSNorm:
-        """Build a norm over d_model."""
         return RMSNorm(self.d_model, epsilon=self.norm_epsilon)
 
     def relative_bias(self, rngs: nnx.Rngs) -> RelativeBias:
-        """Build a relative position bias."""
         return RelativeBias(
             self.num_heads,
             num_buckets=self.relative_buckets,
@@ -375,9 +371,6 @@ class PostNormConfig:
       share_attention_dropout: True if all queries of a head drop the same keys, as in T5.
       norm_epsilon: constant added to the variance.
       initializer_stddev: standard deviation of the initial kernels.
-
-    Raises:
-      ValueError: d_model is not a multiple of num_heads.
     """
 
     d_model: int

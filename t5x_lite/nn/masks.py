@@ -175,11 +175,7 @@ def across(
     segment_ids: Int[Array, "B S"] | None = None,
     target_segment_ids: Int[Array, "B T"] | None = None,
 ) -> Visibility:
-    """Return a cross-attention mask: all inputs except padding, or inputs of the same segment.
-
-    Raises:
-      ValueError: only one of the two arrays of segment ids is given.
-    """
+    """Return a cross-attention mask: all inputs except padding, or inputs of the same segment."""
     if (segment_ids is None) != (target_segment_ids is None):
         raise ValueError("segment ids must be given for both encoder and decoder, or for neither")
     if segment_ids is None:

@@ -101,7 +101,7 @@ def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsi
       itemsize: bytes per number.
 
     Raises:
-      InputError: no block fits.
+      InputError: if no block fits.
     """
     asked = layout = layout_of(block)
     if kind not in _VMEM:
@@ -227,8 +227,7 @@ def pallas_attention(
         of 8; slow, for tests. `InterpretParams` also simulate the memory and the cores of a TPU.
 
     Raises:
-      ValueError: the block size is less than 1.
-      InputError: the mesh splits the length.
+      InputError: if the mesh splits the length.
     """
     check_whole_rows("the attention kernel", instead="--model.attention blocked")
     kind = traced_kind()

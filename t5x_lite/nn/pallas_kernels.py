@@ -111,7 +111,7 @@ class Layout:
 
     @property
     def padded(self) -> tuple[int, int]:
-        """T and S, rounded up to complete blocks."""
+        """Numbers of queries and keys per row, rounded up to complete blocks."""
         rows, columns = self.blocks
         return rows * self.query_block, columns * self.key_block
 
@@ -227,7 +227,6 @@ def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
 
 
 def _visited(layout: Layout) -> int:
-    """Return the number of pairs of blocks that are computed for a row."""
     rows, columns = layout.blocks
     return sum(min(columns, row + 1) if layout.skips else columns for row in range(rows))
 

@@ -44,7 +44,7 @@ def bucket_starts(num_buckets: int, max_distance: int) -> tuple[int, ...]:
         are computed once on the host, in float64.
 
     Raises:
-      ValueError: there are fewer than 2 buckets, or max_distance is at most num_buckets // 2.
+      ValueError: if there are fewer than 2 buckets, or max_distance is at most num_buckets // 2.
     """
     if (num_buckets, max_distance) == (16, 128):
         return BIDIRECTIONAL_STARTS

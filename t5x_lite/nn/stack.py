@@ -77,9 +77,6 @@ def rematerialise(
       name: name of the policy.
       in_loop: True if the function is the body of a loop. In straight-line code, the compiler must
         be kept from merging the recomputation with the first computation.
-
-    Raises:
-      InputError: the name is unknown.
     """
     check_remat(name)
     policy = POLICIES[name]
@@ -210,9 +207,6 @@ class Running:
       attention_fused: True to use cuDNN's attention (`t5x_lite.nn.cudnn_attention`).
       one_text_rows: True if each row holds one text followed by padding.
       attention_by_head: True to compute one head of one row at a time.
-
-    Raises:
-      InputError: the rematerialization policy is unknown.
     """
 
     unroll: int | bool = 1

@@ -80,7 +80,6 @@ class BiEncoder(Objective):
         return model.text_flops(query) + num * model.text_flops(passage)
 
     def more_towers(self) -> tuple[str, ...]:
-        """Return ("passage",) if passages have a separate encoder, else ()."""
         return ("passage",) if self.towers == "two" else ()
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
@@ -101,7 +100,6 @@ class BiEncoder(Objective):
         )
 
     def resolved(self, kept: Mapping[str, Head]) -> "BiEncoder":
-        """Return the objective with the head's settings instead of None."""
         head = self._dense(kept)
         return dataclasses.replace(
             self,

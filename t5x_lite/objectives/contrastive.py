@@ -340,11 +340,7 @@ class Matryoshka(Contrastive):
     dimensions: Annotated[tuple[int, ...], AtLeast(1)] = (64, 128, 256)
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`.
-
-        Raises:
-          InputError: if a size is not below the size of the vectors.
-        """
+        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`."""
         loss = super().joint(rows, batch, step=step)
         real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
         may, whole = candidates(batch, self.candidates), rows["queries"].shape[-1]
@@ -496,11 +492,7 @@ class Triplets(BiEncoder):
         return GradedLoss(self)
 
     def of_vectors(self, queries: Array, passages: Array, batch: Batch) -> Loss:
-        """Return the loss of float32 vectors of queries [B, D] and passages [B, P, D].
-
-        Raises:
-          InputError: if rows have no negatives.
-        """
+        """Return the loss of float32 vectors of queries [B, D] and passages [B, P, D]."""
         if passages.shape[1] < 2:
             raise InputError(
                 "objective Triplets needs negatives, but rows have only one passage; set "

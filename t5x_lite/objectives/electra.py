@@ -121,12 +121,10 @@ class Electra(Masks, Objective):
             )
 
     def resolved(self, kept: Mapping[str, Head]) -> "Electra":
-        """Return the objective with resolved defaults of embedding sharing and updates."""
         shares, two = self._shares_norm, self.two_updates
         return dataclasses.replace(self, share_embedding_norm=shares, decoupled=two)
 
     def models(self) -> Mapping[str, ModelConfig]:
-        """Return the generator's config, by its field name."""
         return {"generator": self.generator}
 
     @property

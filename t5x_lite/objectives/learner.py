@@ -65,9 +65,6 @@ class Bound(nnx.Module):
       adapters: configs of adapters; `Learner.bind` puts them into the model's slots.
       use: composition of the adapters; () applies each separately.
       rngs: random streams; "params" is used.
-
-    Raises:
-      InputError: if the objective cannot train the model.
     """
 
     def __init__(
@@ -114,11 +111,7 @@ class Bound(nnx.Module):
 
 
 def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:
-    """Return the configs of a learner's heads by name, with the objective's heads first.
-
-    Raises:
-      InputError: if two heads have the same name.
-    """
+    """Return the configs of a learner's heads by name, with the objective's heads first."""
     others = by_name(kept)
     own = by_name(objective.heads(others))
     return {**own, **{name: head for name, head in others.items() if name not in own}}
@@ -221,7 +214,6 @@ class Learner:
         return made if base_dtype == "float32" else made._with_base_in(base_dtype)
 
     def _with_base_in(self, dtype: str) -> "Learner":
-        """Return the learner with the model's frozen parameters stored in another dtype."""
         stored = {
             path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype))
             if path.startswith(("model/", TOWERS)) and not self.trains(path)
@@ -366,7 +358,6 @@ class Learner:
 
     @property
     def model_type(self) -> type:
-        """Class of the model's module."""
         return type(self._module.model)
 
     def loss(
@@ -566,7 +557,6 @@ class Learner:
 
     @property
     def _is_partial(self) -> bool:
-        """True if some parameters are not trained."""
         return not all(map(self.trains, trees.flatten(self.shapes)))
 
     @property

@@ -200,9 +200,6 @@ def token_losses(
 
     Returns:
       Arrays [B, T].
-
-    Raises:
-      ValueError: if chunk is less than 1.
     """
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}, but must be at least 1 position")

@@ -148,7 +148,6 @@ class M3(Contrastive):
         )
 
     def resolved(self, kept: Mapping[str, Head]) -> "M3":
-        """Return the objective with the heads' settings instead of None."""
         own = {
             "vector_size": self._multi_vector(kept).size,
             "specials": self._lexical(kept).specials,
@@ -157,7 +156,6 @@ class M3(Contrastive):
         return dataclasses.replace(known, **own)
 
     def no_terms(self) -> tuple[int, ...]:
-        """Return the ids of tokens that are not lexical terms."""
         return self._lexical({}).specials
 
     def block_rows(self, rows: int) -> int:

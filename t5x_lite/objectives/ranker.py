@@ -105,7 +105,6 @@ class Ranker(Objective):
         return None if one is None else num * one
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "classifier" with one class."""
         own = Classifier(num_classes=1, kind=self.head, dropout_rate=self.dropout_rate)
         known = kept.get("classifier")
         if isinstance(known, Classifier) and known.num_classes == 1:
@@ -264,6 +263,6 @@ def _of_groups(scores: Float[Array, "B N"], num: int) -> Float[Array, "B P"]:
 
 
 def retromae_distill(*, group: int, **fields: Any) -> Distill:
-    """Return RetroMAE's published second stage: KL / group + 1e-4 InfoNCE, [CLS] dot products."""
+    """Return RetroMAE's published distillation objective: KL / group + 1e-4 InfoNCE."""
     own = {"distillation": "kl", "distillation_weight": 1 / group, "contrastive_weight": 1e-4}
     return Distill(**{**DOT, **own, **fields})

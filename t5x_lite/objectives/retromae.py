@@ -197,7 +197,6 @@ class RetroMAE(Masks, Objective):
 
     @property
     def unpackable(self) -> str:
-        """Reason why rows must hold only one document; "" if packed rows are supported."""
         return "objective.bag_of_words counts the words of a row" if self.bag_of_words else ""
 
     @property
@@ -207,7 +206,6 @@ class RetroMAE(Masks, Objective):
         return default if self.decoder_ratio is None else self.decoder_ratio
 
     def smaller_logits(self) -> str:
-        """Return the option that computes logits in chunks, or "" if it is already set."""
         return "--objective.logits-chunk 16" if self.logits_chunk is None else ""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RetroMAELoss":

@@ -451,11 +451,7 @@ class TaskHeads(Objective):
         return len(self.tasks)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TaskHeadsLoss":
-        """Build the loss module, which has no parameters.
-
-        Raises:
-          InputError: if the objective has no tasks.
-        """
+        """Build the loss module, which has no parameters."""
         del model, rngs
         if not self.tasks:
             raise InputError("objective.tasks is empty; set NAME=CLASSES for each task")
