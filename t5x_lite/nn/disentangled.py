@@ -51,8 +51,8 @@ def log_buckets(
 ) -> tuple[int, ...]:
     """Return the logarithmic bucket b(n) of each distance n = 0, 1, ..., in exact arithmetic.
 
-    b(n) = n up to mid = position_buckets // 2, and beyond mid ceil(log(n / mid) /
-    log((max_positions - 1) / mid) * (mid - 1)) + mid.
+        b(n) = n    up to mid = position_buckets // 2, and beyond mid
+        b(n) = ceil(log(n / mid) / log((max_positions - 1) / mid) * (mid - 1)) + mid
 
     Args:
       position_buckets: number of buckets S; distances below max_positions have buckets below S.

@@ -1,6 +1,9 @@
 """Attention masks: boolean arrays [B or 1, 1, T, S], True where a query attends to a key.
 
-causal(3) segments([[1, 1, 2]], [[1, 1, 2]]) 1 0 0 1 1 0 1 1 0 1 1 0 1 1 1 0 0 1
+    causal(3)            segments([[1, 1, 2]], [[1, 1, 2]])
+    1 0 0                1 1 0
+    1 1 0                1 1 0
+    1 1 1                0 0 1
 
 `Visibility` describes a mask by a few numbers per position. `dense` returns the full array, and
 `block` its columns for some of the keys (`t5x_lite.nn.blocked_attention`). The TPU kernel

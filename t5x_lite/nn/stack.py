@@ -11,10 +11,10 @@ CPU straight-line code is 1.2 to 1.6 times faster. It does not change the result
 
 Rematerialization policies, by the arrays that a layer's forward pass stores for its backward pass:
 
-none all arrays that the backward pass reads full only the layer's input; the rest is recomputed,
-for a third more FLOPs dots the input and the results of all matrix products, including attention
-logits dots_no_batch the input and the results of the products with weights: no array of T * S
-elements
+    none           all arrays that the backward pass reads
+    full           only the layer's input; the rest is recomputed, for a third more FLOPs
+    dots           the input and the results of all matrix products, including attention logits
+    dots_no_batch  the input and the products with weights, but no array of T * S elements
 """
 
 import contextlib

@@ -10,7 +10,7 @@ masked positions, in a static number of slots. The head's product with the vocab
 of a small model's work, is thereby reduced to 15 %.
 
     unit_ids = units(word_ids, whole_word=True, max_ngram=1, key=...)  # masked together
-    chosen = choose(what, counts(real, 0.15), key=...)                 # Bool[B, S]
+    chosen = choose(unit_ids, counts(real, 0.15), key=...)             # Bool[B, S]
     inputs = replaced(tokens, chosen, mask_id=103, vocab_size=30522, key=...)
 
 For the words  [CLS] un ##aff ##able men [SEP]  the word ids are 0 1 1 1 2 0, and so are the units;
