@@ -368,9 +368,9 @@ def attention_by_head(
     """Compute `dot_product_attention` for few queries over the keys and values of a decoding cache.
 
     The operations have the order of `softmax_attention`, so that incremental decoding equals the
-    full forward pass, without a backward pass. Keys are in blocks, G = N * H, with the positions
-    last: on CPU, the logits of four queries take a quarter to a half of the time that they take
-    over [B, H, S, K].
+    full forward pass; no backward pass is defined. The G axis of the keys holds N blocks of H
+    heads, and positions are the last axis: on CPU, the logits of four queries take a quarter to a
+    half of the time that they take over [B, H, S, K].
     """
     mask: Any = pattern.mask
     bias: Any = pattern.bias

@@ -272,7 +272,7 @@ def test_devices_and_dtypes_that_are_refused(kind, dtype, message):
 
 @pytest.mark.parametrize("d_kv", [4, 260, 264])
 def test_heads_that_are_refused(d_kv):
-    with pytest.raises(InputError, match=f"a multiple of 8 and at most 256: got {d_kv}"):
+    with pytest.raises(InputError, match=f"a multiple of 8 and at most 256, but d_kv is {d_kv}"):
         check_sizes(d_kv=d_kv)
     check_sizes(d_kv=64)
 
