@@ -196,7 +196,7 @@ class T5Config(StackConfig):
 
     Attributes:
       num_encoder_layers: number of encoder layers.
-      num_decoder_layers: number of decoder layers; 6 and 6 is the paper's half of base.
+      num_decoder_layers: number of decoder layers.
       tie_embeddings: True if the output layer shares the token embedding (1.0).
       share_layers: True if encoder and decoder share one set of parameters (paper section 3.2,
         "shared"), stored at encoder/; the decoder stores only its cross-attention and the norms of

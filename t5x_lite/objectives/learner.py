@@ -348,7 +348,7 @@ class Learner:
         return found, rest
 
     def bind_model(self, params: Params, *, adapter_ids: Array | None = None) -> Any:
-        """Build only the model of `bind`; adapter_ids [B] select each row's MultiTask child."""
+        """Return only the model that `bind` builds, with its adapters."""
         return self.bind(params, adapter_ids=adapter_ids).model
 
     def check_mesh(self, mesh: Mesh) -> None:

@@ -367,7 +367,7 @@ def loss_of_spans(head: SpanHead, hidden: Float[Array, "B S D"], batch: Batch) -
       head: head that computes the logits of all positions.
       hidden: hidden states of the encoder.
       batch: batch with "labels", the positions of first and last token + 1; rows with 0 as first
-        label count 0.
+        label are ignored.
     """
     logits = span_logits(head, hidden, batch["encoder_segment_ids"])
     weights = (batch["labels"][:, 0] > 0).astype(jnp.float32)
