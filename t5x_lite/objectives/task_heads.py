@@ -562,7 +562,7 @@ class TagTokensLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Tokens`; tokens without a label count 0."""
+        """Return the loss of a batch in the layout `Tokens`; tokens without a label are ignored."""
         missing = {"encoder_input_tokens", "encoder_segment_ids", "token_labels"} - set(batch)
         if missing:
             raise InputError(
