@@ -349,7 +349,7 @@ def test_its_place_is_to_the_left_of_a_t5s_tokens():
     assert np.abs(nowhere.bind_model(params)(inputs, forced) - whole).max() > 1e-3
     model = dataclasses.replace(HOSTS["t5"][0], attention="blocked")
     blocked = Learner.of(model, Seq2Seq(), adapters=(adapter,))
-    with pytest.raises(InputError, match="use --model"):
+    with pytest.raises(InputError, match="set --model"):
         blocked.bind_model(params)(inputs, targets)
 
 
